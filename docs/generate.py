@@ -98,6 +98,9 @@ CHECKS = {
     " or scheduler starts.",
     "queue_app.E015": "A hook in `HOOKS` cannot be imported, or is no hook.",
     "queue_app.E016": "An entry of `CODECS` cannot be imported, or is no codec, Enum or dataclass.",
+    "queue_app.E018": "A key in `ENCRYPTION.KEYS` cannot be used, `cryptography` is missing, or an encrypted task"
+    " has no key.",
+    "queue_app.E019": "An endpoint in `WEBHOOKS` cannot be used, or a callback of a task does not exist.",
     "queue_app.E017": "A probe of adaptive limits in `PROBES` cannot be imported, or is no function.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
@@ -108,6 +111,7 @@ CHECKS = {
 
 #: Codes in the entries of `errors`, in addition to those of the table of errors.
 FIELD_CODES = {
+    "encrypted": "The values of an encrypted task cannot be searched; nor can a request stream submit one.",
     "batch_too_large": "More tasks in one request than `limit`.",
     "blank": "An empty string where a value is needed.",
     "boolean_expected": "Not true or false.",

@@ -12,7 +12,7 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
-from queue_app import conf
+from queue_app import callbacks, conf, encryption, webhooks
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
 from queue_app.index.client import NO_SCHEME, WITH_SCHEME, address
 from queue_app.sql.database import MINIMUM_POSTGRESQL
@@ -51,6 +51,19 @@ def check_settings(**_: Any) -> list[CheckMessage]:
             )
         )
     return messages
+
+
+@register("taskqueue")
+def check_encryption(**_: Any) -> list[CheckMessage]:
+    """Report unusable keys, a missing package, and encrypted tasks without a key (E018)."""
+    return [Error(text, id="queue_app.E018") for text in encryption.problems()]
+
+
+@register("taskqueue")
+def check_callbacks(**_: Any) -> list[CheckMessage]:
+    """Report endpoints of webhooks that cannot be used, and callbacks that do not exist (E019)."""
+    found = (*webhooks.problems(), *callbacks.problems(conf.load()[0].webhooks))
+    return [Error(text, id="queue_app.E019") for text in found]
 
 
 @register("taskqueue")

@@ -145,6 +145,14 @@ class WorkflowSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionSettings:
+    """Encryption of arguments, results, errors and log lines at rest."""
+
+    keys: list[str] = field(default_factory=list)  # `id:key`, newest first: the first encrypts, all decrypt
+    tasks: list[str] = field(default_factory=list)  # encrypted types, `*` for any characters; or `encrypted=True`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueSettings:
     """All settings in ``TASKQUEUE``."""
 
@@ -169,7 +177,9 @@ class TaskQueueSettings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     workflows: WorkflowSettings = field(default_factory=WorkflowSettings)
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     schedules: dict[str, Any] = field(default_factory=dict)  # schedules by name, as `@schedule` declares them
+    webhooks: dict[str, Any] = field(default_factory=dict)  # endpoints by name, see `queue_app.webhooks`
     probes: dict[str, str] = field(default_factory=dict)  # more functions that adaptive limits may ask, by name
 
     @property

@@ -5,10 +5,11 @@ import json
 from typing import Any, Protocol
 
 from queue_app import registry
-from queue_app.core.masking import is_secret, unmask
+from queue_app.core.masking import MASK, is_secret, unmask
 from queue_app.core.records import ClaimedTask
-from queue_app.core.redaction import Secrets, redact_value, secrets_of
+from queue_app.core.redaction import Secrets, is_sealed, redact_value, secrets_of
 from queue_app.core.signatures import taken_by
+from queue_app.encryption import applies_to, call_of
 
 
 class Payload(Protocol):
@@ -23,11 +24,19 @@ class Payload(Protocol):
         """Return the parameters."""
 
 
-def displayed_payload(task_type: str, payload: Payload | None) -> tuple[Secrets, Any, dict[str, Any]]:
-    """Return the secrets of a task, to redact its texts, and its arguments and parameters without them."""
+def displayed_payload(
+    task_type: str, payload: Payload | None, *, hide_encrypted: bool = False
+) -> tuple[Secrets, Any, dict[str, Any]]:
+    """Return the secrets of a task, to redact its texts, and its arguments and parameters without them.
+
+    ``hide_encrypted`` also hides a decrypted payload of an encrypted task type, such as that of a schedule.
+    """
     names = registry.sensitive_names(task_type)
     if payload is None:
         return Secrets((), names), [], {}
+    # What a person writes in the place of the displayed parameters replaces them all.
+    if is_sealed(payload.args) or (hide_encrypted and applies_to(task_type)):
+        return Secrets((), names), [], {"encrypted": MASK}
     named = _named(task_type, payload.args, names)
     secrets = secrets_of([payload.parameters, named], names)
     return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
@@ -42,10 +51,11 @@ def edited_payload(
     ``InvalidTaskData`` with the path of a misplaced mask.
     """
     _secrets, shown_args, shown = displayed_payload(task_type, payload)
+    stored_args, stored = call_of(task_type, payload.args, payload.parameters)
     positions = list(shown_args.values()) if isinstance(shown_args, dict) else shown_args
     return (
-        payload.args if args is None else unmask(args, positions, payload.args, "args"),
-        payload.parameters if parameters is None else unmask(parameters, shown, payload.parameters),
+        stored_args if args is None else unmask(args, positions, stored_args, "args"),
+        stored if parameters is None else unmask(parameters, shown, stored),
     )
 
 

@@ -151,6 +151,18 @@ class CodecMissing(TaskQueueError, code="codec_missing"):
     """An argument needs a codec that this process does not know; another worker may."""
 
 
+class EncryptionUnavailable(TaskQueueError, code="encryption_unavailable"):
+    """A task is encrypted, and the project lacks a usable key or the package ``cryptography``."""
+
+
+class Undecryptable(TaskQueueError, code="undecryptable"):
+    """A stored value cannot be decrypted: its key is missing here, or the value was changed."""
+
+    def __init__(self, message: str, *, is_key_missing: bool = False) -> None:
+        super().__init__(message)
+        self.is_key_missing = is_key_missing
+
+
 class TaskNotFound(TaskQueueError, LookupError, code="task_not_found"):
     """No task has this id, or it was purged."""
 

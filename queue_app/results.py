@@ -6,9 +6,11 @@ functions import models when they need them.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from types import NoneType
@@ -20,7 +22,10 @@ from django.utils.json import normalize_json
 from queue_app import codecs, registry
 from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued
+from queue_app.core.redaction import is_sealed
 from queue_app.core.states import TERMINAL, WAITING, Status
+from queue_app.encryption import call_of, opened_if
+from queue_app.exceptions import EncryptionUnavailable, Undecryptable
 from queue_app.registry import AnyTask
 from queue_app.task_result import QueueTaskResult
 from queue_app.tasks import AnyResult, QueueTask
@@ -99,7 +104,7 @@ def load_results(task_ids: Sequence[uuid.UUID], alias: str) -> dict[uuid.UUID, A
         result = _loaded(row, payloads.get(task_id), attempts[task_id], alias)
         result.worker_ids.extend(names[worker_id] for worker_id in workers[task_id])
         if result.status is TaskResultStatus.SUCCESSFUL:
-            value = codecs.real_result(values.get(task_id))
+            value = codecs.real_result(_readable(values.get(task_id), row.task_type))
             object.__setattr__(result, "_return_value", value)  # as Django's own backends do
         found[task_id] = result
     return found
@@ -113,6 +118,9 @@ def _workers(row: Task, attempts: Sequence[TaskAttempt]) -> list[uuid.UUID]:
 
 
 def _loaded(row: Task, payload: TaskPayload | None, attempts: Sequence[TaskAttempt], alias: str) -> AnyResult:
+    args, kwargs = ([], {}) if payload is None else (payload.args, payload.parameters)
+    with suppress(Undecryptable, EncryptionUnavailable):
+        args, kwargs = call_of(row.task_type, args, kwargs)
     return QueueTaskResult(
         task=_restored(row, alias),
         id=str(row.pk),
@@ -121,12 +129,19 @@ def _loaded(row: Task, payload: TaskPayload | None, attempts: Sequence[TaskAttem
         started_at=attempts[0].started_at if attempts else row.started_at,
         finished_at=row.finished_at,
         last_attempted_at=row.started_at,
-        args=payload.args if payload else [],
-        kwargs=payload.parameters if payload else {},
+        args=args,
+        kwargs=kwargs,
         backend=alias,
-        errors=[_error(attempt.exception_class, attempt.traceback) for attempt in attempts],
+        errors=[_error(attempt.exception_class, attempt.traceback, row.task_type) for attempt in attempts],
         worker_ids=[],
     )
+
+
+def _readable(value: Any, task_type: str) -> Any:
+    """Return a stored JSON value; encrypted as it is stored if this process lacks the key."""
+    with suppress(Undecryptable, EncryptionUnavailable):
+        return opened_if(value, task_type)
+    return value
 
 
 def earlier_attempts(task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
@@ -134,8 +149,8 @@ def earlier_attempts(task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
     from queue_app.models import TaskAttempt  # noqa: PLC0415 - needs the apps
 
     found = TaskAttempt.objects.filter(task_id=task_id).order_by("attempt")
-    rows = list(found.values_list("exception_class", "traceback", "worker_id"))
-    return [_error(*row[:2]) for row in rows], worker_names([row[2] for row in rows if row[2]])
+    rows = list(found.values_list("exception_class", "traceback", "task__task_type", "worker_id"))
+    return [_error(*row[:3]) for row in rows], worker_names([row[3] for row in rows if row[3]])
 
 
 def worker_names(ids: Sequence[uuid.UUID]) -> list[str]:
@@ -146,7 +161,10 @@ def worker_names(ids: Sequence[uuid.UUID]) -> list[str]:
     return [names.get(worker_id) or str(worker_id) for worker_id in ids]
 
 
-def _error(exception_class: str, traceback: str) -> TaskError:
+def _error(exception_class: str, traceback: str, task_type: str) -> TaskError:
+    if is_sealed(traceback):
+        found = _readable(traceback, task_type)
+        traceback = found if is_sealed(found) else json.loads(found)[1]
     return TaskError(exception_class_path=exception_class, traceback=traceback)
 
 

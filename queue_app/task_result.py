@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asgiref.sync import sync_to_async
+from django.core.signing import Signer
 from django.tasks.base import TaskResult, TaskResultStatus
+from django.urls import reverse
 
 from queue_app.exceptions import TaskFailed
 
@@ -32,6 +34,16 @@ else:
             return cls
 
 
+def status_signer() -> Signer:
+    """Return the signer of the addresses of status pages; it needs settings."""
+    return Signer(salt="queue_app.status")
+
+
+def address_of(task_id: object) -> str:
+    """Return the address of the status page of a task."""
+    return reverse("queue_app:task-status", args=[status_signer().sign(str(task_id))])
+
+
 class Progress(NamedTuple):
     """What a task last reported: a fraction from 0 to 1, and what it does."""
 
@@ -48,6 +60,10 @@ class QueueTaskResult[**P, R](_Base[P, R]):
     """
 
     __slots__ = ()
+
+    def get_absolute_url(self) -> str:
+        """Return the address of the status page for the user who waits, for ``redirect(result)``."""
+        return address_of(self.id)
 
     def wait(self, timeout: float | None = None) -> R:
         """Wait for the end of the task and return its return value.

@@ -81,10 +81,13 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: str
     weight: int
     sensitive: Sequence[str]
+    encrypted: bool | None
     unique: Unique | bool | None
     hooks: Sequence[Any]
     version: int
     upgrade: Upgrade | None
+    on_success: Any
+    on_failure: Any
 
 
 class DecoratorOptions(TaskOptions, total=False):
@@ -96,6 +99,10 @@ class DecoratorOptions(TaskOptions, total=False):
     task_type: str
 
 
+#: Options that belong to the function, not to one of its calls.
+_IN_DECORATOR: Final = (
+    "backoff", "sensitive", "encrypted", "task_type", "hooks", "version", "upgrade", "on_success", "on_failure"
+)  # fmt: skip
 # Django 6.0 has no defaults.
 _DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
@@ -126,10 +133,14 @@ class QueueTask[**P, R](_Base[P, R]):
       dotted path; the function may then move or be renamed; only in the decorator;
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
       are displayed; only in the decorator, as it applies to all tasks of the function;
+    - ``encrypted``: the arguments, results, errors and log lines are encrypted in the database (``None``: if the
+      project has a key); only in the decorator;
     - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored;
     - ``hooks``: hooks around enqueue and run, after those of the setting ``HOOKS``; only in the decorator;
     - ``version``, ``upgrade``: the version of the signature, and a function of (version, args, kwargs) that returns
-      the arguments of this version for a call that was stored with an older one; only in the decorator.
+      the arguments of this version for a call that was stored with an older one; only in the decorator;
+    - ``on_success``, ``on_failure``: a task (or its type) that is enqueued with the id of this one when it has
+      completed, or failed for good; or ``"webhook:<endpoint>"``; only in the decorator.
     """
 
     capabilities: Sequence[str] = ()
@@ -144,10 +155,13 @@ class QueueTask[**P, R](_Base[P, R]):
     weight: int = 1
     task_type: str = ""
     sensitive: Sequence[str] = ()
+    encrypted: bool | None = False
     unique: Unique | bool | None = None
     hooks: Sequence[Any] = ()
     version: int = 1
     upgrade: Upgrade | None = None
+    on_success: Any = None
+    on_failure: Any = None
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -174,6 +188,8 @@ class QueueTask[**P, R](_Base[P, R]):
             _check_version(self.version, self.upgrade)
         if self.hooks:
             object.__setattr__(self, "hooks", _hooks(self.hooks))
+        if self.on_success or self.on_failure:
+            _name_callbacks(self)
         Task.__post_init__(self)
         registry.register(self)
 
@@ -188,7 +204,17 @@ class QueueTask[**P, R](_Base[P, R]):
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         _check_names(options)
-        for name in ("backoff", "sensitive", "task_type", "hooks", "version", "upgrade"):
+        for name in (
+            "backoff",
+            "sensitive",
+            "encrypted",
+            "task_type",
+            "hooks",
+            "version",
+            "upgrade",
+            "on_success",
+            "on_failure",
+        ):
             if name in options:
                 raise TypeError(
                     f"{name} can be set in the decorator only: a stored task knows its function, not its copy."
@@ -247,6 +273,17 @@ def _check_version(version: Any, upgrade: Any) -> None:
         raise InvalidTask("A version above 1 needs upgrade, a function of (version, args, kwargs), for older calls.")
     if version == 1 and upgrade is not None:
         raise InvalidTask("upgrade needs a version above 1: raise the version when you change the signature.")
+
+
+def _name_callbacks(task: QueueTask[..., Any]) -> None:
+    from queue_app.callbacks import name_of  # noqa: PLC0415 - only tasks with a callback need it
+
+    try:
+        for option in ("on_success", "on_failure"):
+            given = getattr(task, option)
+            object.__setattr__(task, option, None if given is None else name_of(given, option))
+    except InvalidTaskData as error:
+        raise InvalidTask(str(error)) from None
 
 
 def _hooks(given: Any) -> tuple[Any, ...]:

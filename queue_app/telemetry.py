@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from django.dispatch import Signal, receiver
@@ -9,8 +10,9 @@ from django.dispatch import Signal, receiver
 from queue_app import signals
 from queue_app.core.priorities import Band
 from queue_app.core.records import Outcome, TaskRef
-from queue_app.core.redaction import Secrets, redact
+from queue_app.core.redaction import HIDDEN, Secrets, redact
 from queue_app.core.states import Status
+from queue_app.encryption import applies_to
 from queue_app.logs import ATTRIBUTE, printable
 from queue_app.transition_log import facts_of_attempt
 
@@ -129,6 +131,9 @@ def attempt_finished(outcome: Outcome, status: Status | None, retry_in: float | 
         return
     from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
 
+    if applies_to(outcome.task.task_type):  # outside of the rows nothing is encrypted
+        outcome = replace(outcome, error=None, failure=replace(outcome.failure, message=HIDDEN, traceback=HIDDEN))
+    assert outcome.failure is not None  # noqa: S101 - for the type checker
     secrets = secrets_of_call(outcome.task)
     described = _describe(outcome, status, retry_in, secrets)
     facts = {"task_id": str(outcome.task.id)} | facts_of_attempt(outcome.task, status)

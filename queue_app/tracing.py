@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask, TaskRow
+from queue_app.encryption import applies_to
 from queue_app.exceptions import Snooze, Suspended, Throttle
 
 SYSTEM: Final = "taskqueue"
@@ -100,7 +101,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
             with trace.use(trace.of_caller() or task.traceparent):
                 yield
         except BaseException as error:
-            _record_error(api, run, error)
+            _record_error(api, run, error, hides_text=applies_to(task.task_type))
             raise
 
 
@@ -119,13 +120,14 @@ def _attributes_of(task: ClaimedTask) -> dict[str, str | int | float]:
     return attributes
 
 
-def _record_error(api: Any, span: Any, error: BaseException) -> None:
+def _record_error(api: Any, span: Any, error: BaseException, *, hides_text: bool) -> None:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, (Snooze, Suspended, Throttle)):  # a delay, no failure
         span.set_attribute("taskqueue.put_off", type(error).__name__)
         return
     span.set_attribute("error.type", kind)
-    span.record_exception(error)
+    if not hides_text:
+        span.record_exception(error)
     span.set_status(api.Status(api.StatusCode.ERROR, type(error).__name__))
 
 

@@ -19,6 +19,7 @@ from queue_app.api.views import (
     workflow_events,
     workflows,
 )
+from queue_app.status_page import StatusView
 
 ApiView.page_class = PageRenderer
 
@@ -39,6 +40,7 @@ urlpatterns = [
     _route("api/v1/tasks/export", tasks.TaskExportView, "task-export"),
     _route("api/v1/tasks/<task_id>", tasks.TaskView, "task"),
     _route("api/v1/tasks/<task_id>/explain", tasks.TaskExplainView, "task-explain"),
+    _route("api/v1/tasks/<task_id>/decrypt", tasks.TaskDecryptView, "task-decrypt"),
     _route("api/v1/tasks/<task_id>/priority", tasks.TaskPriorityView, "task-priority"),
     _route("api/v1/tasks/<task_id>/signal", tasks.TaskSignalView, "task-signal"),
     _route("api/v1/queue/stats", queues.StatsView, "queue-stats"),
@@ -82,6 +84,7 @@ urlpatterns = [
     _route("api/v1/workflows/<workflow_id>/priority", workflows.PriorityView, "workflow-priority"),
     _route("api/v1/workflows/<workflow_id>/events", workflow_events.WorkflowEventView, "workflow-events"),
     _route("api/v1/workflows/<workflow_id>/signal", workflows.SignalView, "workflow-signal"),
+    re_path(r"^task-status/(?P<key>[0-9a-f-]+:[A-Za-z0-9_-]+)/?\Z", StatusView.as_view(), name="task-status"),
     _route("api/schema", docs.SchemaView, "schema"),
     _route("api/docs", docs.DocsView, "docs"),
     _route("internal/workers/register", workers.RegisterView, "worker-register"),

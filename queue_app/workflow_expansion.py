@@ -9,7 +9,7 @@ from queue_app.exceptions import Discard
 from queue_app.tasks import task
 
 
-@task(takes_context=True)
+@task(takes_context=True, encrypted=None)
 async def expand(context: Any, options: dict[str, Any], items: Any) -> int:
     """Add a call of the stored task for each item; return how many."""
     if not isinstance(items, list):

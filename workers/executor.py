@@ -20,9 +20,11 @@ from django.tasks.signals import task_finished, task_started
 
 from queue_app import codecs, registry, tracing, versions
 from queue_app.backend import has_receivers
-from queue_app.core.records import Outcome
+from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.core.redaction import is_sealed
 from queue_app.core.signatures import check_arguments
-from queue_app.exceptions import Snooze, Suspended, Throttle
+from queue_app.encryption import call_of
+from queue_app.exceptions import ArgumentUnreadable, EncryptionUnavailable, Snooze, Suspended, Throttle, Undecryptable
 from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
@@ -99,6 +101,8 @@ class Executor:
         )  # which raises and names similar ones
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
+        if is_sealed(args):  # it could not be decrypted when it was claimed
+            args, kwargs = _readable(claimed)
         if claimed.metadata is not None or getattr(task, "version", 1) > 1:
             args, kwargs = versions.arguments_of(task, claimed.metadata, args, kwargs)
         check_arguments(task, args, kwargs)
@@ -177,6 +181,18 @@ class _Call(NamedTuple):
         """Call the function."""
         args, kwargs = self.real()
         return self.task.call(*args, **kwargs)
+
+
+def _readable(task: ClaimedTask) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of an encrypted task; leave it to a worker with the key, and fail one that was changed."""
+    try:
+        return call_of(task.task_type, task.args, "{}")
+    except EncryptionUnavailable as error:
+        raise Snooze(versions.NEXT_OFFER, str(error)) from None
+    except Undecryptable as error:
+        if error.is_key_missing:
+            raise Snooze(versions.NEXT_OFFER, str(error)) from None
+        raise ArgumentUnreadable(str(error)) from None
 
 
 def _end(held: ClaimedAttempt, result: Any) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from django.db import DataError, IntegrityError
 
+from queue_app.callbacks import MARK
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
 from queue_app.index import MAX_CLAIM
 from queue_app.workers.context import ClaimedAttempt
@@ -116,12 +117,13 @@ class InFlight:
 
     @property
     def can_turn_over(self) -> bool:
-        """Whether only completions are to be reported, each of another task outside workflows."""
+        """Whether only completions are to be reported, each of another task without workflow and callback."""
         outcomes = self._unreported
         return (
             0 < len(outcomes) <= FEW
             and not self._returning
             and all(one.is_completion and one.task.workflow_id is None for one in outcomes)
+            and not any(MARK in (one.task.metadata or "") for one in outcomes)
             and len({one.task.id for one in outcomes}) == len(outcomes)
         )
 

@@ -56,7 +56,9 @@ class ScheduleForm(ReasonForm):
             self.initial.setdefault("zone", timezone.get_default_timezone_name())
             self.initial["priority"] = self.initial["weight"] = None
         elif "parameters" in self.fields:
-            _secrets, shown_args, parameters = displayed_payload(self.instance.task_type, self.instance)
+            _secrets, shown_args, parameters = displayed_payload(
+                self.instance.task_type, self.instance, hide_encrypted=True
+            )
             self.shown = {"args": shown_args, "parameters": parameters}
             self.initial.update(self.shown)
         if "task_type" in self.fields:

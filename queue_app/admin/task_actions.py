@@ -1,19 +1,27 @@
 """Actions on one task, from its page."""
 
 import uuid
+from functools import partial
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.columns import permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.mixins import action_page, page
+from queue_app.admin.task_detail import pretty
 from queue_app.core.priorities import parse_band
 from queue_app.core.states import PENDING, WAITING, Status
+from queue_app.encryption import is_on
+from queue_app.exceptions import TaskQueueError
 from queue_app.models import Task
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services import cancel, reprioritise
+from queue_app.services.control.decrypt import PERMISSION, decrypt
+from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 
 
@@ -80,6 +88,24 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             explanation=_("A new task of this type, queue and priority will run with these parameters."),
         )  # fmt: skip
 
+    @page("<uuid:pk>/decrypt/", "decrypt")
+    def decrypt_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+        """Show the data of an encrypted task once; the audit log says who has seen them."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        task = self.visible(request, pk, request.user.has_perm(PERMISSION))
+        if task is None:
+            return self.gone(request, pk)
+        try:
+            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
+            shown = decrypt(pk, record)
+        except TaskQueueError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(self.url_of("change", pk))
+        parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
+        return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
+
     def buttons(self, request: HttpRequest, task: Task) -> dict[str, Any]:
         """Return which buttons a task's page has."""
         may_retry = self.has_retry_permission(request)
@@ -90,5 +116,6 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
             "may_run_now": task.status == Status.SCHEDULED and may_retry,
             "may_retry": task.status in RETRIABLE and may_retry,
+            "may_decrypt": is_on() and request.user.has_perm(PERMISSION),
             "may_run_again": may_retry and self.may_view_payload(request),
         }

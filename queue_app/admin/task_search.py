@@ -12,6 +12,8 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.encryption import check_search
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Worker, Workflow
 from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
@@ -83,6 +85,11 @@ def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[st
             found, notes = meant.as_filter(), meant.notes
     if any(seeks_hidden(contained, found.task_types) for group in found.parameters for contained in group):
         raise NotAllowed(_("Hidden values cannot be searched."))
+    if found.parameters or found.error is not None:
+        try:
+            check_search("q", found.task_types)
+        except InvalidTaskData as error:
+            raise NotAllowed(error.message) from None
     if found.error is not None:
         notes.append(_("The errors of all tasks that the other conditions leave were read."))
     return found, notes

@@ -98,6 +98,8 @@ RULES: Final = (
     Rule(own.ScheduleNotFound, 404, None, "There is no such schedule."),
     Rule(own.OperationNotFound, 404, None, "There is no such operation."),
     Rule(own.OperationEnded, 409),
+    Rule(own.EncryptionUnavailable, 503),
+    Rule(own.Undecryptable, 409),
     Rule(own.WorkflowNotFound, 404, None, "There is no such workflow."),
     Rule(own.AttemptOver, 409),
     Rule(own.ResultMissing, 409),

@@ -203,7 +203,7 @@ def _progress(found: TaskProgress | None, secrets: frozenset[str], *, visible: b
 def schedule(found: Schedule, user: Any) -> dict[str, Any]:
     """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
     visible = may_view_payload(user, found.user)
-    _secrets, args, parameters = displayed_payload(found.task_type, found)
+    _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
     return SCHEDULE(found) | {
         "priority": Band(found.priority).label,
         "args": args if visible else None,

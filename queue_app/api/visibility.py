@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rest_framework.exceptions import PermissionDenied
 
+from queue_app.encryption import check_search
 from queue_app.models import DeadLetter, Task
 from queue_app.models.dead_letter import DeadLetterQuerySet, letters_restricted_to
 from queue_app.models.querysets import TaskQuerySet, restricted_to
@@ -45,4 +46,6 @@ def visible_letters(user: Any, wanted: DeadLetterFilter) -> DeadLetterQuerySet:
 def _check_filter(user: Any, wanted: TaskFilter | DeadLetterFilter, name: str | None) -> None:
     asked = [field for field in PAYLOAD_FILTERS if getattr(wanted, field, None)]
     if asked:
+        types = wanted.task_types if isinstance(wanted, TaskFilter) else [wanted.task_type] if wanted.task_type else []
+        check_search(asked[0], types)
         check_payload(user, wanted.user if name is None else name, f"Searching by {' and '.join(asked)} in tasks")

@@ -20,6 +20,9 @@ MIN_LENGTH: Final = 4
 FEW: Final = 16
 #: Of many secrets, those that are longer are found by this number of first characters.
 HEAD: Final = 16
+#: The only key of an encrypted value, and what is displayed in place of one (``queue_app.encryption``).
+SEALED: Final = "$encrypted"
+HIDDEN: Final = "(encrypted)"
 
 #: Anchored at the start of a word; tried at each letter, the search would take quadratic time.
 _NAMED: Final = re.compile(
@@ -115,8 +118,17 @@ def _secrets(value: Any, names: Collection[str], *, secret: bool) -> Iterator[st
             yield text[scheme.end() :]
 
 
+def is_sealed(value: Any) -> bool:
+    """Return whether a JSON value, or JSON text, is encrypted."""
+    if isinstance(value, str):
+        return value.startswith(f'{{"{SEALED}":')
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(SEALED), str)
+
+
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return free text without the given secrets and without values after secret names (``password=…``)."""
+    if is_sealed(text):
+        return HIDDEN
     text = _NAMED.sub(rf"\g<name>\g<quote>{MASK}", _search(secrets).hide(text))
     if names := _names_of(secrets):
         text = _behind(names).sub(
@@ -127,6 +139,8 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def redact_value(value: Any, secrets: Iterable[str] = ()) -> Any:
     """Return ``mask(value)`` and also mask the given secrets and passwords of URLs in its texts."""
+    if is_sealed(value):
+        return HIDDEN
     return _redact_value(mask(value, _names_of(secrets)), _search(secrets))
 
 

@@ -72,7 +72,8 @@ def build[T](kind: type[T], raw: Any, path: str, problems: list[Problem]) -> T:
             try:
                 values[name] = _read(hints[name], value, name)
             except ValueError as error:
-                problems.append(Problem(where, f"is {value!r:.60}.", str(error)))
+                shown = "cannot be used" if name in _SECRET else f"is {value!r:.60}"
+                problems.append(Problem(where, f"{shown}.", str(error)))
     return kind(**values)
 
 
@@ -88,6 +89,8 @@ _MINIMUM: Mapping[str, float] = {
 _MAXIMUM = 10**12
 #: The prefix stands in braces at the start of every key, and in glob patterns.
 _KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
+#: Settings whose values no message repeats.
+_SECRET = frozenset({"keys", "token", "webhooks"})
 #: Allowed values of texts.
 _CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open")}
 

@@ -30,7 +30,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 from django.utils.module_loading import import_string
 
-from queue_app import conf, registry, versions
+from queue_app import callbacks, conf, registry, versions
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRow
 from queue_app.core.states import Status
@@ -144,16 +144,17 @@ def hooks_of(task_type: str) -> tuple[Hook, ...]:
 
 def has_metadata(task_type: str) -> bool:
     """Return whether calls of a type may get metadata."""
-    return bool(hooks_of(task_type)) or versions.current(task_type) > 1
+    return bool(hooks_of(task_type) or versions.current(task_type) > 1 or callbacks.declared_by(task_type))
 
 
 def before_enqueue(row: TaskRow) -> TaskRow:
-    """Return a new task with its version and the metadata that its hooks add; let their exceptions through."""
+    """Return a new task with its version, its callbacks and what hooks add; let their exceptions through."""
     spec = row.spec
     found, version = hooks_of(spec.task_type), versions.current(spec.task_type)
-    if (not found and version == 1) or row.metadata is not None:  # a copy keeps the metadata of its original
+    declared = callbacks.declared_by(spec.task_type)
+    if not (found or version > 1 or declared) or row.metadata is not None:  # a copy keeps the metadata of its original
         return row
-    metadata = {} if version == 1 else {versions.KEY: version}
+    metadata: dict[str, Any] = declared | ({} if version == 1 else {versions.KEY: version})
     call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, metadata, row.args, row.parameters)
     for hook in found:
         _call(hook.enqueue, call)

@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
                 ('workflow_id', models.UUIDField(blank=True, null=True)),
             ],
             options={
-                'permissions': [('cancel_task', 'Can cancel tasks'), ('reprioritise_task', 'Can change the priority of waiting tasks'), ('retry_task', 'Can run tasks now, again, or again with other parameters'), ('view_payload', 'Can view parameters, results and errors of tasks')],
+                'permissions': [('cancel_task', 'Can cancel tasks'), ('reprioritise_task', 'Can change the priority of waiting tasks'), ('retry_task', 'Can run tasks now, again, or again with other parameters'), ('view_payload', 'Can view parameters, results and errors of tasks'), ('view_encrypted', 'Can decrypt the data of tasks, and encrypt them anew')],
             },
         ),
         migrations.CreateModel(
@@ -305,7 +305,7 @@ class Migration(migrations.Migration):
             name='Operation',
             fields=[
                 ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('reprioritise', 'reprioritise'), ('replay', 'replay'), ('retry', 'retry'), ('run_now', 'run_now'), ('delete', 'delete'), ('backfill', 'backfill'), ('simulate', 'simulate')], max_length=12)),
+                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('reprioritise', 'reprioritise'), ('replay', 'replay'), ('retry', 'retry'), ('run_now', 'run_now'), ('delete', 'delete'), ('reencrypt', 'reencrypt'), ('backfill', 'backfill'), ('simulate', 'simulate')], max_length=12)),
                 ('target', models.CharField(choices=[('tasks', 'tasks'), ('dead_letters', 'dead letters'), ('ticks', 'ticks'), ('policies', 'policies')], db_default='tasks', default='tasks', max_length=12)),
                 ('state', models.CharField(choices=[('running', 'running'), ('done', 'done'), ('stopped', 'stopped'), ('cancelled', 'cancelled')], default='running', max_length=10)),
                 ('filter', models.JSONField(default=dict)),
@@ -331,7 +331,7 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-id'],
                 'indexes': [models.Index(condition=models.Q(('state', 'running')), fields=['id'], name='taskqueue_operations_run')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['cancel', 'reprioritise', 'replay', 'retry', 'run_now', 'delete', 'backfill', 'simulate'])), name='taskqueue_operation_kind'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped', 'cancelled'])), name='taskqueue_operation_state'), models.CheckConstraint(condition=models.Q(models.Q(('target', 'tasks'), models.Q(('kind__in', ['backfill', 'simulate']), _negated=True)), models.Q(('kind', 'replay'), ('target', 'dead_letters')), models.Q(('kind', 'backfill'), ('target', 'ticks')), models.Q(('kind', 'simulate'), ('target', 'policies')), _connector='OR'), name='taskqueue_operation_target'), models.CheckConstraint(condition=models.Q(models.Q(('paced_at__isnull', True), ('rate__isnull', True)), models.Q(('paced_at__isnull', False), ('rate__gt', 0)), _connector='OR'), name='taskqueue_operation_rate'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(('finished_at__isnull', False), ('state__in', ['cancelled', 'done', 'stopped'])), _connector='OR'), name='taskqueue_operation_finished')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['cancel', 'reprioritise', 'replay', 'retry', 'run_now', 'delete', 'reencrypt', 'backfill', 'simulate'])), name='taskqueue_operation_kind'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped', 'cancelled'])), name='taskqueue_operation_state'), models.CheckConstraint(condition=models.Q(models.Q(('target', 'tasks'), models.Q(('kind__in', ['backfill', 'simulate']), _negated=True)), models.Q(('kind', 'replay'), ('target', 'dead_letters')), models.Q(('kind', 'backfill'), ('target', 'ticks')), models.Q(('kind', 'simulate'), ('target', 'policies')), _connector='OR'), name='taskqueue_operation_target'), models.CheckConstraint(condition=models.Q(models.Q(('paced_at__isnull', True), ('rate__isnull', True)), models.Q(('paced_at__isnull', False), ('rate__gt', 0)), _connector='OR'), name='taskqueue_operation_rate'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(('finished_at__isnull', False), ('state__in', ['cancelled', 'done', 'stopped'])), _connector='OR'), name='taskqueue_operation_finished')],
             },
         ),
         migrations.CreateModel(

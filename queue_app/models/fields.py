@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -10,13 +12,16 @@ from django.contrib.postgres.indexes import BrinIndex, GinIndex, PostgresIndex
 from django.core.checks import CheckMessage
 from django.db import models
 
+from queue_app import encryption
 from queue_app.core.ids import uuid7
+from queue_app.exceptions import EncryptionUnavailable, Undecryptable
 
 if TYPE_CHECKING:  # generic in the stubs only
     _ArrayField = ArrayField[Any, Any]
+    _JSONField = models.JSONField[Any, Any]
     _UUIDField = models.UUIDField[UUID | str, UUID]
 else:
-    _ArrayField, _UUIDField = ArrayField, models.UUIDField
+    _ArrayField, _JSONField, _UUIDField = ArrayField, models.JSONField, models.UUIDField
 
 
 def _without_app_check(messages: list[CheckMessage]) -> list[CheckMessage]:
@@ -40,6 +45,28 @@ class IdField(_UUIDField):
         name, _, args, kwargs = super().deconstruct()
         kwargs.pop("default", None)
         return name, "django.db.models.UUIDField", args, kwargs
+
+
+class SealedJSONField(_JSONField):
+    """JSON that is encrypted in the table while the project has a key. Nothing can be found by it."""
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Encrypt the value."""
+        if value is not None and encryption.is_on():
+            value = json.loads(encryption.seal(json.dumps(value, cls=self.encoder), encryption.SHARED))
+        return super().get_db_prep_save(value, connection)
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Decrypt the value; one whose key is missing stays as it is."""
+        found = super().from_db_value(value, expression, connection)
+        with suppress(Undecryptable, EncryptionUnavailable):
+            return encryption.opened_if(found, encryption.SHARED)
+        return found
+
+    def deconstruct(self) -> Any:
+        """Describe the column."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.JSONField", args, kwargs
 
 
 class NamesField(_ArrayField):

@@ -22,6 +22,7 @@ class OperationKind(StrEnum):
     RETRY = "retry"
     RUN_NOW = "run_now"
     DELETE = "delete"
+    REENCRYPT = "reencrypt"
     BACKFILL = "backfill"
     SIMULATE = "simulate"
 
@@ -34,6 +35,7 @@ PERMISSIONS: Final = {
     OperationKind.RETRY: "queue_app.retry_task",
     OperationKind.RUN_NOW: "queue_app.retry_task",
     OperationKind.DELETE: "queue_app.delete_task",
+    OperationKind.REENCRYPT: "queue_app.view_encrypted",
     OperationKind.BACKFILL: "queue_app.run_schedule",
     OperationKind.SIMULATE: "queue_app.view_queuestats",
 }

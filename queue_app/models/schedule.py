@@ -23,7 +23,7 @@ from queue_app.models.columns import (
     TYPE_LENGTH,
     USER_LENGTH,
 )
-from queue_app.models.fields import NamesField
+from queue_app.models.fields import NamesField, SealedJSONField
 from queue_app.models.limit_columns import Pausable, constraints_of, optional_seconds
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -32,6 +32,8 @@ else:
     _JSONField = models.JSONField
 
 MAX_CATCH_UP: Final = 1000
+#: What is encrypted while the project has a key.
+SEALED_FIELDS: Final = ("args", "parameters", "declaration")
 MAX_JITTER: Final = 86_400.0
 
 
@@ -76,8 +78,8 @@ class Schedule(Pausable):
     notes = models.TextField(blank=True, default="")
 
     task_type = models.CharField(max_length=TYPE_LENGTH)
-    args = _JSONField(default=list, blank=True)
-    parameters = _JSONField(default=dict, blank=True)
+    args = SealedJSONField(default=list, blank=True)
+    parameters = SealedJSONField(default=dict, blank=True)
     instant_parameter = models.CharField(
         max_length=NAME_LENGTH,
         blank=True,
@@ -129,7 +131,7 @@ class Schedule(Pausable):
     overlap = models.CharField(max_length=15, choices=_choices(Overlap), default=Overlap.ALLOW.value)
 
     #: Values that the code declares, by field; null: staff made the schedule. A field with another value is overridden.
-    declaration = _JSONField(null=True, blank=True, editable=False, encoder=DjangoJSONEncoder)
+    declaration = SealedJSONField(null=True, blank=True, editable=False, encoder=DjangoJSONEncoder)
     next_instant = models.DateTimeField(null=True, blank=True, editable=False)  # null: it will not tick again
     held_instant = models.DateTimeField(null=True, blank=True, editable=False)  # tick that waits for an earlier task
     due_at = models.DateTimeField(null=True, blank=True, editable=False)  # when a scheduler has to look at it

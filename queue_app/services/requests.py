@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError
 
-from queue_app import conf, transition_log
+from queue_app import conf, registry, transition_log
 from queue_app.core.events import EventName, Occasion, Run, accepted
 from queue_app.core.ids import parse_id
 from queue_app.core.parsing import decode_text, load_json, timestamp
@@ -29,6 +29,7 @@ from queue_app.core.payload import BESIDE_BYTES
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import Enqueued, NewTask
 from queue_app.core.states import Status
+from queue_app.encryption import applies_to
 from queue_app.exceptions import (
     IdempotencyConflict,
     IndexUnavailable,
@@ -46,7 +47,7 @@ from queue_app.models import Task
 from queue_app.services.enqueue.admission import refusal_fields
 from queue_app.services.enqueue.store import entry_of
 from queue_app.services.enqueue.submit import submit
-from queue_app.services.enqueue.validate import check_request_id
+from queue_app.services.enqueue.validate import check_request_id, check_task_type
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events
 from queue_app.sql.database import connection, fetch_all
@@ -312,6 +313,10 @@ def _new_task(values: dict[str, Any]) -> NewTask:
     if "run_after" in values:
         options["run_after"] = timestamp(values["run_after"], "run_after")
     options.setdefault("idempotency_key", request_id)
+    registry.get(check_task_type(task_type))
+    if applies_to(task_type):
+        message = "The task is encrypted, and a request holds its parameters in plain text; submit it over the API."
+        raise InvalidTaskData("task_type", message, code="encrypted")
     return NewTask(task_type=task_type, user=user, **options)
 
 

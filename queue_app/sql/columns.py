@@ -54,11 +54,12 @@ CLAIMED: Final = _of(
     trace="payload.trace",
     metadata="payload.metadata",
 )
-#: The caller's trace context, without the table ``payload``.
+#: The caller's trace context and the metadata, without the table ``payload``.
 TRACE: Final = "(SELECT trace FROM queue_app_taskpayload WHERE task_id = t.id)"
+METADATA: Final = "(SELECT metadata::text FROM queue_app_taskpayload WHERE task_id = t.id)"
 #: For ``ClaimedTask.from_row`` where the payload does not matter.
 CLAIMED_WITHOUT_PAYLOAD: Final = _of(
-    ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE, metadata="NULL"
+    ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE, metadata=METADATA
 )
 
 INSERT_ATTEMPTS: Final = """INSERT INTO queue_app_taskattempt

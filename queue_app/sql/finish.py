@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from queue_app.core.records import AttemptKey, Outcome
 from queue_app.core.states import Status
+from queue_app.encryption import sealed_if
 from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
 from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
@@ -61,7 +62,8 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
 
 def completion(outcomes: Sequence[Outcome]) -> list[Any]:
     """Return the parameters of ``COMPLETE_WITH_RESULTS``."""
-    columns = [*_fence(outcomes), [one.started_at for one in outcomes], [one.result for one in outcomes]]
+    results = [sealed_if(one.result, one.task.task_type) for one in outcomes]
+    columns = [*_fence(outcomes), [one.started_at for one in outcomes], results]
     return [*columns, columns[0]]
 
 

@@ -1,5 +1,6 @@
 """Store a new task by a single statement. ``sql.insert_many`` stores many."""
 
+import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +9,9 @@ from typing import Any, Final
 
 from queue_app.core import trace
 from queue_app.core.records import Enqueued, TaskRow, TaskSpec
+from queue_app.core.redaction import is_sealed
 from queue_app.core.states import Status
+from queue_app.encryption import call_of, sealed_call
 from queue_app.sql.database import fetch_all, fetch_prepared
 
 #: {column: type} of the fields of a ``TaskSpec`` that are stored.
@@ -99,7 +102,7 @@ def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = No
 
 def values(row: TaskRow, *of_condition: Any) -> list[Any]:
     """Return the parameters of ``insert_where``."""
-    return [row.id, *spec_values(row.spec), *of_condition, row.args, row.parameters, trace.of_caller(), row.metadata]
+    return [row.id, *spec_values(row.spec), *of_condition, *sealed_call(row), trace.of_caller(), row.metadata]
 
 
 def spec_values(spec: TaskSpec) -> list[Any]:
@@ -124,7 +127,7 @@ def clock_and_limits(rows: Sequence[TaskRow]) -> tuple[datetime, bool]:
 
 _BY_KEY: Final = """
 SELECT t.id, t.status, t.created_at,
-    t.task_type = %s AND p.args = %s::jsonb AND p.parameters = %s::jsonb
+    t.task_type = %s AND p.args = %s::jsonb AND p.parameters = %s::jsonb, t.task_type, p.args::text
 FROM queue_app_task t JOIN queue_app_taskpayload p ON p.task_id = t.id
 WHERE t."user" = %s AND t.idempotency_key = %s
 """
@@ -135,7 +138,9 @@ def find_by_key(row: TaskRow) -> tuple[uuid.UUID, Status, datetime, bool] | None
     found = fetch_all(_BY_KEY, [row.spec.task_type, row.args, row.parameters, row.spec.user, row.spec.idempotency_key])
     if not found:
         return None
-    task_id, status, created_at, same = found[0]
+    task_id, status, created_at, same, task_type, args = found[0]
+    if is_sealed(args) and task_type == row.spec.task_type:
+        same = call_of(task_type, args, "{}") == (json.loads(row.args), json.loads(row.parameters))
     return task_id, Status(status), created_at, same
 
 

@@ -9,6 +9,7 @@ from queue_app.core import trace
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
+from queue_app.encryption import sealed_call
 from queue_app.sql.database import atomic, connection
 from queue_app.sql.insert import SPEC_COLUMNS, LimitApplies, clock_and_limits, spec_values
 
@@ -24,7 +25,7 @@ _COPY_CHUNK: Final = 200
 
 def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Enqueued]:
     """Store many tasks without idempotency keys, all or nothing, in order, like ``insert_calls``."""
-    return insert_calls(rows, lambda: ((row.args, row.parameters) for row in rows), lambda it: it, admitted=admitted)
+    return insert_calls(rows, lambda: map(sealed_call, rows), lambda it: it, admitted=admitted)
 
 
 def insert_calls[T](

@@ -103,6 +103,11 @@ def refs(ids: list[uuid.UUID]) -> list[TaskRef]:
     return [TaskRef.from_row(row) for row in found]
 
 
+def types_of(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Return the task type of each task that exists."""
+    return dict(fetch_all("SELECT id, task_type FROM queue_app_task WHERE id = ANY(%s)", [list(ids)]))
+
+
 def raise_generation(above: int = 0) -> int:
     """Begin a new generation; return its number, which is also above ``above``, that of the index.
 

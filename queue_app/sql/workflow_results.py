@@ -4,18 +4,19 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection
 
+from queue_app.encryption import opened_if
 from queue_app.sql.database import fetch_all
 
 
 def results(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
     """Return the results (JSON text) of the completed tasks among ``ids`` in these workflows."""
     found = fetch_all(
-        "SELECT t.id, COALESCE(result.value::text, 'null') FROM queue_app_task AS t"
+        "SELECT t.id, COALESCE(result.value::text, 'null'), t.task_type FROM queue_app_task AS t"
         " LEFT JOIN queue_app_taskresult AS result ON result.task_id = t.id"
         " WHERE t.id = ANY(%s) AND t.workflow_id = ANY(%s) AND t.status = 'completed'",
         [list(ids), list(workflows)],
     )
-    return dict(found)
+    return {task_id: opened_if(text, task_type) for task_id, text, task_type in found}
 
 
 def added_by(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, list[uuid.UUID]]:

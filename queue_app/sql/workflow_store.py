@@ -10,6 +10,7 @@ from queue_app.core.graph import Edge, NewWorkflow, NodeExtra
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
+from queue_app.encryption import SHARED, sealed_call, sealed_if
 from queue_app.sql.database import connection, execute
 from queue_app.sql.insert import SPEC_COLUMNS, spec_values
 from queue_app.sql.insert_many import PAYLOAD_COLUMNS, STEP, field, in_chunks, instants, payload_extras, payload_lines
@@ -49,8 +50,8 @@ def insert_nodes(
     digits = as_digits([row.id for row in rows])
     more, ends = payload_extras(rows)
     _copy("queue_app_task", _COLUMNS, _task_lines(digits, stored, held, workflow_id, at))
-    payloads = ((row.args, row.parameters) for row in rows)
-    _copy("queue_app_taskpayload", f"{PAYLOAD_COLUMNS}{more}", payload_lines(digits, payloads, ends))
+    payloads = payload_lines(digits, map(sealed_call, rows), ends)
+    _copy("queue_app_taskpayload", f"{PAYLOAD_COLUMNS}{more}", payloads)
     return stored
 
 
@@ -108,4 +109,4 @@ def _copy(table: str, columns: str, lines: Iterable[str]) -> None:
 
 def compensation_text(call: Mapping[str, Any]) -> str:
     """Return the stored form of a compensation."""
-    return json.dumps(call, ensure_ascii=False, separators=(",", ":"))
+    return sealed_if(json.dumps(call, ensure_ascii=False, separators=(",", ":")), call["task_type"], SHARED)

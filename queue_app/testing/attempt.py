@@ -12,6 +12,7 @@ from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
 from queue_app import codecs, conf, registry
+from queue_app.callbacks import follows
 from queue_app.core.backoff import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status, predicate
@@ -64,7 +65,16 @@ def run(
         call.value, call.status, call.finished_at = value, Status.COMPLETED, timezone.now()
         _tell_hooks(claimed(call), call)
     if call.finished_at is not None:
+        _call_back(call)
         task_finished.send_robust(sender, task_result=result_of(call))
+
+
+def _call_back(call: StoredCall) -> None:
+    """Enqueue the callback of a call that has ended."""
+    ended = claimed(call)
+    if (found := follows(ended, call.status, call.metadata)) is not None:
+        task_type, args = found
+        registry.get(task_type).enqueue(*args)
 
 
 def _tell_hooks(attempted: ClaimedTask, call: StoredCall, error: BaseException | None = None) -> None:

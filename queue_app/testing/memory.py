@@ -12,7 +12,7 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
-from queue_app import codecs
+from queue_app import codecs, encryption, registry
 from queue_app.core.ids import Id, parse_id, uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
@@ -80,6 +80,7 @@ class MemoryBackend(BaseTaskBackend):
         """Store one task; raises the real backend's errors."""
         self.validate_task(task)
         check_arguments(task, args, kwargs)
+        encryption.applies_to(registry.type_of(task))  # raises if it should be, and there is no key
         texts = as_json(args, kwargs)
         key, user = getattr(task, "idempotency_key", None), getattr(task, "user", "")
         if key is not None and (first := self._holder_of(key, user)) is not None:

@@ -110,6 +110,9 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         problems=(409,),
     ),
     (tasks.TaskExplainView, "GET"): Endpoint(id="explain_task", answer=OBJECT),
+    (tasks.TaskDecryptView, "POST"): Endpoint(
+        id="decrypt_task", answer=OBJECT, example={"reason": "ticket 4711"}, problems=(409, 503),
+    ),
     (tasks.TaskPriorityView, "PUT"): Endpoint(
         id="reprioritise_task", answer=_MOVED, example={"priority": "high"}, problems=(409,),
     ),

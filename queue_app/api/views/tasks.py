@@ -19,12 +19,15 @@ from queue_app.api.paging import page_of
 from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import tasks as serializers
+from queue_app.api.serializers.dead_letters import Reason
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import Task
 from queue_app.models.querysets import restricted_to
 from queue_app.services import cancel, reprioritise
+from queue_app.services.control.audit import API, record
+from queue_app.services.control.decrypt import PERMISSION, decrypt
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.signals import signal
 from queue_app.services.notify.subscribe import wait_for_end
@@ -199,6 +202,27 @@ class TaskExplainView(ApiView):
         found = parse_id(task_id, TaskNotFound(task_id))
         visible = Task.objects.visible_to(request.user)
         return Response(explain(found, None if is_staff_with(request, VIEW) else visible).as_dict())
+
+
+class TaskDecryptView(_OneTaskView):
+    """The data of one encrypted task."""
+
+    key_scopes = MappingProxyType({"POST": "view_encrypted"})
+    bodies = MappingProxyType({"POST": Reason})
+
+    def post(self, request: Request, task_id: str) -> Response:
+        """Decrypt the data of a task.
+
+        Everyone needs queue_app.view_encrypted for it, also for own tasks, and the audit log says who has read them.
+        """
+        reason = self.read_body(request)["reason"]
+        task = self.task(request, task_id, PERMISSION)
+        if not request.user.has_perm(PERMISSION):
+            raise PermissionDenied(f"This needs the permission {PERMISSION}.")
+        by = self.username(request)
+        return Response(
+            decrypt(task.id, partial(record, "task.decrypt", "task", [task.id], by=by, via=API, reason=reason))
+        )
 
 
 class TaskPriorityView(_OneTaskView):

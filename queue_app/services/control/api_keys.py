@@ -21,8 +21,8 @@ MARK: Final = "tq"
 SECRET_LENGTH: Final = 100
 #: Permissions that a key can be limited to.
 SCOPES: Final = (
-    "add_task", "view_task", "view_payload", "cancel_task", "reprioritise_task", "retry_task", "delete_task",
-    "send_signal",
+    "add_task", "view_task", "view_payload", "view_encrypted", "cancel_task", "reprioritise_task", "retry_task",
+    "delete_task", "send_signal",
     "view_deadletter", "replay_deadletter", "discard_deadletter", "view_worker", "view_queue", "pause_queue",
     "change_queue", "view_prioritypolicy", "change_prioritypolicy", "view_limit", "add_limit", "change_limit",
     "delete_limit", "pause_limit", "view_schedule", "add_schedule", "change_schedule", "delete_schedule",

@@ -34,6 +34,7 @@ from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
 from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, UserLimitExceeded
 from queue_app.services.advance import advance_ended
+from queue_app.services.enqueue.callbacks import enqueue_callbacks
 from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, send_on_commit
 from queue_app.sql import admission as rows
@@ -190,6 +191,7 @@ def expire_stale(queue: str, older_than: float = 3600.0, limit: int = BATCH) -> 
     with atomic():
         tasks = waiting.expire(queue, older_than, limit)
         advance_ended(tasks, Status.EXPIRED)
+        enqueue_callbacks((task, Status.EXPIRED) for task in tasks)
     if tasks:
         on_commit(lambda index: index.remove(tasks), "remove")
         events.publish_on_commit((occasion_of(EventName.EXPIRED, task, Status.EXPIRED), task.id) for task in tasks)

@@ -23,6 +23,7 @@ from queue_app.core.limit_values import Scope
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status, predicate
 from queue_app.core.unique import FAMILY, REPLACEABLE, Unique
+from queue_app.encryption import applies_to, keyed_hash, sealed_call
 from queue_app.exceptions import IsolationTooStrict, UniqueConflict
 from queue_app.index import Index
 from queue_app.models import Limit
@@ -124,7 +125,7 @@ def key_of(row: TaskRow) -> str:
     spec = row.spec
     task = registry.known(spec.task_type)
     assert spec.unique is not None  # noqa: S101 - for the type checker: callers ask only for rows with a rule
-    return spec.unique.key(
+    found = spec.unique.key(
         spec.task_type,
         task.func if task else None,
         json.loads(row.args),
@@ -133,6 +134,7 @@ def key_of(row: TaskRow) -> str:
         user=spec.user,
         queue=spec.queue,
     )
+    return keyed_hash(found) if applies_to(spec.task_type) else found
 
 
 def _keyed(row: TaskRow, key: str) -> TaskRow:
@@ -177,7 +179,5 @@ def _renew(rule: Unique, renewed: dict[uuid.UUID, TaskRow]) -> None:
         gone = rows.postpone(times, rule.seconds("max_wait"))
         if gone:
             on_commit(Index.remove, "remove", gone)
-    queued = rows.replace_arguments(
-        [(task_id, row.args, row.parameters, row.metadata) for task_id, row in renewed.items()]
-    )
+    queued = rows.replace_arguments([(task_id, *sealed_call(row), row.metadata) for task_id, row in renewed.items()])
     push_on_commit([task.entry for task in queued])

@@ -15,6 +15,7 @@ from django.db import DatabaseError
 from queue_app.core.records import ClaimedTask, Lease, Proposal, Returned
 from queue_app.core.rests import Rests
 from queue_app.core.states import Status
+from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
 from queue_app.services.advance import advance, advance_returned, share
@@ -68,6 +69,7 @@ def claim(  # noqa: PLR0913 - the parts of a claim
             return []
         if granted := _grant(proposal, worker_id):
             events.started(granted)
+            granted = [opened_task(task) for task in granted]
             if any(task.workflow_id is not None for task in granted):
                 granted = with_results(granted)
             if granted:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_app import conf, signals
+from queue_app.callbacks import MARK
 from queue_app.core.backoff import retry_delay
 from queue_app.core.fingerprint import fingerprint
 from queue_app.core.limit_values import Scope, gate_of
@@ -30,9 +31,11 @@ from queue_app.core.records import (
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
 from queue_app.displayed_payload import secrets_of_call
+from queue_app.encryption import applies_to, is_on, sealed_failure, sealed_if
 from queue_app.hooks import after_end
 from queue_app.index import Index
 from queue_app.services import advance
+from queue_app.services.enqueue.callbacks import enqueue_callbacks
 from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
@@ -75,7 +78,16 @@ def record_progress(reports: Sequence[ProgressReport]) -> None:
         progress_rows.store_progress(moved)
     logged = [report for report in reports if report.lines is not None]
     if logged:
-        progress_rows.store_lines(logged)
+        progress_rows.store_lines(_sealed_lines(logged) if is_on() else logged)
+
+
+def _sealed_lines(reports: Sequence[ProgressReport]) -> list[ProgressReport]:
+    types = snapshot.types_of([report.task_id for report in reports])
+    return [
+        replace(report, lines=sealed_if(report.lines, types[report.task_id]))
+        for report in reports
+        if report.task_id in types
+    ]
 
 
 def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
@@ -86,7 +98,7 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
     in_order = sorted(first.values(), key=lambda outcome: outcome.task.id.int)  # statements mostly lock in this order
     done: set[uuid.UUID] = set()
-    completed = [one for one in in_order if one.is_completion]
+    completed = [one for one in in_order if one.is_completion and not _is_followed(one)]
     if any(one.task.workflow_id is not None for one in completed):
         done = _finish(first, once_more_after_deadlock(lambda: _complete(completed)))
         in_order = [one for one in in_order if one.task.id not in done]
@@ -121,12 +133,13 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
     """Record the outcomes in one transaction."""
     completed = [one for one in outcomes if one.is_completion]
     in_workflow = {outcome.task.id for outcome in outcomes if outcome.task.workflow_id is not None}
-    if len(completed) == len(outcomes) and not in_workflow:  # the common case: one statement, which commits by itself
+    followed = [one for one in outcomes if _is_followed(one)]
+    if len(completed) == len(outcomes) and not (in_workflow or followed):  # mostly: one statement, which commits
         return _Ended(finish_rows.complete(completed))
     snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
     waiting = [outcome for outcome in outcomes if outcome.waits]
-    verdicts = [_judge(_without_secrets(outcome)) for outcome in outcomes if outcome.failure is not None]
+    verdicts = [_sealed(_judge(_without_secrets(outcome))) for outcome in outcomes if outcome.failure is not None]
     held: dict[AttemptKey, Status] = {}
     closed = _Throttled()
     with atomic():
@@ -146,8 +159,16 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
             held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
         if workflows:
             advance.advance({task_id: status for (task_id, _), status in held.items() if task_id in in_workflow})
+        if followed:
+            ended = [(one.task, held.get((one.task.id, one.task.attempt), Status.EXECUTING)) for one in followed]
+            enqueue_callbacks(ended, {one.task.id: one.task.metadata for one in followed})
     retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
     return _Ended(held, workflows, closed, retry_in)
+
+
+def _is_followed(outcome: Outcome) -> bool:
+    """Return whether a task has a callback, which is stored with its end."""
+    return MARK in (outcome.task.metadata or "")
 
 
 def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
@@ -209,6 +230,17 @@ def masked(failure: TaskFailure, secrets: Secrets) -> TaskFailure:
         message=redact(failure.message, secrets)[:MAX_MESSAGE],
         traceback=traceback if len(traceback) <= MAX_TRACEBACK else redact(traceback, secrets)[-MAX_TRACEBACK:],
     )
+
+
+def _sealed(verdict: Verdict) -> Verdict:
+    """Return a verdict whose texts are encrypted if the task is; its fingerprint then ignores the message."""
+    outcome = verdict.outcome
+    failure = outcome.failure
+    if failure is None or not applies_to(outcome.task.task_type):
+        return verdict
+    cause = fingerprint(failure.exception_class, "", failure.traceback) if verdict.fingerprint else ""
+    sealed = replace(outcome, failure=sealed_failure(failure, outcome.task.task_type))
+    return replace(verdict, outcome=sealed, fingerprint=cause)
 
 
 def _judge(outcome: Outcome) -> Verdict:

@@ -16,6 +16,7 @@ from queue_app.core.ids import Id, parse_id
 from queue_app.core.masking import same
 from queue_app.core.records import TaskRef
 from queue_app.displayed_payload import edited_payload
+from queue_app.encryption import call_of, seal_call
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
@@ -84,9 +85,9 @@ def _edited(
     if letter is None or payload is None:
         raise refusal(dead_letter_id, "replayed")
     edited = edited_payload(letter.task_type, payload, args=args, parameters=parameters)
-    if same(list(edited), [payload.args, payload.parameters]):
+    if same(list(edited), list(call_of(letter.task_type, payload.args, payload.parameters))):
         return None
-    return next(check_payloads([edited]))
+    return seal_call(letter.task_type, *next(check_payloads([edited])))
 
 
 def discard(dead_letter_id: Id, *, by: str, reason: str = "") -> None:

@@ -20,6 +20,7 @@ from queue_app.core import trace
 from queue_app.core.graph import Graph, NodeExtra, sharded
 from queue_app.core.records import NewTask, TaskRef
 from queue_app.core.states import Status
+from queue_app.encryption import SHARED, opened_if
 from queue_app.models import Task, Workflow
 from queue_app.models.workflow import Condition, OnFailure, WorkflowState
 from queue_app.services.enqueue.store import announce, ensure_queues
@@ -175,7 +176,7 @@ def _compensate(flow: Workflow) -> bool:
         return False
     graph = Graph()
     for task_id, text in found:
-        call = json.loads(text)
+        call = json.loads(opened_if(text, SHARED))
         row = check_task(NewTask(**call))
         if graph.rows:
             graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value

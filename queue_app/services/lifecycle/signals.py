@@ -18,6 +18,7 @@ from queue_app.core.ids import Id, parse_id
 from queue_app.core.payload import dump_json
 from queue_app.core.signals import check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
+from queue_app.encryption import SHARED, applies_to, is_on, seal
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import Workflow
 from queue_app.services.advance import advance, changing
@@ -28,6 +29,7 @@ from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.sql import signals as rows
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import alias, atomic
+from queue_app.sql.snapshot import types_of
 from queue_app.sql.workflow_advance import lock
 
 
@@ -51,6 +53,7 @@ def signal(task: Id, name: str, payload: Any = None, *, by: str = "") -> Sent:
     check_signal_name(name)
     text = None if payload is None else dump_json(payload, field="payload", limits=conf.get().payload)
     _check(awaited(task_id), name, payload)
+    text = _sealed(text, task_id)
     with changing([task_id]) as workflows:
         stored = rows.send(task_id, name, text, by)
         if stored is None:
@@ -79,6 +82,14 @@ def _to_workflow(workflow_id: uuid.UUID, name: str, payload: Any, text: str | No
         free = [task for task in woken if task.id not in held]
         push_on_commit([task.entry for task in free], events=events.of_queued_again(free))
     return Sent(signal_id, bool(woken))
+
+
+def _sealed(text: str | None, task_id: uuid.UUID) -> str | None:
+    """Return an encrypted payload if the task is encrypted; for a workflow, if any task of the project may be."""
+    if text is None or not is_on():
+        return text
+    task_type = types_of([task_id]).get(task_id)
+    return seal(text, SHARED) if task_type is None or applies_to(task_type) else text
 
 
 def _check(waits: Sequence[Awaited], name: str, payload: Any) -> None:

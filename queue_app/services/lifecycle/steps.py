@@ -8,8 +8,10 @@ import json
 from collections.abc import Callable
 
 from queue_app.core.records import ClaimedTask
+from queue_app.core.redaction import is_sealed
 from queue_app.core.signals import Fields, listed
 from queue_app.core.steps import Step
+from queue_app.encryption import SHARED, opened_if, sealed_if
 from queue_app.exceptions import AttemptLost, StepRefused
 from queue_app.services.advance import share
 from queue_app.sql import signals
@@ -19,7 +21,7 @@ from queue_app.sql.database import atomic, is_in_transaction
 
 def stored_steps(task: ClaimedTask) -> list[Step]:
     """Return the steps that attempts of the task have stored, in order."""
-    return rows.load(task.id)
+    return [_opened(step) for step in rows.load(task.id)]
 
 
 def record_step(task: ClaimedTask, step: Step) -> None:
@@ -52,7 +54,7 @@ def await_signal(task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
         found = next((one for one in rows.load(task.id) if one.name == step.name and one.is_done), None)
     if found is None:
         raise _lost(step.name)
-    return found
+    return _opened(found)
 
 
 def check_no_transaction(name: str) -> None:
@@ -65,8 +67,12 @@ def check_no_transaction(name: str) -> None:
 
 
 def _record(task: ClaimedTask, step: Step) -> None:
-    if not rows.record(task, step):
+    if not rows.record(task, step._replace(value=sealed_if(step.value, task.task_type, SHARED))):
         raise _lost(step.name)
+
+
+def _opened(step: Step) -> Step:
+    return step._replace(value=opened_if(step.value, SHARED)) if is_sealed(step.value) else step
 
 
 def _lost(name: str) -> AttemptLost:

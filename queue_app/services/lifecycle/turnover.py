@@ -18,7 +18,9 @@ from django.db import DatabaseError
 
 from queue_app import signals
 from queue_app.core.records import ClaimedTask, Lease, Outcome
+from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
+from queue_app.hooks import after_end
 from queue_app.index import Index, Profile, get_index
 from queue_app.services.lifecycle.claim import abandon, return_refused
 from queue_app.services.lifecycle.finish import finish
@@ -51,6 +53,7 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         return finish(outcomes)
     in_order = sorted(outcomes, key=lambda outcome: outcome.task.id.int)
     held, granted = rows.turn_over(in_order, proposal, worker_id)
+    granted = [opened_task(task) for task in granted]
     in_workflow = any(task.workflow_id is not None for task in granted)
     start(with_results(granted) if in_workflow else granted)
     first = {(one.task.id, one.task.attempt): one for one in in_order}
@@ -64,6 +67,8 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         events.finished(first, held)
     if granted:
         events.started(granted)
+    for attempt, status in held.items():
+        after_end(first[attempt], status, None)
     if signals.attempt_finished.has_listeners():
         for attempt, status in held.items():
             signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=None)

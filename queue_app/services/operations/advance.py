@@ -1,4 +1,4 @@
-"""Carry out operations in bounded steps: cancel, reprioritise, replay, retry, delete or run many tasks now.
+"""Carry out operations in bounded steps: cancel, reprioritise, replay, retry, delete, encrypt or run many tasks now.
 
 The scheduler advances every operation (``run_operations``). A caller that does not want to wait for
 the scheduler may advance its own.
@@ -29,6 +29,7 @@ from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.notify.index import send_on_commit
 from queue_app.services.operations.backfill import fill, next_instants
 from queue_app.services.operations.delete import delete_many
+from queue_app.services.operations.reencrypt import reencrypt
 from queue_app.services.operations.request import Action, Options, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter
@@ -233,5 +234,6 @@ _APPLY: Final[dict[OperationKind, Callable[[Operation, Page], Collection[uuid.UU
     OperationKind.RETRY: lambda operation, page: retry_many(_ids(page), by=operation.by),
     OperationKind.RUN_NOW: lambda _, page: run_now_many(_ids(page)),
     OperationKind.DELETE: lambda _, page: delete_many(_ids(page)),
+    OperationKind.REENCRYPT: lambda _, page: reencrypt(_ids(page)),
     OperationKind.BACKFILL: lambda operation, page: fill(operation, [instant for _, instant in page if instant]),
 }

@@ -45,6 +45,7 @@ STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
     OperationKind.RETRY: tuple(sorted(RETRIABLE)),
     OperationKind.RUN_NOW: (Status.SCHEDULED,),
     OperationKind.DELETE: tuple(sorted(TERMINAL)),
+    OperationKind.REENCRYPT: tuple(sorted(Status)),
 }
 
 

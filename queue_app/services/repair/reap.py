@@ -32,6 +32,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.services.advance import advance_returned
+from queue_app.services.enqueue.callbacks import enqueue_callbacks
 from queue_app.services.lifecycle.claim import return_to_index, withdraw_last
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.settle import settle_later
@@ -139,6 +140,7 @@ def reap_orphans(among: Sequence[uuid.UUID] | None = None) -> int:
             among=among,
         )
         workflows = advance_returned(reaped)
+        enqueue_callbacks((each.task, each.status) for each in reaped)
     settle_later(workflows)
     if reaped:
         return_to_index(reaped)

@@ -22,6 +22,7 @@ from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
 from queue_app.displayed_payload import displayed_payload
+from queue_app.encryption import call_of, failure_texts, opened_if, opened_task
 from queue_app.exceptions import (
     AttemptLost,
     IndexNotReady,
@@ -206,7 +207,7 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
     """Add the arguments of the call to a failure, so that secrets among them can be masked in its message."""
     if call is None:
         return outcome
-    task = replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters))
+    task = opened_task(replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters)))
     return replace(outcome, task=task)
 
 
@@ -217,15 +218,20 @@ def is_repeated(
     task_id, number = attempt
     if failure is None:
         done = Task.objects.filter(pk=task_id, worker_id=worker_id, attempt=number, status=Status.COMPLETED).exists()
-        stored = TaskResult.objects.filter(pk=task_id).values_list("value", flat=True).first() if done else None
-        return done and stored == (None if result is None else json.loads(result))
+        stored = TaskResult.objects.filter(pk=task_id).values_list("value", "task__task_type").first() if done else None
+        value = None if stored is None else opened_if(*stored)
+        return done and value == (None if result is None else json.loads(result))
     attempts = TaskAttempt.objects.filter(task_id=task_id, attempt=number, worker_id=worker_id)
     found = attempts.select_related("task").first()
     if found is None:
         return False
-    secrets, _, _ = displayed_payload(found.task.task_type, TaskPayload.objects.filter(pk=task_id).first())
+    call = TaskPayload.objects.filter(pk=task_id).first()
+    if call is not None:
+        call.args, call.parameters = call_of(found.task.task_type, call.args, call.parameters)
+    secrets, _, _ = displayed_payload(found.task.task_type, call)
     told = masked(failure, secrets)
-    return all(getattr(found, name) == getattr(told, name) for name in ("exception_class", "message", "traceback"))
+    texts = failure_texts(found.task.task_type, found.message, found.traceback)
+    return (found.exception_class, *texts) == (told.exception_class, told.message, told.traceback)
 
 
 def stale_lease(task_id: uuid.UUID, worker_id: uuid.UUID) -> StaleLease:

@@ -194,6 +194,7 @@ AS = ["--as", "ina"]
 #: Verb -> arguments that make it change something.
 CHANGES = {
     "cancel": lambda s: [s.waiting.pk, *AS],
+    "encrypt": lambda _: AS,
     "pause": lambda _: ["default", *AS],
     "resume": lambda _: ["paused", *AS],
     "replay": lambda s: [s.letter.pk, *AS],
@@ -231,7 +232,8 @@ def test_every_verb_is_covered():
 
 
 @pytest.mark.parametrize("verb", CHANGES)
-def test_a_verb_leaves_a_record(verb, staff, stage):  # noqa: F811
+def test_a_verb_leaves_a_record(verb, staff, stage, settings):  # noqa: F811
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": ["k:" + 42 * "a" + "A"]}}
     Task.objects.filter(pk=stage.failed.pk).update(finished_at=timezone.now() - timedelta(days=999))
     words = CHANGES[verb](stage)
     assert_one_record(lambda: say(verb, *words), "command", by="ina")

@@ -18,6 +18,7 @@ from queue_app.core.ids import uuid7
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import SCOPES, create_key, find_key, forget_keys, revoke_key
+from queue_app.status_page import StatusView
 
 TASKS = "/api/v1/tasks"
 
@@ -83,6 +84,8 @@ def routes():
     [resolver] = [one for one in get_resolver().url_patterns if getattr(one, "app_name", "") == "queue_app"]
     for pattern in resolver.url_patterns:
         view = pattern.callback.view_class
+        if view is StatusView:  # of end users, with a session
+            continue
         if view.authentication_classes and view not in {
             NotFoundView,
             MetricsView,

@@ -1,0 +1,56 @@
+"""Store the callbacks of tasks that end, in the transaction that ends them: exactly once, whatever dies.
+
+Limits of queues and users do not apply to them, and hooks are not asked again: a callback has the metadata of its task.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from queue_app import callbacks, registry, versions
+from queue_app.core.lanes import score
+from queue_app.core.payload import dump_json
+from queue_app.core.records import ClaimedTask, Entry, NewTask, TaskRef, TaskRow
+from queue_app.core.states import Status
+from queue_app.hooks import LIMITS
+from queue_app.services.enqueue.validate import check_call, check_spec
+from queue_app.services.notify import events
+from queue_app.services.notify.index import push_on_commit
+from queue_app.sql.database import fetch_all
+from queue_app.sql.insert import ensure_queue
+from queue_app.sql.insert_many import insert_many
+
+_METADATA = (
+    "SELECT task_id, metadata::text FROM queue_app_taskpayload WHERE task_id = ANY(%s) AND metadata ? 'on_failure'"
+)
+
+
+def enqueue_callbacks(
+    ended: Iterable[tuple[ClaimedTask | TaskRef, Status]], metadata: Mapping[uuid.UUID, str | None] | None = None
+) -> None:
+    """Store what follows tasks that ended in the caller's transaction; without ``metadata``, those that failed."""
+    tasks = [(task, status) for task, status in ended if status in callbacks.OPTIONS]
+    if metadata is None:
+        metadata = dict(fetch_all(_METADATA, [[task.id for task, _ in tasks]])) if tasks else {}
+    rows = [
+        _row(task, *found, metadata[task.id])
+        for task, status in tasks
+        if (found := callbacks.follows(task, status, metadata.get(task.id))) is not None
+    ]
+    if rows:
+        for queue in sorted({row.spec.queue for row in rows}):
+            ensure_queue(queue)
+        stored = insert_many(rows, admitted=True)
+        places = [(each, each.queued_at) for each in stored if each.queued_at is not None]
+        entries = [Entry(each.spec.lane, score(each.spec.priority, at), each.id) for each, at in places]
+        push_on_commit(entries, events=events.of_stored(stored))
+
+
+def _row(task: ClaimedTask | TaskRef, task_type: str, args: list[object], metadata: str | None) -> TaskRow:
+    registered = registry.find(task_type)
+    spec = check_spec(NewTask(task_type=task_type, user=task.user), registered)
+    version = versions.current(task_type)
+    own = callbacks.declared_by(task_type) | ({} if version == 1 else {versions.KEY: version})
+    found = callbacks.inherited(metadata) | own
+    text = dump_json(found, field="metadata", limits=LIMITS) if found else None
+    return check_call(replace(spec, unique=None, idempotency_key=None), args, {})._replace(metadata=text)

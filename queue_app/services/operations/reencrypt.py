@@ -1,0 +1,114 @@
+"""Bring the stored data of tasks under the newest key, and encrypt what was stored before its type was encrypted.
+
+Each value is replaced only if it is still the one that was read. Crash points: a page of an operation is one
+transaction; the next page begins after it, and a repetition changes nothing.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django.db.models import Q
+
+from queue_app.core.redaction import HIDDEN, is_sealed
+from queue_app.encryption import SHARED, applies_to, resealed, seal, seal_call
+from queue_app.models import (
+    DeadLetter,
+    Schedule,
+    Signal,
+    StepResult,
+    Task,
+    TaskAttempt,
+    TaskLog,
+    TaskPayload,
+    TaskResult,
+    WorkflowNode,
+)
+from queue_app.models.schedule import SEALED_FIELDS
+from queue_app.sql.database import alias
+
+#: Model, column, whether it is JSON (else text), and whether the task type is authenticated with the value.
+_COLUMNS: Final[tuple[tuple[Any, str, bool, bool], ...]] = (
+    (TaskResult, "value", True, True),
+    (TaskLog, "lines", False, True),
+    (StepResult, "value", True, False),
+    (Signal, "payload", True, False),
+    (WorkflowNode, "compensation", True, False),
+)
+
+
+def reencrypt(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Encrypt the data of tasks with the newest key, in the caller's transaction; return the tasks that changed.
+
+    Raises ``EncryptionUnavailable`` without a key, and ``Undecryptable`` if the key of a value is missing.
+    """
+    types = dict(Task.objects.using(alias()).filter(pk__in=ids).values_list("pk", "task_type"))
+    changed: set[uuid.UUID] = set()
+    for model, column, is_json, is_bound in _COLUMNS:
+        for row in model.objects.using(alias()).filter(task_id__in=types):
+            task_type = types[row.task_id]
+            _replace(row, column, task_type, SHARED if not is_bound else task_type, changed.add, is_json=is_json)
+    for payload in TaskPayload.objects.using(alias()).filter(pk__in=types):
+        _replace_call(payload, types[payload.pk], changed.add)
+    for attempt in TaskAttempt.objects.using(alias()).filter(task_id__in=types):
+        _replace_failure(attempt, types[attempt.task_id], changed.add)
+    _reencrypt_shared(types)
+    return changed
+
+
+def _replace(  # noqa: PLR0913 - by name
+    row: Any, column: str, task_type: str, context: str, note: Callable[[uuid.UUID], object], *, is_json: bool
+) -> None:
+    value = getattr(row, column)
+    if value is None:
+        return
+    text = resealed(
+        json.dumps(value) if is_json and not is_sealed(value) else value, context, applies=applies_to(task_type)
+    )
+    if text is not None and _update(row, {column: value}, {column: json.loads(text) if is_json else text}):
+        note(row.task_id)
+
+
+def _update(row: Any, old: dict[str, Any], new: dict[str, Any]) -> bool:
+    return bool(type(row).objects.using(alias()).filter(pk=row.pk, **old).update(**new))
+
+
+def _replace_call(payload: TaskPayload, task_type: str, note: Callable[[uuid.UUID], object]) -> None:
+    old = {"args": payload.args, "parameters": payload.parameters}
+    if is_sealed(payload.args):
+        text = resealed(payload.args, task_type, applies=True)
+        new = None if text is None else (text, "{}")
+    else:
+        new = seal_call(task_type, json.dumps(payload.args), json.dumps(payload.parameters))
+        new = new if is_sealed(new[0]) else None
+    if new is not None and _update(payload, old, {"args": json.loads(new[0]), "parameters": json.loads(new[1])}):
+        note(payload.pk)
+
+
+def _replace_failure(attempt: TaskAttempt, task_type: str, note: Callable[[uuid.UUID], object]) -> None:
+    if is_sealed(attempt.traceback):
+        text = resealed(attempt.traceback, task_type, applies=True)
+    elif applies_to(task_type):
+        text = seal(json.dumps([attempt.message, attempt.traceback]), task_type)
+        DeadLetter.objects.using(alias()).filter(task_id=attempt.task_id).update(message=HIDDEN)
+    else:
+        text = None
+    if text is not None and _update(attempt, {"traceback": attempt.traceback}, {"traceback": text, "message": HIDDEN}):
+        note(attempt.task_id)
+
+
+def _reencrypt_shared(types: dict[uuid.UUID, str]) -> None:
+    """Do the same for signals to the workflows of these tasks."""
+    flows = Task.objects.using(alias()).filter(pk__in=types, workflow_id__isnull=False).values("workflow_id")
+    for sent in Signal.objects.using(alias()).filter(Q(workflow_id__in=flows), payload__isnull=False):
+        if is_sealed(sent.payload) and (text := resealed(sent.payload, SHARED, applies=True)):
+            _update(sent, {"payload": sent.payload}, {"payload": json.loads(text)})
+
+
+def reencrypt_schedules() -> int:
+    """Store the calls of all schedules anew, which encrypts them with the newest key; return how many."""
+    found = Schedule.objects.using(alias()).select_for_update().order_by("id")
+    for schedule in found:
+        schedule.save(using=alias(), update_fields=SEALED_FIELDS)
+    return len(found)

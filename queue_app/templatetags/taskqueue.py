@@ -1,0 +1,35 @@
+"""The status of a task on a page of the project: ``{% load taskqueue %}{% task_status result %}``."""
+
+from typing import Any
+
+from django import template
+from django.template import Context
+from django.template.loader import render_to_string
+from django.templatetags.static import static
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from queue_app.core.ids import parse_id
+from queue_app.models import Task
+from queue_app.sql.database import alias
+from queue_app.status_page import status_of
+
+register = template.Library()
+
+
+@register.simple_tag(takes_context=True)
+def task_status(context: Context, result: Any) -> SafeString | str:
+    """Return the status of a task, given as a result, a row or an id, and the script that keeps it up to date.
+
+    Another user's task is not shown. Needs the context processor ``request``.
+    """
+    request = context["request"]
+    task = Task.objects.using(alias()).filter(pk=parse_id(getattr(result, "id", result))).first()
+    if task is None or (task.user and task.user != request.user.get_username()):
+        return ""
+    values = status_of(task, request)
+    inner = mark_safe(render_to_string("queue_app/status_fragment.html", values, request))  # noqa: S308 - a template
+    script = static("queue_app/status.js")
+    ended = mark_safe(" data-ended") if values["has_ended"] else ""
+    page = '<div data-task-status="{}?part"{} aria-live="polite">{}</div><script src="{}" defer></script>'
+    return format_html(page, values["url"], ended, inner, script)

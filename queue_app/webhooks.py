@@ -1,0 +1,209 @@
+"""Webhooks: signed HTTP calls to other services, each a task with retries.
+
+The requests follow the specification of Standard Webhooks: headers ``webhook-id`` (the same in every retry),
+``webhook-timestamp`` and ``webhook-signature``, an HMAC of id, time and body for each secret of the endpoint. Receivers
+check it with ``verify`` or with any library of that specification.
+
+A request goes only to public addresses of the endpoint's hosts, and to the address that was checked, whatever the name
+resolves to a moment later. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from time import time
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.utils import timezone
+
+from queue_app import conf
+from queue_app.exceptions import Discard, InvalidTaskData, Retry, suggestion
+from queue_app.tasks import task
+
+SECRET: Final = "whsec_"  # noqa: S105 - the prefix of one
+#: Bytes of a secret.
+LEAST, MOST = 24, 64
+TIMEOUT_SECONDS: Final = 10.0
+#: Difference between the clocks of sender and receiver that ``verify`` accepts (s).
+TOLERANCE: Final = 300.0
+MAX_RETRY_AFTER: Final = 86_400.0
+_SUCCESS, _REDIRECT = 2, 3  # first digit of an answer's status
+#: Public by their number, but they lead to other addresses.
+_TUNNELS: Final = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "2002::/16", "2001::/32")))
+
+
+class DeliveryFailed(Exception):
+    """The receiver did not accept a webhook; the delivery is retried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An entry of the setting ``WEBHOOKS``."""
+
+    name: str
+    url: str  # empty: the caller names one
+    hosts: Sequence[str]  # patterns of hosts that may be called
+    secrets: Sequence[bytes]  # newest first; each signs
+    private: bool  # whether private addresses and http are allowed
+
+
+def endpoint_of(name: str) -> Endpoint:
+    """Return an endpoint; raise ``InvalidTaskData`` for an unknown one, or one that cannot be used."""
+    known = conf.load()[0].webhooks
+    if name not in known:
+        raise InvalidTaskData("endpoint", f"TASKQUEUE WEBHOOKS has no {name!r:.60}.{suggestion(name, known)}")
+    given = known[name]
+    if unknown := set(given) - {"url", "hosts", "secrets", "private"}:
+        hint = suggestion(min(unknown), ("url", "hosts", "secrets", "private"))
+        raise _unusable(name, f"has no {min(unknown)!r:.40}.{hint}")
+    url, private = given.get("url", ""), given.get("private", False)
+    hosts = given.get("hosts") or [urlsplit(url).hostname or ""]
+    secrets = list(_secrets(name, given.get("secrets")))
+    found = Endpoint(name, url, hosts, secrets, private is True)
+    if url:
+        _target(found, url)
+    return found
+
+
+def _secrets(name: str, given: Any) -> Iterator[bytes]:
+    if not isinstance(given, list | tuple) or not given:
+        raise _unusable(name, "needs a list of secrets.")
+    for position, each in enumerate(given, 1):
+        try:
+            secret = b64decode(str(each).removeprefix(SECRET), validate=True)
+        except NotBase64:
+            secret = b""
+        if not str(each).startswith(SECRET) or not LEAST <= len(secret) <= MOST:
+            raise _unusable(name, f"secret {position} is not {SECRET} and {LEAST} to {MOST} bytes in base64.")
+        yield secret
+
+
+def _unusable(name: str, why: str) -> InvalidTaskData:
+    return InvalidTaskData("endpoint", f"TASKQUEUE WEBHOOKS {name}: {why}")
+
+
+def problems() -> Iterator[str]:
+    """Yield what is wrong with the setting ``WEBHOOKS``."""
+    for name in conf.load()[0].webhooks:
+        try:
+            endpoint_of(name)
+        except InvalidTaskData as error:
+            yield error.message
+
+
+def _target(endpoint: Endpoint, url: str) -> tuple[str, int, str, bool]:
+    """Return (host, port, path, whether TLS) of an address; raise ``InvalidTaskData`` for one that is not allowed."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise _unusable(endpoint.name, f"{url!r:.100} is no address.") from None
+    if parts.scheme != "https" and not (endpoint.private and parts.scheme == "http"):
+        raise _unusable(endpoint.name, "the address must begin with https://.")
+    if parts.username is not None or not host or any(not "!" <= sign <= "~" for sign in url):
+        raise _unusable(endpoint.name, "the address needs a host, and no user, password or other signs than ASCII.")
+    if not any(fnmatchcase(host, pattern.lower()) for pattern in endpoint.hosts):
+        raise _unusable(endpoint.name, f"the host {host:.100} is not among its hosts.")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return host, port or (443 if parts.scheme == "https" else 80), path, parts.scheme == "https"
+
+
+def send(endpoint: str, event: str, data: Any, *, url: str = "") -> Any:
+    """Enqueue a delivery in the caller's transaction; return its result. Raises ``InvalidTaskData``."""
+    found = endpoint_of(endpoint)
+    _target(found, url or found.url)
+    return deliver.enqueue(endpoint, event, data, url) if url else deliver.enqueue(endpoint, event, data)
+
+
+@task(takes_context=True, encrypted=None, max_retries=12, retry_delay=10, timeout=60)
+def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -> dict[str, Any]:
+    """Deliver a webhook; retry for about a day, unless the receiver says that it is gone (410)."""
+    found = endpoint_of(endpoint)
+    host, port, path, is_tls = _target(found, url or found.url)
+    body = json.dumps({"type": event, "timestamp": timezone.now().isoformat(), "data": data}, separators=(",", ":"))
+    headers = signed(str(context.task_result.id), int(time()), body.encode(), found.secrets)
+    began = time()
+    connection = _Connection(host, port, is_tls=is_tls, private=found.private)
+    try:
+        connection.request("POST", path, body.encode(), headers | {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        status, retry_after = answer.status, answer.headers.get("Retry-After", "")
+    except (OSError, http.client.HTTPException) as error:
+        raise DeliveryFailed(f"{host} was not reached: {type(error).__name__}: {error}") from None
+    finally:
+        connection.close()
+    if status // 100 == _SUCCESS:
+        return {"status": status, "seconds": round(time() - began, 3)}
+    if status == http.client.GONE:
+        raise Discard(f"{host} answered 410: it wants no more webhooks.")
+    if status // 100 == _REDIRECT:
+        raise DeliveryFailed(f"{host} answered {status}; redirects are not followed: configure the final address.")
+    why = f"{host} answered {status}."
+    if retry_after.isascii() and retry_after.isdigit():
+        raise Retry(why, after=min(float(retry_after), MAX_RETRY_AFTER))
+    raise DeliveryFailed(why)
+
+
+def signed(message_id: str, timestamp: int, body: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
+    """Return the headers of a request: one signature for each secret."""
+    text = f"{message_id}.{timestamp}.".encode() + body
+    signatures = (b64encode(hmac.digest(secret, text, "sha256")).decode() for secret in secrets)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }
+
+
+def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[str], *, now: float | None = None) -> bool:
+    """Return whether a received request has a valid and recent signature of one of the secrets (``whsec_…``).
+
+    Remember ``webhook-id``: a delivery whose answer was lost comes again with the same one.
+    """
+    message_id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    if not (moment.isascii() and moment.isdigit()) or abs((now or time()) - int(moment)) > TOLERANCE:
+        return False
+    known = [b64decode(each.removeprefix(SECRET)) for each in secrets]
+    wanted = signed(message_id, int(moment), body, known)["webhook-signature"].split(" ")
+    given = headers.get("webhook-signature", "").split(" ")
+    return any(hmac.compare_digest(one.encode(), other.encode()) for one in wanted for other in given)
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to an address that was checked, for a host whose name is in the request and in the certificate."""
+
+    def __init__(self, host: str, port: int, *, is_tls: bool, private: bool) -> None:
+        super().__init__(host, port, timeout=TIMEOUT_SECONDS)
+        self._is_tls, self._private = is_tls, private
+
+    def connect(self) -> None:
+        """Connect to the first address; raise ``Discard`` if one of them is not allowed."""
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        addresses = [str(each[4][0]) for each in found]
+        if not self._private and not all(map(is_public, addresses)):
+            raise Discard(f"{self.host} has an address that is not public; `private` of the endpoint would allow it.")
+        self.sock = socket.create_connection((addresses[0], self.port), self.timeout)
+        if self._is_tls:
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the internet, and leads to no other."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return is_public(str(found.ipv4_mapped))
+        if any(found in network for network in _TUNNELS):
+            return False
+    return found.is_global and not found.is_multicast

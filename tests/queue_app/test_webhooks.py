@@ -1,0 +1,241 @@
+"""Webhooks: signed, delivered as tasks, and never to an address that the endpoint does not allow."""
+
+import json
+import socket
+import threading
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from django.tasks import task_backends
+
+from queue_app import conf, registry, task, webhooks
+from queue_app.checks import check_callbacks
+from queue_app.core.states import Status
+from queue_app.exceptions import InvalidTaskData
+from queue_app.testing import drain, freeze
+from queue_app.webhooks import deliver, endpoint_of, is_public, send, verify
+
+OLD, NEW = ("whsec_" + b64encode(letter * 32).decode() for letter in (b"a", b"b"))
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Answers as the test says, and keeps what it received."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append((dict(self.headers.items()), body, self.path))
+        status, headers = self.server.answers.pop(0) if self.server.answers else (204, {})
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_args):
+        """Stay silent."""
+
+
+@pytest.fixture
+def receiver():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    server.received, server.answers = [], []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def project(settings, receiver):
+    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+    use(settings, url=f"http://localhost:{receiver.server_port}/hook?a=1", secrets=[NEW, OLD], private=True)
+    yield
+    task_backends["default"].clear()
+
+
+def use(settings, **endpoint) -> None:
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WEBHOOKS": {"crm": endpoint}}
+
+
+def pay(fails: bool = False) -> None:
+    if fails:
+        raise ValueError
+
+
+@pytest.fixture
+def paying():
+    """``pay`` as a task, for one test: the checks of other tests would find that the endpoint is not theirs."""
+    made = task(on_success="webhook:crm", on_failure="webhook:crm", max_retries=0)(pay)
+    yield made
+    del registry._tasks[registry.type_of(made)]
+
+
+def status_of(result) -> Status:
+    return next(call.status for call in task_backends["default"].calls if call.id == result.id)
+
+
+# -- what is sent ------------------------------------------------------------------------------------
+
+
+def test_a_delivery_is_signed_with_each_secret(receiver):
+    result = send("crm", "order.paid", {"order": 7})
+    drain()
+    ((headers, body, path),) = receiver.received
+    assert path == "/hook?a=1"
+    assert json.loads(body)["type"] == "order.paid"
+    assert json.loads(body)["data"] == {"order": 7}
+    assert headers["webhook-id"] == result.id
+    assert headers["Host"].startswith("localhost:")
+    for secret in (OLD, NEW):
+        assert verify(headers, body, [secret])
+
+
+@pytest.mark.parametrize("change", ["body", "id", "time", "secret", "late", "none"])
+def test_a_changed_or_old_delivery_is_not_verified(receiver, change):
+    send("crm", "order.paid", 7)
+    drain()
+    ((headers, body, _path),) = receiver.received
+    moment, secret = float(headers["webhook-timestamp"]), NEW
+    match change:
+        case "body":
+            body += b" "
+        case "id":
+            headers["webhook-id"] += "1"
+        case "time":
+            headers["webhook-timestamp"] = str(int(moment) + 1)
+        case "secret":
+            secret = "whsec_" + b64encode(b"c" * 32).decode()
+        case "late":
+            moment += 301
+        case "none":
+            headers = {}
+    assert not verify(headers, body, [secret], now=moment)
+
+
+def test_a_webhook_as_callback_tells_the_end(receiver, paying):
+    done, failed = paying.enqueue(), paying.enqueue(fails=True)
+    drain()
+    told = [json.loads(body) for _, body, _ in receiver.received]
+    assert {(each["type"], each["data"]["task_id"]) for each in told} == {
+        ("task.completed", done.id),
+        ("task.dead_letter", failed.id),
+    }
+
+
+def test_a_retry_has_the_same_id(receiver):
+    receiver.answers = [(500, {}), (503, {"Retry-After": "7"}), (204, {})]
+    with freeze() as clock:
+        result = send("crm", "order.paid", 7)
+        began = clock.now
+        drain(to_the_end=True)
+        assert (clock.now - began).total_seconds() == 10 + 7
+    assert {headers["webhook-id"] for headers, _, _ in receiver.received} == {result.id}
+    assert status_of(result) is Status.COMPLETED
+
+
+def test_gone_ends_the_delivery(receiver):
+    receiver.answers = [(410, {})]
+    result = send("crm", "order.paid", 7)
+    drain(to_the_end=True)
+    assert (status_of(result), len(receiver.received)) == (Status.FAILED, 1)
+
+
+def test_a_redirect_is_not_followed(receiver):
+    receiver.answers = [(302, {"Location": f"http://localhost:{receiver.server_port}/elsewhere"})]
+    result = send("crm", "order.paid", 7)
+    drain()
+    assert len(receiver.received) == 1
+    result.refresh()
+    assert "redirects are not followed" in result.errors[0].traceback
+
+
+# -- where it may go ---------------------------------------------------------------------------------
+
+
+def resolve(monkeypatch, *answers: list[str]) -> None:
+    """Let the names resolve to these addresses, one list a look-up."""
+    left = list(answers)
+
+    def getaddrinfo(_host, port, *_args, **_options):
+        addresses = left.pop(0) if len(left) > 1 else left[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["10.0.0.8"], ["169.254.169.254"], ["93.184.216.34", "10.0.0.8"]])
+def test_a_private_address_is_refused_and_not_retried(settings, monkeypatch, receiver, addresses):
+    use(settings, url="https://crm.example.com/hook", secrets=[NEW])
+    resolve(monkeypatch, addresses)
+    result = send("crm", "order.paid", 7)
+    drain(to_the_end=True)
+    assert status_of(result) is Status.FAILED
+    assert not receiver.received
+
+
+def test_the_checked_address_is_the_one_that_is_called(settings, monkeypatch):
+    use(settings, url="https://crm.example.com/hook", secrets=[NEW])
+    resolve(monkeypatch, ["93.184.216.34"], ["127.0.0.1"])  # the name changes after the check
+    called = []
+
+    def connect(address, *_args, **_options):
+        called.append(address)
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    send("crm", "order.paid", 7)
+    drain()
+    assert called == [("93.184.216.34", 443)]
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1:248:1893:25c8:1946", True), ("0.0.0.0", False),  # noqa: S104
+        ("127.0.0.1", False), ("10.1.2.3", False), ("172.16.0.1", False), ("192.168.1.1", False),
+        ("100.64.0.1", False), ("169.254.169.254", False), ("224.0.0.1", False), ("255.255.255.255", False),
+        ("::1", False), ("::", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
+        ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("2001::1", False), ("ff02::1", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_are_public(address, public):
+    assert is_public(address) is public
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://crm.example.com/", "https://other.example.org/", "https://user:secret@crm.example.com/", "file:///etc",
+        "https:///x", "https://crm.example.com:x/", "https://crm.example.com/\r\nX: y", "https://[::1", "gopher://x",
+    ],
+)  # fmt: skip
+def test_an_address_of_the_caller_must_be_one_of_the_endpoints_hosts(settings, url):
+    use(settings, hosts=["*.example.com"], secrets=[NEW])
+    with pytest.raises(InvalidTaskData) as refused:
+        send("crm", "order.paid", 7, url=url)
+    assert "secret@" not in str(refused.value)
+    assert send("crm", "order.paid", 7, url="https://crm.example.com/hook")
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        {"url": "https://a.example/"}, {"url": "https://a.example/", "secrets": ["plain"]},
+        {"url": "https://a.example/", "secrets": ["whsec_c2hvcnQ="]}, {"url": "http://a.example/", "secrets": [NEW]},
+        {"url": "https://a.example/", "secrets": [NEW], "host": ["x"]}, {"url": "https://a.example/", "secrets": NEW},
+    ],
+)  # fmt: skip
+def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint):
+    use(settings, **endpoint)
+    found = [problem.msg for problem in check_callbacks()]
+    assert found
+    assert not any(str(secret) in text for secret in endpoint.get("secrets", ()) for text in found if len(secret) > 1)
+
+
+def test_an_unknown_endpoint_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(InvalidTaskData, match="Did you mean 'crm'"):
+        send("crn", "order.paid", 7)
+    assert endpoint_of("crm").private
+    assert deliver.max_retries == 12
+    assert webhooks.TOLERANCE == 300
+    assert conf.get().webhooks

@@ -1,0 +1,383 @@
+"""Encryption at rest: no table, index, event, log, export, metric or audit entry holds what an encrypted task does."""
+
+import json
+import logging
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.tasks import default_task_backend
+from django.urls import reverse
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from queue_app import Workflow, chain, conf, registry, signal, task, tracing
+from queue_app.checks import check_encryption
+from queue_app.core.records import NewTask
+from queue_app.core.redaction import HIDDEN, SEALED
+from queue_app.core.states import Status
+from queue_app.exceptions import EncryptionUnavailable, IdempotencyConflict, InvalidTaskData, TaskFailed
+from queue_app.index import get_index
+from queue_app.models import AuditEntry, DeadLetter, Operation, Schedule, Task, TaskAttempt, TaskLog, TaskPayload
+from queue_app.models.operation import OperationKind
+from queue_app.registry import type_of
+from queue_app.services.enqueue.submit import submit
+from queue_app.services.lifecycle.actions import run_again, run_now
+from queue_app.services.lifecycle.replay import replay
+from queue_app.services.operations import advance
+from queue_app.services.operations import reencrypt as reencryption
+from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.services.requests import consume
+from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.schedules.run import run_schedule
+from queue_app.workers import capture
+from tests.support.asking import answer as answer_of
+from tests.support.asking import ask
+from tests.support.engine import status
+from tests.support.factories import StaffFactory
+from tests.workers.secret_tasks import CANARY, echo, fail, newest, once, plain, seen, waits
+
+SECRET = "tests.workers.secret_tasks.[!p]*"
+FIRST, SECOND = "first:" + 42 * "a" + "A", "second:" + 42 * "b" + "A"
+
+
+@pytest.fixture(autouse=True)
+def keys(settings):
+    use(settings, FIRST)
+    seen.clear()
+
+
+@pytest.fixture(autouse=True)
+def captured():
+    """Capture what attempts log, as a worker's process does."""
+    factory = logging.getLogRecordFactory()
+    capture.install()
+    yield
+    logging.setLogRecordFactory(factory)
+    root = logging.getLogger()
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
+
+
+def work(worker) -> None:
+    """Work until no task is left, and store what the attempts report before they end."""
+    while True:
+        worker.wake()
+        worker.run_once()
+        if not worker._in_flight:
+            return
+        worker.pool.finish()
+        worker._store_reports()
+
+
+def use(settings, *entries, more=()) -> None:
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": list(entries), "TASKS": [SECRET, *more]}}
+
+
+@pytest.fixture
+def staff(client):
+    client.force_login(StaffFactory(is_superuser=True))
+    return client
+
+
+def tables() -> str:
+    """Return every row of every table of the queue as text."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'queue_app_%'")
+        names = [name for (name,) in cursor.fetchall()]
+        parts = []
+        for name in names:
+            cursor.execute(f'SELECT t::text FROM "{name}" AS t')  # noqa: S608 - names of tables
+            parts += [f"{name}: {row}" for (row,) in cursor.fetchall()]
+    return "\n".join(parts)
+
+
+def index_text() -> str:
+    """Return every value of the index as text."""
+    client = get_index()._client
+    return "\n".join(str(client.dump(key)) for key in client.scan_iter(count=1000))
+
+
+# -- nothing is written ------------------------------------------------------------------------------
+
+
+def test_no_place_holds_the_canary(hire, caplog, staff):
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "django.tasks")  # which logs the exception of each failed task
+    done, failed = echo.enqueue(text=CANARY), fail.enqueue(CANARY)
+    once.enqueue(CANARY)
+    newest.enqueue("before")
+    newest.enqueue(text=CANARY)  # replaces the arguments
+    default_task_backend.enqueue_many(echo, [((CANARY,), {}), ((), {"text": CANARY})])
+    echo.using(idempotency_key="k").enqueue(text=CANARY)
+    submit(NewTask(task_type=type_of(echo), parameters={"text": CANARY}))
+    waiting = waits.enqueue(CANARY)
+    create_schedule("hourly", {"task_type": type_of(echo), "parameters": {"text": CANARY}, "every": 3600})
+    run_schedule("hourly", by="ann")
+    chain((echo, CANARY), (fail, CANARY)).enqueue("secrets")
+    before = tables() + index_text()
+    work(hire())
+    signal(waiting, "answer", {"text": CANARY}, by="ann")
+    work(hire())
+    pages = [
+        reverse("admin:queue_app_task_changelist"),
+        *(reverse("admin:queue_app_task_change", args=[result.id]) for result in (done, failed, waiting)),
+        reverse("admin:queue_app_deadletter_changelist"),
+        reverse("admin:queue_app_schedule_change", args=[Schedule.objects.get().pk]),
+        *(f"/api/v1/tasks/{result.id}" for result in (done, failed, waiting)),
+        *("/api/v1/tasks/export", "/api/v1/dlq", "/api/v1/schedules", "/metrics"),
+    ]
+    answers = [staff.get(page) for page in pages]
+
+    assert [answer.status_code for answer in answers] == [200] * len(pages)
+    shown = "".join(b"".join(a).decode() if a.streaming else a.content.decode() for a in answers)
+    logged = "".join(record.getMessage() + str(record.exc_info) for record in caplog.records if record.name != "shop")
+    for place in (before, tables(), index_text(), shown, logged):
+        assert len(place) > 500
+        assert CANARY not in place
+    assert TaskLog.objects.exists()
+    assert len(seen) == 9
+    assert status(done.id) == status(waiting.id) == Status.COMPLETED
+    assert status(failed.id) == Status.DEAD_LETTER
+
+
+def test_code_reads_what_it_wrote(hire):
+    result, failed, waiting = echo.enqueue("a", text=CANARY), fail.enqueue(CANARY), waits.enqueue(CANARY)
+    work(hire())
+    signal(waiting, "answer", [CANARY])
+    work(hire())
+
+    assert result.wait(1) == {"got": CANARY}
+    again = default_task_backend.get_result(result.id)
+    assert (again.args, again.kwargs) == (["a"], {"text": CANARY})
+    assert waiting.wait(1) == [CANARY]
+    with pytest.raises(TaskFailed, match=CANARY):
+        failed.wait(1)
+    assert TaskAttempt.objects.get().message == DeadLetter.objects.get().message == HIDDEN
+
+
+def test_a_result_by_reference_is_decrypted_for_the_next_task(hire):
+    flow = Workflow("pass on")
+    first = flow.add(echo, text=CANARY)
+    second = flow.add(echo, text=first.result["got"], after=[first])
+    flow.enqueue()
+    work(hire())
+    assert seen[-1] == ((), {"text": CANARY})
+    assert status(second.id) == Status.COMPLETED
+
+
+# -- equal calls -------------------------------------------------------------------------------------
+
+
+def test_an_encrypted_call_is_recognised_as_the_same(engine):
+    first = echo.using(idempotency_key="k").enqueue(text="a")
+    assert echo.using(idempotency_key="k").enqueue(text="a").id == first.id
+    with pytest.raises(IdempotencyConflict):
+        echo.using(idempotency_key="k").enqueue(text="b")
+    assert once.enqueue("a").id == once.enqueue("a").id != once.enqueue("b").id
+
+
+def test_a_unique_key_needs_the_secret_key_and_survives_a_rotation(engine, settings):
+    first = once.enqueue("a")
+    key = Task.objects.get(pk=first.id).unique_key
+    use(settings, SECOND, FIRST)
+    assert once.enqueue("a").id == first.id
+    settings.SECRET_KEY = "another"
+    assert Task.objects.get(pk=once.enqueue("a").id).unique_key != key
+
+
+# -- keys --------------------------------------------------------------------------------------------
+
+
+def test_a_worker_without_the_key_leaves_the_task_to_another(hire, settings):
+    result = echo.enqueue(text="a")
+    use(settings, SECOND)
+    work(hire())
+    assert status(result.id) == Status.SCHEDULED
+    assert not seen
+    use(settings, SECOND, FIRST)
+    run_now(result.id)
+    work(hire())
+    assert seen == [((), {"text": "a"})]
+
+
+@pytest.mark.parametrize("change", ["swap", "cut", "key"])
+def test_a_changed_value_is_refused_and_not_retried(hire, change):
+    result, other = echo.enqueue(text="a"), once.enqueue("b")
+    payload = TaskPayload.objects.get(pk=result.id)
+    text = payload.args[SEALED]
+    forged = {
+        "swap": TaskPayload.objects.get(pk=other.id).args,
+        "cut": {SEALED: text[:-8]},
+        "key": {SEALED: text[:20] + ("A" if text[20] != "A" else "B") + text[21:]},
+    }
+    TaskPayload.objects.filter(pk=result.id).update(args=forged[change])
+    work(hire())
+    assert status(result.id) == Status.FAILED
+    assert ((), {"text": "a"}) not in seen
+
+
+def test_without_a_key_an_encrypted_task_is_refused(engine, settings):
+    use(settings)
+    with pytest.raises(EncryptionUnavailable, match="taskqueue encrypt --new-key"):
+        echo.enqueue(text="a")
+    assert plain.enqueue("a")
+    assert "no key" in check_encryption()[0].msg
+
+
+def test_a_task_asks_for_it_itself(engine, settings):
+    use(settings, FIRST)
+    own = task(encrypted=True)(asking)
+    assert SEALED in TaskPayload.objects.get(pk=own.enqueue("a").id).args
+    del registry._tasks[type_of(own)]  # the other tests have no key
+    with pytest.raises(TypeError, match="only"):
+        own.using(encrypted=False)
+
+
+def asking(text):
+    """Become a task in one test."""
+
+
+@pytest.mark.parametrize("entry", ["nonsense", "id:short", FIRST.replace("first", "two words"), f"{FIRST}x"])
+def test_a_bad_key_is_reported_without_being_repeated(settings, entry):
+    use(settings, entry)
+    (problem,) = check_encryption()
+    assert "entry 1" in problem.msg
+    assert entry not in problem.msg
+
+
+def test_a_setting_of_another_shape_does_not_repeat_its_value(settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": FIRST}}
+    (problem,) = conf.load()[1]
+    assert FIRST not in f"{problem}{problem.hint}"
+
+
+def test_a_pattern_of_the_setting_encrypts_more_tasks(engine, settings):
+    use(settings, FIRST, more=["tests.*.plain"])
+    assert SEALED in TaskPayload.objects.get(pk=plain.enqueue("a").id).args
+
+
+# -- rotation ----------------------------------------------------------------------------------------
+
+
+def test_encrypt_brings_everything_under_the_newest_key(hire, settings, capsys):
+    old = plain.enqueue(CANARY)  # before its type was encrypted
+    results = [echo.enqueue(text=CANARY), fail.enqueue(CANARY), waits.enqueue(CANARY)]
+    create_schedule("hourly", {"task_type": type_of(echo), "parameters": {"text": CANARY}, "every": 3600})
+    work(hire())
+    signal(results[2], "answer", CANARY)
+    use(settings, SECOND, FIRST, more=["tests.*.plain"])
+    call_command("taskqueue", "encrypt", "--reason", "yearly", "--as", "ann")
+
+    assert "first:" not in tables()
+    assert CANARY not in tables()
+    assert AuditEntry.objects.get(action="reencrypt").by == "ann"
+    assert Operation.objects.get().changed == 4
+    use(settings, SECOND, more=["tests.*.plain"])
+    work(hire())
+    assert results[0].wait(1) == {"got": CANARY}
+    assert results[2].wait(1) == CANARY
+    assert old.wait(1) == CANARY
+    assert Schedule.objects.get().parameters == {"text": CANARY}
+    call_command("taskqueue", "encrypt")
+    assert Operation.objects.order_by("id").last().changed == 0
+
+
+def test_encrypt_goes_on_where_a_crash_stopped_it(engine, settings, monkeypatch):
+    results = [echo.enqueue(text=str(number)) for number in range(5)]
+    use(settings, SECOND, FIRST)
+    monkeypatch.setattr(advance, "STEP", 2)
+    operation = start_operation(Action(kind=OperationKind.REENCRYPT), TaskFilter(), by="ann")
+    advance.advance(operation.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(reencryption, "_reencrypt_shared", boom)
+        with pytest.raises(RuntimeError):
+            advance.advance(operation.id)
+    assert sum("second:" in str(each) for each in TaskPayload.objects.values_list("args", flat=True)) == 2
+    while advance.advance(operation.id):
+        pass
+    assert {default_task_backend.get_result(each.id).kwargs["text"] for each in results} == set("01234")
+    assert "first:" not in tables()
+
+
+def boom(*_args):
+    raise RuntimeError("the process died")
+
+
+def test_a_span_names_the_class_of_an_error_only(hire, monkeypatch):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+    fail.enqueue(CANARY)
+    work(hire())
+    spans = "".join(span.to_json() for span in exporter.get_finished_spans())
+    assert "ValueError" in spans
+    assert CANARY not in spans
+
+
+# -- people ------------------------------------------------------------------------------------------
+
+
+def test_only_the_permission_decrypts_and_the_audit_log_says_so(hire, client):
+    failed = fail.enqueue(CANARY)
+    work(hire())
+    assert TaskLog.objects.count() == 1
+    assert CANARY not in tables()
+    page = reverse("admin:queue_app_task_decrypt", args=[failed.id])
+    reader = StaffFactory(permissions=["view_task", "view_payload", "cancel_task"])
+    client.force_login(reader)
+    assert client.post(page).status_code == 403
+    assert client.post(f"/api/v1/tasks/{failed.id}/decrypt", {}, "application/json").status_code == 403
+    client.force_login(StaffFactory(permissions=["view_task", "view_encrypted"]))
+    assert client.get(page).status_code == 405
+    shown = client.post(page, {"reason": "ticket 7"})
+    answer = client.post(f"/api/v1/tasks/{failed.id}/decrypt", {"reason": "ticket 8"}, "application/json").json()
+
+    assert CANARY in shown.content.decode()
+    assert "no-store" in shown["Cache-Control"]
+    assert answer["args"] == [CANARY]
+    assert CANARY in answer["attempts"][0]["message"]
+    assert f"about to fail with {CANARY}" in answer["logs"][0]["lines"][0]
+    assert list(AuditEntry.objects.filter(action="task.decrypt").order_by("id").values_list("via", "reason")) == [
+        ("admin", "ticket 7"),
+        ("api", "ticket 8"),
+    ]
+
+
+def test_a_search_in_encrypted_values_says_so(engine, staff, settings):
+    echo.enqueue(text=CANARY)
+    kind = type_of(echo)
+    answer = staff.get(f"/api/v1/tasks?task_type={kind}&parameters__text={CANARY}")
+    assert answer.status_code == 400
+    assert f"{kind} is encrypted, so its values cannot be searched." in answer.content.decode()
+    use(settings, FIRST, more=["*"])
+    page = staff.get(reverse("admin:queue_app_task_changelist") + "?q=error:boom", follow=True)
+    assert "is encrypted, so its values cannot be searched" in page.content.decode()
+
+
+def test_replay_and_run_again_keep_or_replace_the_call(hire):
+    failed = fail.enqueue(CANARY)
+    done = echo.enqueue(text="a", more=1)
+    work(hire())
+    shown = {"encrypted": "********"}  # as the form shows it
+    copy = run_again(done.id, parameters=shown)
+    other = run_again(done.id, parameters={"text": "b"})
+    with pytest.raises(InvalidTaskData, match="mask"):
+        run_again(done.id, parameters={"text": "********"})
+    replay(DeadLetter.objects.get().id, by="ann", parameters=shown)
+    work(hire())
+    assert default_task_backend.get_result(str(copy.id)).kwargs == {"text": "a", "more": 1}
+    assert default_task_backend.get_result(str(other.id)).kwargs == {"text": "b"}
+    replay(DeadLetter.objects.filter(replayed_at=None).get().id, by="ann", parameters={"text": CANARY})
+    assert TaskPayload.objects.get(pk=failed.id).parameters == {}
+    assert default_task_backend.get_result(failed.id).kwargs == {"text": CANARY}
+
+
+def test_the_request_stream_refuses_an_encrypted_task(engine, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REQUESTS": {"ENABLED": True}}
+    ask(task_type=type_of(echo), parameters=json.dumps({"text": "a"}))
+    consume()
+    assert not Task.objects.exists()
+    assert "encrypted" in str(answer_of())
