@@ -7,7 +7,7 @@ from django.template import Context
 from django.template.loader import render_to_string
 from django.templatetags.static import static
 from django.utils.html import format_html
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 
 from queue_app.core.ids import parse_id
 from queue_app.models import Task
@@ -28,8 +28,8 @@ def task_status(context: Context, result: Any) -> SafeString | str:
     if task is None or (task.user and task.user != request.user.get_username()):
         return ""
     values = status_of(task, request)
-    inner = mark_safe(render_to_string("queue_app/status_fragment.html", values, request))  # noqa: S308 - a template
-    script = static("queue_app/status.js")
-    ended = mark_safe(" data-ended") if values["has_ended"] else ""
-    page = '<div data-task-status="{}?part"{} aria-live="polite">{}</div><script src="{}" defer></script>'
-    return format_html(page, values["url"], ended, inner, script)
+    inner = render_to_string("queue_app/status_fragment.html", values, request)
+    if values["has_ended"]:
+        return format_html("<div>{}</div>", inner)
+    page = '<div data-task-status="{}?part" aria-live="polite">{}</div><script src="{}" defer></script>'
+    return format_html(page, values["url"], inner, static("queue_app/status.js"))
