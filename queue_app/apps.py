@@ -22,5 +22,7 @@ class QueueAppConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the modules that register checks and receivers; they need the models."""
-        from queue_app import checks, receivers, telemetry  # noqa: F401, PLC0415
-        from queue_app.sql import infinity  # noqa: F401, PLC0415
+        from queue_app import checks, conf, receivers, telemetry  # noqa: F401, PLC0415
+        from queue_app.sql import infinity, keepalive  # noqa: F401, PLC0415
+
+        keepalive.install(conf.load()[0].database_alias)

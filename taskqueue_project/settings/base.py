@@ -15,26 +15,13 @@ DATABASE_URL = os.environ.get("DATABASE_URL", "postgresql://127.0.0.1:5432/taskq
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 
 
-#: A connection whose other side is gone without a word (a machine, a firewall) is given up after about 25 s. With the
-#: defaults of Linux a worker would wait for 15 minutes, or for two hours while it expects an answer.
-KEEPALIVES: dict[str, Any] = {
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-
-
 def databases(url: str) -> dict[str, Any]:
     """Return DATABASES for one PostgreSQL.
 
     Connections persist and are checked before use, so a request after a failover reconnects instead of failing. A
     psycopg pool is not needed: each worker and web thread keeps its own connection.
     """
-    found: dict[str, Any] = dict(dj_database_url.parse(url, conn_max_age=300, conn_health_checks=True))
-    if found["ENGINE"].endswith("postgresql"):
-        found["OPTIONS"] = KEEPALIVES | found.get("OPTIONS", {})
-    return {"default": found}
+    return {"default": dict(dj_database_url.parse(url, conn_max_age=300, conn_health_checks=True))}
 
 
 def caches(url: str) -> dict[str, Any]:

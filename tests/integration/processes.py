@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+MANAGE = (str(ROOT / "manage.py"),)
 SETTINGS = "tests.integration.settings"
 #: The same for processes that serve no pages.
 LEAN = "tests.integration.lean"
@@ -55,9 +56,7 @@ def index_comes_to_agree() -> None:
 class Process:
     """One command, of ``manage.py`` unless said otherwise, and everything it has started."""
 
-    def __init__(
-        self, env: dict[str, str], log: Path, *arguments: str, program: tuple[str, ...] = (str(ROOT / "manage.py"),)
-    ) -> None:
+    def __init__(self, env: dict[str, str], log: Path, *arguments: str, program: tuple[str, ...] = MANAGE) -> None:
         self.log_path = log
         self.arguments = arguments
         with log.open("wb") as output:
@@ -117,9 +116,10 @@ class Fleet:
         self.folder = folder
         self.processes: list[Process] = []
 
-    def start(self, *arguments: str, **env: str) -> Process:
+    def start(self, *arguments: str, program: tuple[str, ...] = MANAGE, **env: str) -> Process:
         """Start a worker or a scheduler by its ``manage.py`` command; keywords go into its environment."""
-        return self._add(Process(self.env | {"DJANGO_SETTINGS_MODULE": LEAN} | env, self._next_log(), *arguments))
+        env = self.env | {"DJANGO_SETTINGS_MODULE": LEAN} | env
+        return self._add(Process(env, self._next_log(), *arguments, program=program))
 
     def _next_log(self) -> Path:
         return self.folder / f"process-{len(self.processes)}.log"

@@ -20,8 +20,9 @@ class Proxy:
     ``loss`` is the share of lost packets. TCP sends a packet again, so the bytes come ``RESENT_SECONDS`` later.
     """
 
-    def __init__(self, target: int, delay: float = 0.0, loss: float = 0.0) -> None:
+    def __init__(self, target: int, delay: float = 0.0, loss: float = 0.0, host: str = HOST) -> None:
         self.target = target
+        self.host = host
         self.delay = delay
         self.loss = loss
         self.port = 0
@@ -63,7 +64,7 @@ class Proxy:
 
     async def _serve(self) -> None:
         self._open.set()
-        server = await asyncio.start_server(self._connect, HOST, 0)
+        server = await asyncio.start_server(self._connect, self.host, 0)
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()
         await self._stop.wait()

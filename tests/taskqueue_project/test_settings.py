@@ -5,11 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psycopg
 import pytest
-from django.db import connection
-
-from taskqueue_project.settings.base import KEEPALIVES, databases
 
 ROOT = Path(__file__).parent.parent.parent
 COMPLETE = {
@@ -77,14 +73,3 @@ def test_the_queue_works_with_counted_connections_and_metrics_show_them(process_
     assert 'queue_enqueue_total{queue="default",priority="normal"} 3' in ran.stdout
     assert "django_cache_get_total{" in ran.stdout
     assert "django_db_execute_total{" in ran.stdout
-
-
-def test_a_connection_that_the_network_forgot_is_given_up():
-    """libpq takes the options; an address may change them."""
-    address = connection.settings_dict
-    url = f"postgresql://{address['USER']}:{address['PASSWORD']}@{address['HOST']}:{address['PORT']}/postgres"
-    found = databases(f"{url}?tcp_user_timeout=9000")["default"]
-    parameters = {name: str(value) for name, value in found["OPTIONS"].items()}
-    with psycopg.connect(url, **found["OPTIONS"]) as raw:
-        assert parameters.items() <= raw.info.get_parameters().items()
-    assert parameters == {name: str(value) for name, value in KEEPALIVES.items()} | {"tcp_user_timeout": "9000"}

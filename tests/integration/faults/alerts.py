@@ -18,11 +18,12 @@ from queue_app import Workflow
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
-from queue_app.models import Queue, RuntimeSettings
+from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.registry import type_of
 from queue_app.services import cancel, pause, resume
 from queue_app.services.doctor import Level
 from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.read.explain import explain
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.workflows.steer import cancel_workflow
 from tests.integration.app import tasks
@@ -242,6 +243,22 @@ def nobody_knows(plant: Plant) -> Iterator[None]:
 
 
 @contextmanager
+def stalled(plant: Plant) -> Iterator[None]:
+    """Let workers ask for tasks and get none, by a fault that no repair knows; doctor and explain say so, too."""
+    workers = ("worker 1", "worker 2")
+    for name in workers:
+        plant.processes[name].kill()
+        plant.processes[name] = stalls.gets_nothing(plant.run)
+    eventually(lambda: Level.FAIL in stalls.levels(), "the doctor says that work stands still", PATIENCE)
+    waiting = Task.objects.filter(status="queued", queue="default").earliest("queued_at")
+    assert "stalled" in {reason.code for reason in explain(waiting.id).reasons}
+    yield
+    with plant.without(*workers):
+        pass
+    ready(*(plant.processes[name] for name in workers))
+
+
+@contextmanager
 def stalls_again(plant: Plant) -> Iterator[None]:
     """Let the index, but not the rows, say three times that all is paused, while only the watchdog repairs."""
     plant.processes["scheduler"].kill()
@@ -310,6 +327,7 @@ SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[s
     ("a low task waits", lambda plant: many_wait(plant, 1, Band.LOW), ("TaskQueueLowWaiting",)),
     ("all slots taken", slots_taken, ("TaskQueueSaturated",)),
     ("a task that no worker knows", nobody_knows, ("TaskQueueNotConsumed",)),
+    ("workers ask for tasks and get none", stalled, ("TaskQueueStalled",)),
     ("the index is damaged three times", stalls_again, ("TaskQueueStallsAgain",)),
     ("a schedule's tasks fail for good", schedule_fails, ("TaskQueueScheduleFails",)),
     ("a failed task holds a workflow", workflow_held, ("TaskQueueWorkflowHeld",)),

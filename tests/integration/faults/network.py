@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.integration.faults.arena import Arena
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.processes import Process
-from tests.support.proxy import Proxy
+from tests.support.proxy import HOST, Proxy
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Network:
     index: Proxy
 
     @classmethod
-    def of(cls, run: Run, **options: float) -> Network:
+    def of(cls, run: Run, **options: Any) -> Network:
         """Return a network of its own for some processes of a run."""
         arena = run.arena
         rows = run.on_exit(Proxy(arena.postgres.port, **options))
@@ -28,9 +29,10 @@ class Network:
 
     def env(self, arena: Arena) -> dict[str, str]:
         """Return the environment that leads processes through it."""
+        urls = {"DATABASE_URL": (arena.postgres.url(), self.rows), "REDIS_URL": (arena.valkey.url(), self.index)}
         return {
-            "DATABASE_URL": arena.postgres.url().replace(f":{self.rows.target}/", f":{self.rows.port}/"),
-            "REDIS_URL": arena.valkey.url().replace(f":{self.index.target}/", f":{self.index.port}/"),
+            name: url.replace(f"{HOST}:{proxy.target}/", f"{proxy.host}:{proxy.port}/")
+            for name, (url, proxy) in urls.items()
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import clocks, damage, deaths, disks, edits, failover, network, outages, stalls
+from tests.integration.faults import clocks, damage, deaths, disks, edits, failover, machines, network, outages, stalls
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -38,6 +38,7 @@ FAULTS: list[Fault] = [
     disks.fill_disk_of_postgres,
     disks.fill_disk_of_valkey,
     *network.FAULTS,
+    machines.machine_vanishes,
     deaths.suspend_host,
     deaths.kill_scheduler,
     deaths.kill_celery,

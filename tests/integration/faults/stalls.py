@@ -28,6 +28,15 @@ from tests.support.engine import index_away
 #: The reconciler gets no turn for the whole run.
 NO_RECONCILER = {"TASKQUEUE__SCHEDULER__RECONCILE_SECONDS": "3600"}
 LONGEST = 30.0
+#: A program that starts a worker which asks for tasks and gets none: a fault that no repair knows.
+GETS_NOTHING = """
+import sys
+from django.core.management import execute_from_command_line
+from queue_app.index import Index
+from queue_app.core.records import Proposal
+Index.claim = lambda *_, **__: Proposal(0, 0, (), None)
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
 COUNT = 20
 
 
@@ -70,8 +79,14 @@ def nothing_stands_still(run: Run, seconds: float = 45.0) -> None:
         time.sleep(0.5)
         assert levels() <= {Level.OK}, list(work.check_stalls())
     limit(Queue.objects.get(pk="other"), rate_count=None, rate_seconds=None, rate_burst=None)
-    run.reach(1)
+    eventually(lambda: run.ended() == len(run.order), "all are done", PATIENCE)
     assert "stands still" not in scheduler.log
+
+
+def gets_nothing(run: Run) -> Process:
+    """Start a worker that asks for tasks and gets none."""
+    heartbeat = {"TASKQUEUE__WORKER__HEARTBEAT_SECONDS": str(HEARTBEAT)}
+    return run.fleet.start("runworker", "--concurrency", "3", program=("-c", GETS_NOTHING), **heartbeat)
 
 
 def limit(row: Queue | Limit, **values: object) -> None:

@@ -1,0 +1,26 @@
+"""A connection that the network forgot breaks by itself; tests/integration/faults/machines.py cuts a real one."""
+
+import psycopg
+from django.db import connection, connections
+
+from queue_app.sql.keepalive import KEEPALIVES, install
+
+
+def test_a_connection_has_the_options_that_end_a_silence(db):
+    parameters = connection.connection.info.get_parameters()
+    assert parameters.items() >= {name: str(value) for name, value in KEEPALIVES.items()}.items()
+
+
+def test_a_project_may_set_its_own(monkeypatch):
+    own = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"tcp_user_timeout": 9000, "sslmode": "prefer"}}
+    monkeypatch.setitem(connections.settings, "own", own)
+    install("own")
+    assert own["OPTIONS"] == KEEPALIVES | {"tcp_user_timeout": 9000, "sslmode": "prefer"}
+    psycopg.conninfo.make_conninfo(**own["OPTIONS"])  # libpq knows them
+
+
+def test_another_database_keeps_its_options(monkeypatch):
+    monkeypatch.setitem(connections.settings, "lite", {"ENGINE": "django.db.backends.sqlite3"})
+    install("lite")
+    install("missing")
+    assert "OPTIONS" not in connections.settings["lite"]
