@@ -34,6 +34,9 @@ def main() -> int:
         help="none: nothing dies, no connection breaks; one (default): each fault while the actors go one after the"
         " other; turns: with a change of turn before or after it, too",
     )
+    parser.add_argument(
+        "--drawn", type=int, metavar="N", help="with turns: N of these schedules of each pair, by the seed"
+    )
     parser.add_argument("--all", action="store_true", help="report every broken schedule of a pair, not the first")
     parser.add_argument("--verbose", action="store_true", help="a line for each pair")
     parser.add_argument("--jobs", type=int, default=1, help="processes with servers of their own (default 1)")
@@ -112,6 +115,8 @@ def _explore(options: argparse.Namespace) -> int:
             wanted,
             faults=() if options.faults == "none" else FAULTS,
             turns=options.faults == "turns",
+            drawn=options.drawn,
+            seed=options.seed,
             seconds=options.seconds,
             per_meeting=10**6 if options.all else 1,
             report=report,

@@ -157,14 +157,25 @@ class Explorer:
                 yield label, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
     def explore(
-        self, meeting: Meeting, *, faults: Collection[str] = FAULTS, turns: bool = True, until: float | None = None
+        self,
+        meeting: Meeting,
+        *,
+        faults: Collection[str] = FAULTS,
+        turns: bool = True,
+        drawn: int | None = None,
+        seed: int = 0,
+        until: float | None = None,
     ) -> Iterator[tuple[int, Finding | None]]:
         """Try every plan of a meeting; yield after each (1, what it broke).
 
-        With ``turns`` a change of turn is combined with a fault.
+        With ``turns`` a change of turn is combined with a fault; with ``drawn`` only so many of these plans are tried.
         """
         seen: set[tuple[object, ...]] = set()
-        for run, problems in self.runs(meeting, faults, turns=turns):
+        if drawn is None:
+            runs = self.runs(meeting, faults, turns=turns)
+        else:
+            runs = self._drawn(meeting, faults, drawn, random.Random(f"{seed} {meeting}"))
+        for run, problems in runs:
             finding = None
             shape = run.shape()
             if problems and shape not in seen:
@@ -243,12 +254,25 @@ class Explorer:
         """
         if len(meeting.names) == 2 and max(len(run.trace) for run in alone) > LONGEST:
             return
-        kinds = set(faults) - ({BREAK, CLOCK} if len(meeting.names) == 2 else {BREAK})
-        for run, begin in once:
-            delayed = run.trace[run.plan.switches[-1].step :]
-            end = begin + len(_until(alone[run.plan.first].trace[0].actor, delayed)) + 1
-            for fault in itertools.takewhile(lambda each, end=end: each.step <= end, _faults(run, begin, kinds)):  # type: ignore[misc]
-                yield self.try_plan(meeting, Plan(run.plan.first, run.plan.switches, fault))
+        for plan in _plans_with_faults(meeting, alone, once, faults):
+            yield self.try_plan(meeting, plan)
+
+    def _drawn(self, meeting: Meeting, faults: Collection[str], count: int, chance: random.Random) -> Iterator[Judged]:
+        """Run ``count`` plans with a change of turn and a fault, whichever comes first; also in long meetings."""
+        alone = [self.try_plan(meeting, Plan(first))[0] for first in range(len(meeting.names))]
+        once: list[tuple[Run, int]] = []
+        for run in alone:
+            once += [(judged[0], begin) for judged, begin in self._preempted(meeting, run, 1)]
+        plans = list(_plans_with_faults(meeting, alone, once, faults))
+        kinds = set(faults) & {LOSE, BREAK}
+        plans += [Plan(run.plan.first, (), fault) for run in alone for fault in _faults(run, 1, kinds)]
+        for plan in chance.sample(plans, min(count, len(plans))):
+            judged = self.try_plan(meeting, plan)
+            later = len(judged[0].trace) - 1
+            if plan.fault is not None and not plan.switches and later > plan.fault.step:
+                switch = Switch(chance.randint(plan.fault.step + 1, later))
+                judged = self.try_plan(meeting, Plan(plan.first, (switch,), plan.fault))
+            yield judged
 
     def shrink(self, finding: Finding) -> Finding:
         """Return the finding with as few preemptions as still break a promise."""
@@ -315,6 +339,18 @@ def _faults(run: Run, begin: int, kinds: Collection[str]) -> Iterator[Fault]:
             broke = {each for each in broke if each[0] != step.actor}
 
 
+def _plans_with_faults(
+    meeting: Meeting, alone: list[Run], once: list[tuple[Run, int]], faults: Collection[str]
+) -> Iterator[Plan]:
+    """Yield the plans of ``once`` with a fault after the change of turn."""
+    kinds = set(faults) - ({BREAK, CLOCK} if len(meeting.names) == 2 else {BREAK})
+    for run, begin in once:
+        delayed = run.trace[run.plan.switches[-1].step :]
+        end = begin + len(_until(alone[run.plan.first].trace[0].actor, delayed)) + 1
+        for fault in itertools.takewhile(lambda each, end=end: each.step <= end, _faults(run, begin, kinds)):  # type: ignore[misc]
+            yield Plan(run.plan.first, run.plan.switches, fault)
+
+
 def _labels(names: tuple[str, ...]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name}-{number + 1}" for number, name in enumerate(names)]
 
@@ -323,13 +359,12 @@ def search(
     explorer: Explorer,
     wanted: list[Meeting],
     *,
-    faults: Collection[str] = FAULTS,
-    turns: bool = True,
     seconds: float | None = None,
     per_meeting: int = 1,
     report: Any = None,
+    **options: Any,
 ) -> Tally:
-    """Explore meetings; stop each at ``per_meeting`` findings, and all after ``seconds``."""
+    """Explore meetings, with options of ``explore``; stop each at ``per_meeting`` findings, and all after ``seconds``."""
     tally, began = Tally(), time.monotonic()
     until = None if seconds is None else began + seconds
     for meeting in wanted:
@@ -337,7 +372,7 @@ def search(
             break
         tally.meetings += 1
         found, before, at = 0, tally.schedules, time.monotonic()
-        for count, finding in explorer.explore(meeting, faults=faults, turns=turns, until=until):
+        for count, finding in explorer.explore(meeting, until=until, **options):
             tally.schedules += count
             if finding is not None:
                 tally.findings.append(explorer.shrink(finding))
