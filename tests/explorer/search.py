@@ -364,7 +364,7 @@ def search(
     report: Any = None,
     **options: Any,
 ) -> Tally:
-    """Explore meetings, with options of ``explore``; stop each at ``per_meeting`` findings, and all after ``seconds``."""
+    """Explore meetings, as ``explore`` does; stop each at ``per_meeting`` findings, and all after ``seconds``."""
     tally, began = Tally(), time.monotonic()
     until = None if seconds is None else began + seconds
     for meeting in wanted:
