@@ -14,6 +14,7 @@ from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
 from queue_app.services.repair.workers import queues_except
+from queue_app.workers.auto_slots import profile_slots
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.options import WorkerOptions
@@ -42,6 +43,7 @@ class Claimer:
         self.is_capped = False  # whether the last claim brought too few tasks while others run: a limit may hold
         self.was_called = False  # whether the index has called this worker since its last claim
         self.free_slots = 0  # slots that the last claim could not fill; the heartbeat reports them
+        self.slots = options.concurrency
         self.prefetch = Prefetch(options.look_ahead_ms, options.concurrency)
         self._options = options
         self._worker_id = worker_id
@@ -58,20 +60,30 @@ class Claimer:
         self.prefetch.observe(task_type, seconds)
         self._last_progress = time.monotonic()
 
+    def resize(self, slots: int) -> None:
+        """Claim for this number of slots from now on."""
+        self.should_claim |= slots > self.slots
+        self.slots = self.prefetch.slots = slots
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the last claim filled every slot, so that more tasks may wait."""
+        return self.free_slots == 0
+
     def room(self) -> int:
         """Return how many slots to claim for: the free ones, and more if tasks are quick and take 1 slot each."""
         return self._room(self._in_flight.slots)
 
     def _room(self, taken: int, ended: int = 0) -> int:
         ahead = self.prefetch.allowance() if taken == len(self._in_flight) - ended else 0
-        room = min(MAX_CLAIM, self._options.concurrency - taken + ahead)
+        room = min(MAX_CLAIM, self.slots - taken + ahead)
         maximum = self._options.max_tasks
         return room if maximum is None else min(room, maximum - self._in_flight.claimed)
 
     def _may_drain(self) -> bool:
         """Whether the worker can claim for all its slots later, so that it may drain for a heavy task."""
         maximum = self._options.max_tasks
-        return maximum is None or maximum - self._in_flight.claimed >= self._options.concurrency
+        return maximum is None or maximum - self._in_flight.claimed >= self.slots
 
     @property
     def refill_in(self) -> float | None:
@@ -115,7 +127,7 @@ class Claimer:
         if got == want:
             self.should_claim = True
         if tasks:
-            self._start(tasks, self._options.concurrency - taken)
+            self._start(tasks, self.slots - taken)
 
     def turn_over(self, profile: Profile) -> bool:
         """Report the outcomes and claim for their slots in one transaction, if a limit seems to hold; return whether.
@@ -150,7 +162,7 @@ class Claimer:
 
     def _unfilled(self, want: int, taken: int) -> int:
         """Return how many free slots a claim leaves that lacked ``want``; those ahead of free slots do not count."""
-        return max(0, min(want, self._options.concurrency - taken))
+        return max(0, min(want, self.slots - taken))
 
     def _start(self, tasks: list[ClaimedTask], free: int) -> None:
         """Hand tasks to the pool; give back those that do not fit into the free slots and may be slow."""
@@ -217,6 +229,7 @@ class TaskDiscovery:
         self._worker_id = worker_id
         self._transport = transport
         self._can_run = can_run
+        self._slots = options.concurrency
         self._broken: set[str] = set()  # types whose modules cannot be imported
         self._import(MAP)
         self.profile = self._make_profile()
@@ -227,12 +240,22 @@ class TaskDiscovery:
             return False
         self.requested = False
         found = [name for name in sorted(self._transport.unserved_types(self.profile)) if self._import(name)]
-        before, now = self.profile, self._make_profile() if found or self._options.excluded else self.profile
-        if now != before:
-            self.profile = now
-            self._transport.change_profile(self._worker_id, before, now)
+        is_changed = bool(found or self._options.excluded) and self._change()
         if found:
             logger.info("worker %s discovered the task types %s", self._options.name, ", ".join(found))
+        return is_changed
+
+    def resize(self, slots: int) -> None:
+        """Claim tasks up to the weight that this number of slots can run."""
+        self._slots = slots
+        self._change()
+
+    def _change(self) -> bool:
+        """Make the profile again; return whether it is another."""
+        before, now = self.profile, self._make_profile()
+        if now != before:
+            self._transport.change_profile(self._worker_id, before, now)
+            self.profile = now
         return now != before
 
     def _import(self, task_type: str) -> bool:
@@ -251,7 +274,8 @@ class TaskDiscovery:
         served = [name for name in types if name not in self.refused]
         options = self._options
         queues = queues_except(options.excluded) if options.excluded else options.queues
-        return Profile.of(queues, served, options.capabilities, options.concurrency)
+        slots = profile_slots(self._slots) if options.auto else self._slots
+        return Profile.of(queues, served, options.capabilities, slots)
 
 
 class Prefetch:

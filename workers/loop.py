@@ -25,6 +25,7 @@ from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools import make_pool
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.progress import ProgressReports
+from queue_app.workers.slot_watch import AutoSlots
 from queue_app.workers.transport.base import Transport
 
 logger = logging.getLogger("taskqueue")
@@ -54,6 +55,18 @@ class WorkerLoop:
         self._pool = self._make_pool()
         self._discovery = TaskDiscovery(options, worker_id, transport, self._pool.can_run)
         self._claimer = Claimer(options, worker_id, transport, self._in_flight, self._pool)
+        self.auto_slots = (
+            AutoSlots(
+                options.auto,
+                options.concurrency,
+                self._pool,
+                self._look_at_slots,
+                lambda: self._in_flight.done,
+                self._wakeup.set,
+            )
+            if options.auto
+            else None
+        )
 
     def _make_pool(self) -> Pool:
         executor = Executor(self.id, self._reports, self.options.name)
@@ -63,6 +76,18 @@ class WorkerLoop:
     def profile(self) -> Profile:
         """The queues, task types and capabilities that the worker claims for."""
         return self._discovery.profile
+
+    def _look_at_slots(self) -> tuple[int, bool]:
+        """Return how many slots are in use, and whether more tasks may wait. Called from other threads."""
+        return sum(held.task.weight for held, _ in self._pool.running()), self._claimer.is_short
+
+    def _resize(self) -> None:
+        """Have the number of slots that ``auto_slots`` found."""
+        wanted = self.auto_slots.slots if self.auto_slots else self._claimer.slots
+        if wanted != self._claimer.slots:
+            self._discovery.resize(wanted)
+            self._pool.resize(wanted)
+            self._claimer.resize(wanted)
 
     def run_once(self) -> None:
         """Report the outcomes and claim tasks for the free slots: one turn of the loop."""
@@ -81,6 +106,7 @@ class WorkerLoop:
                 self._give_back_unstarted()
             else:
                 self._claimer.give_back_unacknowledged()
+                self._resize()
                 if self._discovery.discover():
                     self._claimer.should_claim = True
                 self._claimer.give_back_stalled()

@@ -10,6 +10,7 @@ from queue_app.core.process import process_identity
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
 from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.workers.auto_slots import SlotRange
 from queue_app.workers.rlimits import ResourceLimits
 
 DISTRIBUTION = "django-priority-taskqueue"
@@ -38,7 +39,8 @@ class WorkerOptions:
     queues: tuple[str, ...] = ()  # empty: all queues
     excluded: tuple[str, ...] = ()  # queues that it does not serve, if it serves all others
     capabilities: tuple[str, ...] = ()
-    concurrency: int = 5
+    concurrency: int = 5  # with ``auto``, to begin with
+    auto: SlotRange | None = None  # the worker changes its slots within this range
     name: str = field(default_factory=default_name)
     max_tasks: int | None = None  # number of tasks after which the worker exits
     burst: bool = False  # exit when nothing can start, now or soon
@@ -55,6 +57,10 @@ class WorkerOptions:
         if self.queues and self.excluded:
             raise InvalidTaskData("exclude-queues", "exclude-queues serves all other queues; leave --queues out.")
         object.__setattr__(self, "capabilities", check_capabilities(self.capabilities))
+        if self.auto is not None:
+            _check_range("concurrency", self.auto.least, 1, self.auto.most)
+            _check_range("concurrency", self.auto.most, 1, MAX_CONCURRENCY)
+            object.__setattr__(self, "concurrency", self.auto.clamp(self.concurrency))
         _check_range("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
         if self.max_tasks is not None:
             _check_range("max-tasks", self.max_tasks, 1, 10**12)

@@ -71,6 +71,8 @@ class Worker(WorkerLoop):
             with self.guard:
                 self._heartbeat.start()
                 self._wake_listener.start()
+                if self.auto_slots:
+                    self.auto_slots.start()
                 if self._scheduler:
                     self._scheduler.start()
                 self._log_start()
@@ -85,7 +87,7 @@ class Worker(WorkerLoop):
         self._transport.register(
             identify(self.id, self.options.name, self._supervisor),
             self.profile,
-            concurrency=self.options.concurrency,
+            concurrency=self._claimer.slots,
             heartbeat_seconds=self.options.heartbeat_seconds,
         )
 
@@ -148,12 +150,27 @@ class Worker(WorkerLoop):
         """Write what runs, with stacks, to the standard error."""
         dump(self.options.name, self._pool.running(), self._pool.unstarted)
 
+    @property
+    def slots(self) -> int:
+        """The present number of slots; never fewer than run."""
+        return max(self._claimer.slots, self._look_at_slots()[0])
+
+    def _resize(self) -> None:
+        before = self._claimer.slots
+        super()._resize()
+        if self.auto_slots and self._claimer.slots != before:
+            reason = self.auto_slots.state.reason
+            logger.debug("worker %s has %d slots now: %s", self.options.name, self._claimer.slots, reason)
+            self._heartbeat.hurry()
+
     # -- the end ---------------------------------------------------------------------
 
     def _exit(self) -> Exit:
         """Report the last outcomes, give back the tasks that remain, and deregister."""
         if self._scheduler:
             self._scheduler.stop()
+        if self.auto_slots:
+            self.auto_slots.stop()
         self._heartbeat.stop()
         self._wake_listener.stop()
         self._in_flight.return_later(self._pool.take_unstarted())
@@ -207,8 +224,14 @@ class Worker(WorkerLoop):
     def _beat(self) -> bool:
         draining = self._shutdown.draining
         done, free = self._in_flight.done, 0 if self._shutdown.is_closed else self._claimer.free_slots
-        usage = self._usage.read()
-        alive = self._transport.heartbeat(self.id, draining=draining, tasks_done=done, free_slots=free, usage=usage)
+        alive = self._transport.heartbeat(
+            self.id,
+            draining=draining,
+            tasks_done=done,
+            free_slots=free,
+            usage=self._usage.read(),
+            slots=self.slots if self.auto_slots else None,
+        )
         if alive and not self._shutdown.draining and self._transport.is_asked_to_drain(self.id):
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()

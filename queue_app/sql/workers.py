@@ -28,13 +28,16 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 )
 
 
-def heartbeat(worker_id: uuid.UUID, status: str, tasks_done: int, free_slots: int, usage: Usage) -> bool:
+def heartbeat(  # noqa: PLR0913, PLR0917 - what a heartbeat carries
+    worker_id: uuid.UUID, status: str, tasks_done: int, free_slots: int, usage: Usage, slots: int | None
+) -> bool:
     """Record that the worker lives; return false if it has stopped or was declared dead."""
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
-        f" free_slots = %s, cpu_percent = %s, memory_bytes = %s WHERE id = %s AND {_LIVE}"
+        " free_slots = %s, concurrency = COALESCE(%s, concurrency), cpu_percent = %s, memory_bytes = %s"
+        f" WHERE id = %s AND {_LIVE}"
     )
-    return execute(sql, [status, tasks_done, free_slots, *usage, worker_id]) == 1
+    return execute(sql, [status, tasks_done, free_slots, slots, *usage, worker_id]) == 1
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:

@@ -58,6 +58,7 @@ def main() -> int:
         "shapes",
         "adaptive",
         "simulate",
+        "auto_slots",
     )
     parser = argparse.ArgumentParser(prog="./dev bench")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")

@@ -231,3 +231,21 @@ async def ablocks(name: str) -> None:
     """Block the event loop until the test opens the gate."""
     begun[name].set()
     gates[name].wait(30)
+
+
+@task
+def naps(seconds: float) -> None:
+    """Wait for a moment."""
+    time.sleep(seconds)
+
+
+@task
+async def anaps(seconds: float) -> None:
+    """Wait for a moment, on the event loop."""
+    await asyncio.sleep(seconds)
+
+
+@task
+async def stalls(seconds: float) -> None:
+    """Block the event loop for a moment."""
+    time.sleep(seconds)  # noqa: ASYNC251 - that is the point

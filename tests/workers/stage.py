@@ -57,6 +57,19 @@ class StillPool:
         self._executor = executor
         self._outcomes: list[Outcome] = []
 
+    def resize(self, slots: int) -> None:
+        """Have this number of slots."""
+        self.slots = slots
+        self._begin()
+
+    def pids(self) -> list[int]:
+        """It has no processes."""
+        return []
+
+    def lateness(self, seconds: float) -> float:
+        """Nothing is late."""
+        return 0.0
+
     def can_run(self, task: Any) -> bool:
         """Run every task."""
         return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +26,7 @@ from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool, release_connections
+from queue_app.workers.machine import core_wait
 
 logger = logging.getLogger("taskqueue")
 
@@ -61,6 +63,14 @@ class AsyncPool(BacklogPool):
         for run in runs:
             run.loop.call(run.cancel)
         self._loop.stop()
+
+    def _resized(self) -> None:
+        self._fill()
+
+    def lateness(self, seconds: float) -> float:
+        """Wait, and return how many seconds a ready callback then waits on the event loop: not for a core."""
+        time.sleep(seconds)
+        return self._loop.lag()
 
     def _slot_of(self, held: ClaimedAttempt) -> _Run | None:
         return self._running.get(id(held))
@@ -149,6 +159,20 @@ class _Loop:
         turned = threading.Event()
         self.call(turned.set)
         return turned.wait(seconds)
+
+    def lag(self) -> float:
+        """Return how many seconds a callback waits for its turn, at most ``BLOCKED_SECONDS``."""
+        thread = self._thread.native_id or 0
+        waited, turned = core_wait(thread), threading.Event()
+        began, ended = time.monotonic(), [math.inf]
+
+        def turn() -> None:
+            ended[0] = time.monotonic() - (core_wait(thread) - waited)
+            turned.set()
+
+        self.call(turn)
+        turned.wait(BLOCKED_SECONDS)
+        return min(BLOCKED_SECONDS, max(0.0, ended[0] - began))
 
     def stop(self) -> None:
         """End the event loop after the calls that were made before."""

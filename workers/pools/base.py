@@ -21,12 +21,13 @@ from queue_app.workers import sessions
 from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.outcomes import failed
+from queue_app.workers.machine import core_wait
 
 logger = logging.getLogger("taskqueue")
 
 
 class Pool(ABC):
-    """Runs claimed tasks in order in a fixed number of slots, and collects the outcomes."""
+    """Runs claimed tasks in order in a number of slots, and collects the outcomes."""
 
     name: str
     #: Seconds after which an interrupted attempt is ended by force; ``None``: only some time after its timeout.
@@ -52,6 +53,23 @@ class Pool(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End the slots. The caller gives back the tasks that still run."""
+
+    def resize(self, slots: int) -> None:
+        """Have this number of slots from now on. A surplus slot that runs an attempt ends after it."""
+        with self._lock:
+            self.slots = slots
+            self._resized()
+
+    @abstractmethod
+    def _resized(self) -> None:
+        """Start the slots that are missing, and end those that are idle and too many; called under the lock."""
+
+    def lateness(self, seconds: float) -> float:
+        """Wait, and return how many seconds ready code then waits for Python's lock, without waits for a core."""
+        thread = threading.get_native_id()
+        began, waited = time.monotonic(), core_wait(thread)
+        time.sleep(seconds)
+        return max(0.0, time.monotonic() - began - seconds - (core_wait(thread) - waited))
 
     @abstractmethod
     def submit(self, held: list[ClaimedAttempt]) -> None:

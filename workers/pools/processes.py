@@ -71,9 +71,15 @@ class ProcessPool(BacklogPool):
         """Start the fork server and request all slots; the worker must have no threads yet."""
         self._fork_server_pid, self._fork_server = start_fork_server(self._limits, self._store)
         self._selector.register(self._fork_server, selectors.EVENT_READ)
-        for _ in range(self.slots):
-            self._request_slot()
+        self.resize(self.slots)
         self._thread.start()
+
+    def _resized(self) -> None:
+        while len(self._slots) < self.slots:
+            self._request_slot()
+        idle = [slot for slot in self._slots if slot.held is None]
+        for slot in idle[: len(self._slots) - self.slots]:
+            self._drop(slot)
 
     def _raise(self, slot: Slot, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
         """Send the process the signal of the interruption; it ends blocking system calls, too."""
@@ -148,12 +154,12 @@ class ProcessPool(BacklogPool):
         os._exit(1)
 
     def _drop(self, slot: Slot) -> None:
-        """Forget a process, and request another."""
+        """Forget a process, and request another unless there are enough."""
         self._slots.discard(slot)
         self._unregister(slot)
         if slot not in self._requested:
             slot.close()
-        if not self._stopping:
+        if not self._stopping and len(self._slots) < self.slots:
             self._request_slot()
 
     def _unregister(self, slot: Slot) -> None:
@@ -248,7 +254,7 @@ class ProcessPool(BacklogPool):
             case {"outcome": form, "last": last}:
                 slot.held = None
                 self._outcomes.append(outcome_of(form, held, slot.since))
-                if last:
+                if last or len(self._slots) > self.slots:
                     self._drop(slot)
                 self._on_outcome()
             case {"progress": [fraction, text]}:

@@ -21,7 +21,7 @@ from queue_app.workers.sessions import watch_sessions
 
 
 class ThreadPool(Pool):
-    """Runs claimed tasks in order on a fixed number of threads.
+    """Runs claimed tasks in order on a number of threads.
 
     A thread cannot be killed. The pool abandons a stuck thread and starts another in its place.
     """
@@ -34,22 +34,38 @@ class ThreadPool(Pool):
         self._waiting: SimpleQueue[ClaimedAttempt | None] = SimpleQueue()
         self._running: dict[int, tuple[ClaimedAttempt, float]] = {}  # by thread: two attempts may be of one task
         self._threads: list[threading.Thread] = []
+        self._alive = 0  # threads that take tasks
+        self._is_stopped = False
 
     def start(self) -> None:
         """Start the threads; they are daemons, so that a stuck task cannot keep the process alive."""
         watch_sessions()
-        for _ in range(self.slots):
-            self._add_slot()
+        self.resize(self.slots)
 
     def stop(self) -> None:
         """Let the threads end once they are idle."""
+        self._is_stopped = True
         for _ in self._threads:
             self._waiting.put(None)
+
+    def _resized(self) -> None:
+        while self._alive < self.slots:
+            self._alive += 1
+            self._add_slot()
+        for _ in range(self._alive - self.slots):
+            self._waiting.put(None)  # wakes an idle thread
+
+    def _is_surplus(self) -> bool:
+        """Whether the calling thread ends, because there are too many."""
+        with self._lock:
+            is_surplus = self._alive > self.slots
+            self._alive -= is_surplus
+            return is_surplus
 
     def _add_slot(self) -> None:
         thread = essential_thread(self._slot, f"slot-{len(self._threads) + 1}")
         thread.start()
-        self._threads.append(thread)
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
 
     def submit(self, held: list[ClaimedAttempt]) -> None:
         for item in held:
@@ -102,7 +118,12 @@ class ThreadPool(Pool):
     def _slot(self) -> None:
         slot = threading.get_ident()
         prepare_slot()
-        while (held := self._waiting.get()) is not None:
+        while not self._is_surplus():
+            held = self._waiting.get()
+            if held is None:
+                if self._is_stopped:
+                    break
+                continue
             outcome = self._attempt(slot, held)
             while True:
                 try:

@@ -45,10 +45,11 @@ class Transport(Protocol):
         tasks_done: int,
         free_slots: int = 0,
         usage: Usage = UNKNOWN_USAGE,
+        slots: int | None = None,
     ) -> bool:
         """Report that the worker lives; return false if the worker was declared dead.
 
-        ``free_slots``: slots for which its last claim brought no task.
+        ``free_slots``: slots for which its last claim brought no task. ``slots``: its number of slots, if that changes.
         """
 
     def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:

@@ -111,6 +111,7 @@ class HttpTransport(Transport):
         tasks_done: int,
         free_slots: int = 0,
         usage: Usage = UNKNOWN_USAGE,
+        slots: int | None = None,
     ) -> bool:
         self._state = {"draining": draining, "tasks_done": tasks_done, "free_slots": free_slots, **usage._asdict()}
         running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]

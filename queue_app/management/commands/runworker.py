@@ -39,7 +39,11 @@ class Command(ServerCommand):
         add("--queues", default="", help="comma-separated names; default: all queues")
         add("--exclude-queues", default="", help="serve all queues except these; not with --server")
         add("--capabilities", default="", help="comma-separated names that tasks may require")
-        add("--concurrency", type=int, help="tasks at the same time in one process (default 5)")
+        add(
+            "--concurrency",
+            metavar="N",
+            help="tasks at the same time in one process (default 5); auto or auto:LEAST-MOST: by CPU, memory and waits",
+        )
         add("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
         add(
             "--with-scheduler",
@@ -73,6 +77,7 @@ class Command(ServerCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until a signal; exit with the worker's code."""
+        from queue_app.workers.auto_slots import SlotRange, parse_concurrency  # noqa: PLC0415
         from queue_app.workers.health import PortUnavailable  # noqa: PLC0415 - see the import rules
         from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415
         from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
@@ -88,11 +93,13 @@ class Command(ServerCommand):
             processes = check_processes(options["processes"])
             transport = _transport(options["server"], options["token"])
             _check_excluded(options)
+            slots = parse_concurrency(_or(options["concurrency"], defaults.concurrency), options["pool"])
             worker_options = WorkerOptions(
                 queues=tuple(names(options["queues"])),
                 excluded=tuple(names(options["exclude_queues"])),
                 capabilities=tuple(names(options["capabilities"])),
-                concurrency=defaults.concurrency if options["concurrency"] is None else options["concurrency"],
+                concurrency=defaults.concurrency if isinstance(slots, SlotRange) else slots,
+                auto=slots if isinstance(slots, SlotRange) else None,
                 name=options["name"] or default_name(),
                 max_tasks=options["max_tasks"],
                 with_scheduler=options["with_scheduler"],
@@ -139,7 +146,8 @@ class Command(ServerCommand):
 
 def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
     """Return what the first lines of a worker say."""
-    slots = f"{processes} processes with {options.concurrency} each" if processes > 1 else str(options.concurrency)
+    each = f"{options.auto.least} to {options.auto.most}" if options.auto else str(options.concurrency)
+    slots = f"{processes} processes with {each} each" if processes > 1 else each
     types = registry.known_types()
     named = ", ".join(types[:NAMED]) + (f" and {len(types) - NAMED} more" if len(types) > NAMED else "")
     facts = {
@@ -156,6 +164,8 @@ def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
 def _check_excluded(options: Mapping[str, Any]) -> None:
     if options["server"] and options["exclude_queues"]:
         raise InvalidTaskData("exclude-queues", "exclude-queues needs the database; with --server use --queues.")
+    if options["server"] and str(options["concurrency"]).startswith("auto"):
+        raise InvalidTaskData("concurrency", "concurrency auto needs the database; with --server give a number.")
 
 
 def _all_but(excluded: Sequence[str]) -> str:
@@ -178,6 +188,10 @@ def _transport(server: str | None, token: str | None) -> Any:
     from queue_app.workers.transport.direct import DirectTransport  # noqa: PLC0415 - see the import rules
 
     return DirectTransport()
+
+
+def _or(given: str | None, default: int) -> str:
+    return str(default if given is None else given)
 
 
 def _positive(name: str, value: int | None) -> int | None:

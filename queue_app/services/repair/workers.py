@@ -69,14 +69,21 @@ def register(
 
 
 def heartbeat(
-    worker_id: uuid.UUID, *, draining: bool, tasks_done: int, free_slots: int = 0, usage: Usage = UNKNOWN_USAGE
+    worker_id: uuid.UUID,
+    *,
+    draining: bool,
+    tasks_done: int,
+    free_slots: int = 0,
+    usage: Usage = UNKNOWN_USAGE,
+    slots: int | None = None,
 ) -> bool:
     """Record that the worker lives; return false when it was declared dead and must stop its tasks.
 
-    ``free_slots``: slots for which its last claim brought no task; 0 if the worker wants none.
+    ``free_slots``: slots for which its last claim brought no task; 0 if the worker wants none. ``slots``: its
+    number of slots, if that changes.
     """
     status = WorkerStatus.DRAINING if draining else WorkerStatus.ACTIVE
-    return worker_rows.heartbeat(worker_id, status, tasks_done, free_slots, usage)
+    return worker_rows.heartbeat(worker_id, status, tasks_done, free_slots, usage, slots)
 
 
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:

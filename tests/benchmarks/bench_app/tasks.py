@@ -1,5 +1,6 @@
 """Tasks that the benchmarks run."""
 
+import asyncio
 import os
 import threading
 import time
@@ -7,6 +8,8 @@ from pathlib import Path
 
 from django.contrib.auth import get_user_model
 from django.tasks import TaskContext, task
+
+from queue_app.workers import rlimits, slot_watch
 
 
 @task
@@ -35,6 +38,30 @@ def lasts(seconds: float) -> None:
     """Take as long as it is told."""
     time.sleep(seconds)
 
+
+@task
+async def awaits(seconds: float) -> None:
+    """Take as long as it is told, without a thread."""
+    await asyncio.sleep(seconds)
+
+
+@task
+def computes(seconds: float) -> None:
+    """Use a core for as long as it is told, where nothing else wants it."""
+    for _ in range(int(seconds * 20_000_000)):
+        pass
+
+
+@task
+def fills(megabytes: float) -> None:
+    """Hold memory for half a second."""
+    held = bytearray(b"x" * int(megabytes * 1024**2))
+    time.sleep(0.5)
+    del held
+
+
+if bound := os.environ.get("BENCH_MEMORY"):  # of a machine that has this number of MB for the worker
+    slot_watch.memory = lambda: (rlimits.resident_bytes(os.getpid()) or 0, int(bound) * 1024**2)
 
 _calls, _lock = 0, threading.Lock()
 

@@ -1,0 +1,154 @@
+"""Slots that find their own number: ``runworker --concurrency auto``.
+
+``step`` adds slots while all are in use, work waits, and CPU and memory are left. It takes slots away when ready work
+waits for the CPU or for Python's lock, or when memory runs short. It is pure: ``slot_watch`` looks at the worker.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from queue_app.exceptions import InvalidTaskData
+from queue_app.workers.machine import cores
+
+#: Share of its cores that the worker wants, from which more slots bring nothing, and from which tasks only wait.
+BUSY, CROWDED = 0.9, 1.15
+#: Seconds that ready code waits for Python's lock, from which fewer slots are tried. A thread that computes keeps it
+#: for 5 ms.
+TOO_LATE: Final = 0.012
+#: Share of the slots in use, and of the looks at which work waited, for more slots.
+FULL: Final = 0.9
+SHORT: Final = 0.5
+#: Growth and shrinkage of one step.
+GROWTH, SHRINKAGE = 1.5, 0.8
+#: A step pays if throughput changes by this power of the slots: 1.5 times the slots for 1.13 times the throughput.
+PAYS: Final = 0.3
+#: A step settles for the first time, until each slot has ended a task; then throughput is measured for the second time,
+#: or until this number of tasks has ended. Both last no longer than the last time. Fewer tasks judge nothing.
+SETTLE_SECONDS, MEASURE_SECONDS, LONGEST_SECONDS = 1.0, 2.0, 8.0
+ENOUGH, LEAST_ENDED = 50, 10
+#: Shares of the memory: to fill at most, and to shrink at.
+MEMORY_FULL, MEMORY_SHORT = 0.8, 0.88
+#: Seconds that a step which did not pay is not tried again, doubled each time.
+FIRST_REST, LAST_REST = 30.0, 300.0
+#: Default for the most slots. A thread may hold a connection to PostgreSQL, a process has its own memory.
+MOST: Final = {"threads": 50, "async": 500}
+PROCESSES_PER_CORE: Final = 4
+#: Numbers of slots in the profiles of such workers, so that they share profiles: no worker takes a heavier task.
+PROFILES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+class SlotRange(NamedTuple):
+    """The least and the most number of slots."""
+
+    least: int
+    most: int
+
+    def clamp(self, slots: int) -> int:
+        """Return the nearest number in the range."""
+        return max(self.least, min(self.most, slots))
+
+
+def parse_concurrency(text: str, pool: str) -> int | SlotRange:
+    """Return a number, or the range of ``auto`` or ``auto:2-50``; raise ``InvalidTaskData``."""
+    name, colon, numbers = text.strip().partition(":")
+    if name.isdigit() and not colon:
+        return int(name)
+    least, dash, most = numbers.partition("-")
+    if name != "auto" or (colon and not (dash and least.isdigit() and most.isdigit())):
+        raise InvalidTaskData("concurrency", f"{text!r} is not a number, auto, or auto:LEAST-MOST such as auto:2-50.")
+    if pool == "processes" and not Path("/proc/self/schedstat").exists():
+        raise InvalidTaskData("concurrency", "auto with --pool processes needs Linux, to see waits for the CPU.")
+    if colon:
+        return SlotRange(int(least), int(most))
+    return SlotRange(1, MOST.get(pool, PROCESSES_PER_CORE * math.ceil(cores())))
+
+
+def profile_slots(slots: int) -> int:
+    """Return the number of slots for the profile of a worker whose slots change."""
+    return max(number for number in PROFILES if number <= max(1, slots))
+
+
+class Seen(NamedTuple):
+    """What the looks of a second saw."""
+
+    used: float  # mean number of slots in use
+    short: float  # share of the looks at which all slots had work and more may have waited
+    wanted: float  # cores that it used; of processes also those that they waited for
+    late: float  # mean seconds that ready code waited for Python's lock
+    ended: int = 0  # tasks that ended
+    memory: float = 0.0  # share of the memory of machine or container in use
+    slot_memory: float = 0.0  # share that each used slot takes
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The number of slots, the step that led to it, and what has been seen since."""
+
+    slots: int
+    before: tuple[int, float] | None = None  # slots and tasks per second before the last step
+    since: float = 0.0  # when it began to settle, or to measure
+    is_settled: bool = False
+    seen: tuple[Seen, ...] = ()  # since then
+    rest: float = FIRST_REST
+    no_more_until: float = 0.0
+    no_fewer_until: float = 0.0
+    reason: str = ""
+
+    def to(self, slots: int, rate: float | None, now: float, reason: str) -> "State":
+        """Return the state with another number of slots; ``rate``: tasks per second until now, to judge the step."""
+        before = None if rate is None else (self.slots, rate)
+        return replace(self, slots=slots, before=before, since=now, is_settled=False, seen=(), reason=reason)
+
+
+def step(state: State, bounds: SlotRange, seen: Seen, cpus: float, now: float) -> State:
+    """Return the state after another second; ``cpus``: the cores that there are."""
+    if seen.memory > MEMORY_SHORT and seen.slot_memory > 0 and seen.used < state.slots + 0.5:
+        fewer = bounds.clamp(min(state.slots - 1, int(state.slots * SHRINKAGE)))
+        return state.to(fewer, None, now, f"{seen.memory:.0%} of the memory is in use")
+    state = replace(state, seen=(*state.seen, seen))
+    lasted, ended = now - state.since, sum(one.ended for one in state.seen)
+    if not state.is_settled:
+        if (lasted >= SETTLE_SECONDS and ended >= state.slots) or lasted >= LONGEST_SECONDS:
+            state = replace(state, is_settled=True, since=now, seen=())
+        return state
+    if (lasted < MEASURE_SECONDS or ended < ENOUGH) and lasted < LONGEST_SECONDS:
+        return state
+    rate = ended / lasted if ended >= LEAST_ENDED else None
+    return _undone(state, rate, now) or _next(state, bounds, rate, cpus, now)
+
+
+def _undone(state: State, rate: float | None, now: float) -> State | None:
+    """Return the state before the last step, if that step did not pay; otherwise ``None``."""
+    if state.before is None or rate is None:
+        return None
+    slots, earlier = state.before
+    has_paid = math.log(rate / earlier) / math.log(state.slots / slots) > PAYS
+    if has_paid == (state.slots > slots):
+        return None
+    rest = {"no_more_until" if state.slots > slots else "no_fewer_until": now + state.rest}
+    undone = replace(state, rest=min(LAST_REST, 2 * state.rest), **rest)  # type: ignore[arg-type]
+    return undone.to(slots, None, now, f"{state.slots} slots did {rate / earlier:.2f} times as much")
+
+
+def _next(state: State, bounds: SlotRange, rate: float | None, cpus: float, now: float) -> State:
+    """Return the state with more or fewer slots where that may help; the same number otherwise."""
+    used, short, wanted, late = (
+        sum(values) / len(state.seen)
+        for values in zip(*((one.used, one.short, one.wanted, one.late) for one in state.seen), strict=True)
+    )
+    last, slots = state.seen[-1], state.slots
+    if (wanted > CROWDED * cpus or late > TOO_LATE) and now >= state.no_fewer_until and used < slots + 0.5:
+        slots = bounds.clamp(min(slots - 1, int(slots * SHRINKAGE)))
+        reason = f"it wants {wanted:.1f} of {cpus:.1f} cores, and ready code waits {late * 1000:.0f} ms"
+    elif used >= FULL * slots and short >= SHORT and wanted < BUSY * cpus and now >= state.no_more_until:
+        slots = int(slots * GROWTH) + 1
+        if wanted > 0:
+            slots = min(slots, math.ceil(state.slots * cpus / wanted))
+        if last.slot_memory > 0:
+            slots = min(slots, state.slots + max(0, int((MEMORY_FULL - last.memory) / last.slot_memory)))
+        slots, reason = bounds.clamp(max(slots, state.slots)), "all slots are in use"
+    if slots == state.slots:
+        return replace(state, before=None, since=now, seen=())
+    return state.to(slots, rate, now, reason)

@@ -1,0 +1,88 @@
+"""Watch a worker whose slots find their own number: 25 looks a second, one decision (``auto_slots.step``) a second."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from queue_app.workers.auto_slots import Seen, SlotRange, State, step
+from queue_app.workers.lifecycle import essential_thread
+from queue_app.workers.pools.base import Pool
+from queue_app.workers.rlimits import resident_bytes
+from queue_app.workers.machine import CpuClock, cores, memory
+
+LOOK_SECONDS: Final = 0.04
+STEP_SECONDS: Final = 1.0
+
+
+class AutoSlots:
+    """Looks, decides, and calls ``on_change`` when ``slots`` has another value."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it looks at
+        self,
+        bounds: SlotRange,
+        first: int,
+        pool: Pool,
+        look: Callable[[], tuple[int, bool]],
+        done: Callable[[], int],
+        on_change: Callable[[], object],
+    ) -> None:
+        self.state = State(bounds.clamp(first))
+        self._bounds, self._pool, self._look_at, self._on_change = bounds, pool, look, on_change
+        self._done, self._known_done = done, 0
+        self._cpus, self._cpu = cores(), CpuClock(pool.pids)
+        self._looks: list[tuple[int, bool, float]] = []
+        self._began, self._own_memory = time.monotonic(), 0
+        self._stopping = False
+        self._thread = essential_thread(self._run, "auto-slots")
+
+    @property
+    def slots(self) -> int:
+        """The number of slots to have now."""
+        return self.state.slots
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._own_memory = _resident(self._pool)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end after its present look."""
+        self._stopping = True
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self.look()
+            if time.monotonic() - self._began >= STEP_SECONDS:
+                self.decide()
+
+    def look(self) -> None:
+        """Wait a moment, and see how late this thread is, and what the worker does."""
+        late = self._pool.lateness(LOOK_SECONDS)
+        self._looks.append((*self._look_at(), late))
+
+    def decide(self) -> None:
+        """Decide by the looks since the last decision."""
+        now = time.monotonic()
+        seconds, self._began = now - self._began, now
+        looks, self._looks = self._looks, []
+        used = sum(look[0] for look in looks) / len(looks)
+        in_use, total = memory()
+        done = self._done()
+        ended, self._known_done = done - self._known_done, done
+        seen = Seen(
+            used=used,
+            short=sum(look[1] for look in looks) / len(looks),
+            wanted=self._cpu.since() / seconds,
+            late=sum(look[2] for look in looks) / len(looks),
+            ended=ended,
+            memory=in_use / total,
+            slot_memory=max(0, _resident(self._pool) - self._own_memory) / max(1.0, used) / total,
+        )
+        before, self.state = self.state, step(self.state, self._bounds, seen, self._cpus, now)
+        if self.state.slots != before.slots:
+            self._on_change()
+
+
+def _resident(pool: Pool) -> int:
+    return sum(resident_bytes(pid) or 0 for pid in (os.getpid(), *pool.pids()))
