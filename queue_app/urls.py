@@ -66,6 +66,7 @@ urlpatterns = [
     _route("api/v1/limits", limits.LimitListView, "limit-list"),
     _route("api/v1/limits/pause", limits.PauseTypeOrKeyView, "limits-pause"),
     _route("api/v1/limits/resume", limits.ResumeTypeOrKeyView, "limits-resume"),
+    _route("api/v1/limits/everything", limits.OverallLimitsView, "limits-everything"),
     _route("api/v1/limits/<limit_id>", limits.LimitView, "limit"),
     _route("api/v1/schedules", schedules.ScheduleListView, "schedule-list"),
     _route("api/v1/schedules/<schedule_id>", schedules.ScheduleView, "schedule"),

@@ -20,6 +20,8 @@ TOO_LATE: Final = 0.012
 #: Share of the slots in use, and of the looks at which work waited, for more slots.
 FULL: Final = 0.9
 SHORT: Final = 0.5
+#: Slots in use / slots, above which the last shrinkage has not shown yet.
+MANY: Final = 1.2
 #: Growth and shrinkage of one step.
 GROWTH, SHRINKAGE = 1.5, 0.8
 #: A step pays if throughput changes by this power of the slots: 1.5 times the slots for 1.13 times the throughput.
@@ -104,7 +106,7 @@ class State:
 
 def step(state: State, bounds: SlotRange, seen: Seen, cpus: float, now: float) -> State:
     """Return the state after another second; ``cpus``: the cores that there are."""
-    if seen.memory > MEMORY_SHORT and seen.slot_memory > 0 and seen.used < state.slots + 0.5:
+    if seen.memory > MEMORY_SHORT and seen.slot_memory > 0 and seen.used <= MANY * state.slots:
         fewer = bounds.clamp(min(state.slots - 1, int(state.slots * SHRINKAGE)))
         return state.to(fewer, None, now, f"{seen.memory:.0%} of the memory is in use")
     state = replace(state, seen=(*state.seen, seen))
@@ -139,7 +141,7 @@ def _next(state: State, bounds: SlotRange, rate: float | None, cpus: float, now:
         for values in zip(*((one.used, one.short, one.wanted, one.late) for one in state.seen), strict=True)
     )
     last, slots = state.seen[-1], state.slots
-    if (wanted > CROWDED * cpus or late > TOO_LATE) and now >= state.no_fewer_until and used < slots + 0.5:
+    if (wanted > CROWDED * cpus or late > TOO_LATE) and now >= state.no_fewer_until and used <= MANY * slots:
         slots = bounds.clamp(min(slots - 1, int(slots * SHRINKAGE)))
         reason = f"it wants {wanted:.1f} of {cpus:.1f} cores, and ready code waits {late * 1000:.0f} ms"
     elif used >= FULL * slots and short >= SHORT and wanted < BUSY * cpus and now >= state.no_more_until:

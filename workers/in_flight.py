@@ -54,8 +54,8 @@ class InFlight:
 
     @property
     def slots(self) -> int:
-        """Number of slots that the held tasks take."""
-        return sum(item.task.weight for item in self._held.values())
+        """Number of slots that the held tasks take. Other threads may ask: a list is made in one step."""
+        return sum(item.task.weight for item in list(self._held.values()))
 
     @property
     def is_pending(self) -> bool:

@@ -78,8 +78,8 @@ class WorkerLoop:
         return self._discovery.profile
 
     def _look_at_slots(self) -> tuple[int, bool]:
-        """Return how many slots are in use, and whether more tasks may wait. Called from other threads."""
-        return sum(held.task.weight for held, _ in self._pool.running()), self._claimer.is_short
+        """Return how many slots run a task or have one to report, and whether more may wait. Other threads call it."""
+        return self._in_flight.slots - self._pool.unstarted, self._claimer.is_short
 
     def _resize(self) -> None:
         """Have the number of slots that ``auto_slots`` found."""

@@ -27,6 +27,7 @@ from queue_app.models import (
 )
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
+from queue_app.services.control.apply import OVERALL_FIELDS
 from queue_app.services.control.limits import PACE
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
@@ -78,6 +79,7 @@ def worker(found: Worker, running: Sequence[tuple[UUID, int]]) -> dict[str, Any]
 POLICY: Final = Shape("priority", *POLICY_FIELDS)
 PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
 limit: Final = Shape("id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names)
+overall: Final = Shape("current_concurrent", *OVERALL_FIELDS, *PAUSE.names)
 ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
 OPTIONS: Final = Shape("timeout_seconds", "max_retries", "retry_delay", timeout_seconds="timeout")
 STEP: Final = Shape("position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")

@@ -10,10 +10,11 @@ from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, Query, Schema
 from queue_app.core.events import EventName, is_entry_id
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Limit, PriorityPolicy, Queue
+from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.limit import SCOPES
 from queue_app.services.control import pause
+from queue_app.services.control.apply import OVERALL_FIELDS
 from queue_app.services.control.limits import PACE
 from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.autoscale import TARGET_SECONDS
@@ -40,7 +41,7 @@ class Edit(Body):
 
     def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         """Demand a change."""
-        if not values:
+        if not set(values) - {"reason"}:
             yield InvalidTaskData("body", "Name at least one field to change.", code="body_required")
 
 
@@ -61,6 +62,11 @@ NewLimit: Final[type[Body]] = type(
         "name": kinds.text(TYPE_LENGTH, required=True),
         **columns(Limit, PACE),
     },
+)
+
+
+OverallEdit: Final[type[Body]] = type(
+    "OverallEdit", (Edit,), {**columns(RuntimeSettings, OVERALL_FIELDS), "reason": kinds.reason(default="")}
 )
 
 

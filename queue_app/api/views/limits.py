@@ -20,6 +20,7 @@ from queue_app.api.serializers import control as serializers
 from queue_app.exceptions import LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.services.control import audit, pause
+from queue_app.services.control.apply import apply
 from queue_app.services.control.limits import create_limit, delete_limit, update_limit
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.sql.database import atomic
@@ -86,6 +87,30 @@ class LimitView(ApiView):
             found = delete_limit(_parse_id(limit_id))
             _record(request, "limit.delete", found)
         return Response({"id": int(limit_id), "deleted": True})
+
+
+class OverallLimitsView(ApiView):
+    """The limits over all queues."""
+
+    key_scopes = MappingProxyType({"GET": "view_runtimesettings", "PATCH": "change_runtimesettings"})
+    bodies = MappingProxyType({"PATCH": serializers.OverallEdit})
+
+    def get(self, request: Request) -> Response:
+        """Inspect the limits over all queues."""
+        require_staff(request, "queue_app.view_runtimesettings")
+        found = RuntimeSettings.objects.filter(pk=1).first() or RuntimeSettings()
+        return Response(representation.overall(found))
+
+    def patch(self, request: Request) -> Response:
+        """Change the limits over all queues, with a ``reason`` for the audit log.
+
+        A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
+        """
+        require_staff(request, "queue_app.change_runtimesettings")
+        changes = self.read_body(request)
+        reason = changes.pop("reason")
+        (found,) = apply({EVERYTHING: changes}, by=self.username(request), via=audit.API, reason=reason)
+        return Response(representation.overall(found))
 
 
 class _PauseView(ApiView):

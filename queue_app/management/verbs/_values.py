@@ -3,6 +3,7 @@
 import json
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -79,3 +80,23 @@ def format_table(rows: list[list[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def setting(text: str) -> tuple[str, str, Any]:
+    """Parse ``queue:mail.max_concurrent=5``."""
+    name, sign, value = text.partition("=")
+    owner, dot, field = name.rpartition(".")
+    if not (sign and dot and owner and field):
+        raise ArgumentTypeError(f"{text!r} is not NAME.FIELD=VALUE, such as queue:mail.max_concurrent=5")
+    try:
+        return owner, field, None if value == "none" else json.loads(value)
+    except ValueError:
+        return owner, field, value
+
+
+def settings_by_owner(settings: Iterable[tuple[str, str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return {owner: {field: value}} of what ``setting`` parsed."""
+    found: dict[str, dict[str, Any]] = {}
+    for owner, field, value in settings:
+        found.setdefault(owner, {})[field] = value
+    return found

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.management.verbs import OK, Call, Needs, add_json
-from queue_app.management.verbs._values import duration, format_table, instant
+from queue_app.management.verbs._values import duration, format_table, instant, setting, settings_by_owner
 from queue_app.services.simulate.operation import carry_out
 from queue_app.services.simulate.simulate import simulate, table
 
@@ -88,18 +88,6 @@ def lines(answer: dict[str, Any], tables: list[str]) -> list[str]:
     return [*found, *answer.get("words", [])]
 
 
-def setting(text: str) -> tuple[str, str, Any]:
-    """Parse ``queue:mail.max_concurrent=5``."""
-    name, sign, value = text.partition("=")
-    owner, dot, field = name.rpartition(".")
-    if not (sign and dot and owner and field):
-        raise ArgumentTypeError(f"{text!r} is not NAME.FIELD=VALUE, such as queue:mail.max_concurrent=5")
-    try:
-        return owner, field, None if value == "none" else json.loads(value)
-    except ValueError:
-        return owner, field, value
-
-
 def workers(text: str) -> dict[str, int]:
     """Parse ``2x10``: two workers of ten slots."""
     count, _, slots = text.removeprefix("+").partition("x")
@@ -118,9 +106,9 @@ def _scenario(call: Call) -> dict[str, Any]:
             raise InvalidTaskData("scenario", f"{path} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(found, dict):
             raise InvalidTaskData("scenario", f"{path} must hold a table.")
-    for owner, field, value in call["set"]:
+    for owner, fields in settings_by_owner(call["set"]).items():
         part, name = ("bands", owner[5:]) if owner.startswith("band:") else ("limits", owner)
-        found.setdefault(part, {}).setdefault(name, {})[field] = value
+        found.setdefault(part, {}).setdefault(name, {}).update(fields)
     if call["workers"]:
         found["workers"] = [*found.get("workers", []), *call["workers"]]
     return found

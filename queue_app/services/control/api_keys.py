@@ -25,7 +25,8 @@ SCOPES: Final = (
     "delete_task", "send_signal",
     "view_deadletter", "replay_deadletter", "discard_deadletter", "view_worker", "view_queue", "pause_queue",
     "change_queue", "view_prioritypolicy", "change_prioritypolicy", "view_limit", "add_limit", "change_limit",
-    "delete_limit", "pause_limit", "view_schedule", "add_schedule", "change_schedule", "delete_schedule",
+    "delete_limit", "pause_limit", "view_runtimesettings", "change_runtimesettings",
+    "view_schedule", "add_schedule", "change_schedule", "delete_schedule",
     "pause_schedule", "run_schedule", "view_operation", "change_operation", "view_workflow", "steer_workflow",
 )  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.

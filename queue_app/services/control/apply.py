@@ -1,17 +1,32 @@
-"""Apply what a simulation tried: write its limits and thresholds to the rows, with a reason, into the audit log."""
+"""Set limits and thresholds by name, with a reason and entries of the audit log, as a simulation tried them."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
 
 from queue_app.core.limit_values import Scope
 from queue_app.core.priorities import parse_band
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services.control import audit
-from queue_app.services.control.limits import translated_errors
+from queue_app.services.control.limits import PACE, translated_errors
+from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.sql.database import alias, atomic
 
+#: Fields of the runtime settings that a person may edit.
+OVERALL_FIELDS: Final = (
+    "max_concurrent", "adaptive", "min_concurrent", "varies_by", "probe", "max_length", "max_pending_per_user",
+)  # fmt: skip
+
 type Row = Queue | Limit | RuntimeSettings | PriorityPolicy
+
+
+_EDITABLE: Final[dict[type[Row], Sequence[str]]] = {
+    Queue: QUEUE_FIELDS,
+    Limit: PACE,
+    RuntimeSettings: OVERALL_FIELDS,
+    PriorityPolicy: (*POLICY_FIELDS, "target_seconds"),
+}
 
 
 def rows_of(changes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Row, dict[str, Any]]]:
@@ -23,15 +38,19 @@ def rows_of(changes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Row, dict[st
             fields |= {"fair_by": sharer, "order": "fair"}
         if "shares" in fields:
             fields["fair_weights"] = fields.pop("shares")
-        known = {field.attname for field in row._meta.concrete_fields}  # noqa: SLF001 - documented by Django
-        if unknown := sorted(set(fields) - known) or [each for each in fields if each == "paused"]:
-            raise InvalidTaskData("operation", f"{name} has no {unknown[0]} to set; pause it by its own button.")
+        known = _EDITABLE[type(row)]
+        if unknown := sorted(set(fields) - set(known)):
+            hint = "; pause it by its own button" if unknown[0] == "paused" else f". It has {', '.join(known)}"
+            raise InvalidTaskData(unknown[0], f"{name} has no {unknown[0]} to set{hint}.")
         found.append((row, fields))
     return found
 
 
 def _row(name: str) -> Row:
     scope, _, rest = name.partition(":")
+    if not (name == "everything" or (rest and scope in {"band", *Scope})):
+        text = f"{name!r:.80} is not everything, queue:NAME, type:NAME, key:NAME or band:NAME."
+        raise InvalidTaskData("name", text)
     if name == "everything":
         found: Row | None = RuntimeSettings.objects.using(alias()).select_for_update().filter(pk=1).first()
         return found or RuntimeSettings(pk=1)
@@ -57,5 +76,6 @@ def apply(changes: Mapping[str, Mapping[str, Any]], *, by: str, via: str, reason
                 row.full_clean(validate_unique=False)
             row.save(using=alias())
             kind = str(row._meta.model_name)  # noqa: SLF001 - documented by Django
+            before = {name: str(value) if isinstance(value, datetime) else value for name, value in before.items()}
             audit.record(f"{kind}.edit", kind, [row.pk], by=by, via=via, before=before, after=fields, reason=reason)
     return [row for row, _ in found]

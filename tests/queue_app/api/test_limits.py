@@ -21,7 +21,7 @@ SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 def admin(staff):
     return staff(
         "view_limit", "add_limit", "change_limit", "delete_limit", "pause_limit", "view_queue", "change_queue",
-        "pause_queue",
+        "pause_queue", "view_runtimesettings", "change_runtimesettings",
     )  # fmt: skip
 
 
@@ -249,3 +249,28 @@ def test_explain_shows_owners_that_it_is_paused_and_staff_by_whom_and_why(alice,
     assert bob.get(path).data["code"] == "task_not_found"
     assert alice.get("/api/v1/tasks/nothing/explain").data["code"] == "task_not_found"
     assert alice.get(f"/api/v1/tasks/{stored(status='completed').pk}/explain").data["reasons"][0]["code"] == "finished"
+
+
+def test_the_limits_over_all_queues(admin):
+    path = f"{LIMITS}/everything"
+    assert admin.get(path).data["max_concurrent"] is None
+    fields = {"adaptive": "vegas", "min_concurrent": 2, "max_concurrent": 40}
+    changed = patch(admin, path, fields | {"reason": "a new database"})
+    assert changed.status_code == 200, changed.data
+    assert changed.data | fields == changed.data
+    assert admin.get(path).data == changed.data
+    entry = AuditEntry.objects.get()
+    assert (entry.target, entry.via, entry.reason) == ("runtimesettings", "api", "a new database")
+    assert (entry.before["max_concurrent"], entry.after) == (None, fields)
+    assert wrong(patch(admin, path, {"max_concurrent": None})) == {"max_concurrent": "invalid"}
+    assert wrong(patch(admin, path, {"min_concurrent": 50})) == {"min_concurrent": "invalid"}
+    assert wrong(patch(admin, path, {"paused": True})) == {"paused": "read_only_field"}
+    assert patch(admin, path, {"reason": "none"}).status_code == 400
+    assert AuditEntry.objects.count() == 1, "what was refused left nothing"
+
+
+def test_the_limits_over_all_queues_need_a_permission(staff):
+    reader = staff("view_limit", "change_limit", "view_runtimesettings")
+    assert reader.get(f"{LIMITS}/everything").status_code == 200
+    assert patch(reader, f"{LIMITS}/everything", {"max_concurrent": 5}).status_code == 403
+    assert staff("view_limit").get(f"{LIMITS}/everything").status_code == 403
