@@ -55,7 +55,7 @@ class SlotRange(NamedTuple):
 def parse_concurrency(text: str, pool: str) -> int | SlotRange:
     """Return a number, or the range of ``auto`` or ``auto:2-50``; raise ``InvalidTaskData``."""
     name, colon, numbers = text.strip().partition(":")
-    if name.isdigit() and not colon:
+    if name.removeprefix("-").isdigit() and not colon:
         return int(name)
     least, dash, most = numbers.partition("-")
     if name != "auto" or (colon and not (dash and least.isdigit() and most.isdigit())):

@@ -7,9 +7,9 @@ from typing import Final
 
 from queue_app.workers.auto_slots import Seen, SlotRange, State, step
 from queue_app.workers.lifecycle import essential_thread
+from queue_app.workers.machine import CpuClock, cores, memory
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.rlimits import resident_bytes
-from queue_app.workers.machine import CpuClock, cores, memory
 
 LOOK_SECONDS: Final = 0.04
 STEP_SECONDS: Final = 1.0
@@ -30,7 +30,7 @@ class AutoSlots:
         self.state = State(bounds.clamp(first))
         self._bounds, self._pool, self._look_at, self._on_change = bounds, pool, look, on_change
         self._done, self._known_done = done, 0
-        self._cpus, self._cpu = cores(), CpuClock(pool.pids)
+        self._cpus, self._cpu = cores(), CpuClock(lambda: pool.pids)
         self._looks: list[tuple[int, bool, float]] = []
         self._began, self._own_memory = time.monotonic(), 0
         self._stopping = False
@@ -85,4 +85,4 @@ class AutoSlots:
 
 
 def _resident(pool: Pool) -> int:
-    return sum(resident_bytes(pid) or 0 for pid in (os.getpid(), *pool.pids()))
+    return sum(resident_bytes(pid) or 0 for pid in (os.getpid(), *pool.pids))

@@ -153,7 +153,7 @@ class Worker(WorkerLoop):
     @property
     def slots(self) -> int:
         """The present number of slots; never fewer than run."""
-        return max(self._claimer.slots, self._look_at_slots()[0])
+        return max(self._claimer.slots, sum(held.task.weight for held, _ in self._pool.running()))
 
     def _resize(self) -> None:
         before = self._claimer.slots

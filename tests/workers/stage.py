@@ -62,10 +62,6 @@ class StillPool:
         self.slots = slots
         self._begin()
 
-    def pids(self) -> list[int]:
-        """It has no processes."""
-        return []
-
     def lateness(self, seconds: float) -> float:
         """Nothing is late."""
         return 0.0

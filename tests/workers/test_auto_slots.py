@@ -164,7 +164,7 @@ def test_the_option(text, pool, wanted):
     assert parse_concurrency(text, pool) == wanted
 
 
-@pytest.mark.parametrize("text", ["many", "auto:", "auto:5", "auto:2-", "auto:-3", "automatic", "-1", "2.5", "8:9"])
+@pytest.mark.parametrize("text", ["many", "auto:", "auto:5", "auto:2-", "auto:-3", "automatic", "--1", "2.5", "8:9"])
 def test_what_is_no_option(text):
     with pytest.raises(InvalidTaskData, match="auto"):
         parse_concurrency(text, "threads")
@@ -242,7 +242,7 @@ def _slots(pool: Pool) -> int:
     """Return how many threads or processes a pool has."""
     if isinstance(pool, ThreadPool):
         return sum(thread.is_alive() for thread in pool._threads)
-    return len(pool.pids()) if isinstance(pool, ProcessPool) else pool.slots
+    return len(pool.pids) if isinstance(pool, ProcessPool) else pool.slots
 
 
 def test_a_blocked_event_loop_is_late():

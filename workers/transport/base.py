@@ -37,7 +37,7 @@ class Transport(Protocol):
         """Register a worker with an index that was rebuilt."""
         return None
 
-    def heartbeat(
+    def heartbeat(  # noqa: PLR0913 - what a heartbeat carries
         self,
         worker_id: uuid.UUID,
         *,

@@ -103,7 +103,7 @@ class HttpTransport(Transport):
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
 
-    def heartbeat(
+    def heartbeat(  # noqa: PLR0913 - what a heartbeat carries
         self,
         worker_id: uuid.UUID,
         *,

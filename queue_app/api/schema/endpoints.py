@@ -23,7 +23,7 @@ from queue_app.api.schema.components import (
 )
 from queue_app.api.schema.endpoint import Endpoint, header
 from queue_app.api.serializers.base import shared
-from queue_app.api.serializers.control import LimitEdit
+from queue_app.api.serializers.control import LimitEdit, OverallEdit
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import KEY_HEADER
 from queue_app.api.views import (
@@ -38,7 +38,7 @@ from queue_app.api.views import (
     workflow_events,
     workflows,
 )
-from queue_app.models import Limit, ScheduleTick, Task, Workflow
+from queue_app.models import Limit, RuntimeSettings, ScheduleTick, Task, Workflow
 from queue_app.models.limit import SCOPES
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.read.health import PARTS
@@ -57,6 +57,8 @@ _DEMAND: Final = record(
 _ANY_SCOPE: Final = enum([EVERYTHING, *SCOPES])
 _PACE: Final = shared(LimitEdit).schema()["properties"]
 _LIMIT: Final = record(columns(Limit, representation.limit.names, **_PACE))
+_FIELDS: Final = {name: rule for name, rule in shared(OverallEdit).schema()["properties"].items() if name != "reason"}
+_OVERALL: Final = record(columns(RuntimeSettings, representation.overall.names, **_FIELDS))
 _PAUSED: Final = columns(Limit, representation.PAUSE.names)
 _PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
 _TICK: Final = record(columns(ScheduleTick, representation.tick.names) | {"status": maybe(STATUS)})
@@ -175,6 +177,10 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         id="edit_limit", answer=_LIMIT, example={"rate_count": 100, "rate_seconds": 60},
     ),
     (limits.LimitView, "DELETE"): Endpoint(id="lift_limit", answer=record({"id": COUNT, "deleted": FLAG})),
+    (limits.OverallLimitsView, "GET"): Endpoint(id="get_overall_limits", answer=_OVERALL),
+    (limits.OverallLimitsView, "PATCH"): Endpoint(
+        id="edit_overall_limits", answer=_OVERALL, example={"max_concurrent": 40, "reason": "a new database"},
+    ),
     (limits.PauseTypeOrKeyView, "POST"): Endpoint(
         id="pause", answer=_PAUSE,
         example={"scope": "type", "name": "shop.tasks.send_receipt", "reason": "the mail server is away"},

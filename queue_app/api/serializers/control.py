@@ -66,7 +66,13 @@ NewLimit: Final[type[Body]] = type(
 
 
 OverallEdit: Final[type[Body]] = type(
-    "OverallEdit", (Edit,), {**columns(RuntimeSettings, OVERALL_FIELDS), "reason": kinds.reason(default="")}
+    "OverallEdit",
+    (Edit,),
+    {
+        "rules": {"anyOf": [{"required": [name]} for name in OVERALL_FIELDS]},
+        **columns(RuntimeSettings, OVERALL_FIELDS),
+        "reason": kinds.reason(default=""),
+    },
 )
 
 

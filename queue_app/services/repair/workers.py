@@ -68,7 +68,7 @@ def register(
         reap_orphans()
 
 
-def heartbeat(
+def heartbeat(  # noqa: PLR0913 - what a heartbeat carries
     worker_id: uuid.UUID,
     *,
     draining: bool,

@@ -229,7 +229,16 @@ CALLS = {
 PAGE_OF_USERS = {"task-status"}
 SUBMITS = {"task-list", "task-bulk", "admin-task-list", "workflow-list"}
 #: Their services write the record. test_audit_walk calls them; test_encryption the first, which changes nothing.
-BY_SERVICES = {"task-decrypt", "queue", "policy", "limit-list", "limit", "limits-pause", "limits-resume"}
+BY_SERVICES = {
+    "task-decrypt",
+    "queue",
+    "policy",
+    "limit-list",
+    "limit",
+    "limits-everything",
+    "limits-pause",
+    "limits-resume",
+}
 
 
 def test_every_address_of_the_api_that_changes_something_is_listed_here():

@@ -170,6 +170,7 @@ EDITS = {
     "policy": ("patch", "policies/low", {"max_retries": 7}),
     "limit-list": ("post", "limits", {"scope": "key", "name": "customer", "max_concurrent": 3}),
     "limit": ("patch", "limits/{limit}", {"max_concurrent": 4}),
+    "limits-everything": ("patch", "limits/everything", {"max_concurrent": 4}),
     "limits-pause": ("post", "limits/pause", {"scope": "type", "name": "shop.mail"}),
     "limits-resume": ("post", "limits/resume", {"scope": "type", "name": "paused.type"}),
 }
@@ -197,6 +198,7 @@ CHANGES = {
     "encrypt": lambda _: AS,
     "pause": lambda _: ["default", *AS],
     "resume": lambda _: ["paused", *AS],
+    "limit": lambda _: ["queue:default.max_concurrent=3", *AS],
     "replay": lambda s: [s.letter.pk, *AS],
     "purge": lambda _: AS,
     "rebuild": lambda _: AS,

@@ -39,7 +39,7 @@ def test_a_server_out_of_reach_is_one_line_without_the_password(process_env, com
 def test_an_option_that_is_no_number():
     ended = manage("runworker", "--concurrency", "x")
     assert ended.returncode == 2
-    assert "argument --concurrency: invalid int value: 'x'" in ended.stderr.splitlines()[-1]
+    assert "--concurrency: 'x' is not a number, auto, or auto:LEAST-MOST" in ended.stderr.splitlines()[-1]
 
 
 def test_an_option_out_of_range():
