@@ -300,7 +300,6 @@ def test_a_change_is_tried_again_after_an_outage(hire, monkeypatch):
 def test_it_decides_by_its_looks(hire, monkeypatch):
     worker = hire(concurrency=2, auto=SlotRange(1, 50))
     monkeypatch.setattr(worker.pool, "lateness", lambda _: 0.0, raising=False)
-    monkeypatch.setattr(worker.pool, "pids", list, raising=False)
     monkeypatch.setattr(slot_watch, "memory", lambda: (1, 10**12))
     put_many(20, QUICK)
     worker.run_once()
