@@ -87,7 +87,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             return {}, "", ReplayOptions()
         selected = {letter.id: letter for letter in queryset.order_by("died_at")[: COUNT_LIMIT + 1]}
         if len(selected) > COUNT_LIMIT:
-            self.refuse(request, f"More than {COUNT_LIMIT:,} dead letters match. Narrow the list first.")
+            self.refuse(
+                request, _("More than %(n)s dead letters match. Narrow the list first.") % {"n": f"{COUNT_LIMIT:,}"}
+            )
             return {}, "", options
         return selected, reason, options
 
@@ -123,14 +125,14 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         """Replay one dead letter."""
         replay(letter.pk, by=request.user.get_username())
         self._audit_many(request, [letter], "replay", reason)
-        return "The task is queued again."
+        return _("The task is queued again.")
 
     @action_page("discard", "discard")
     def discard_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
         """Discard one dead letter."""
         discard(letter.pk, by=request.user.get_username(), reason=reason)
         self._audit_many(request, [letter], "discard", reason)
-        return "The dead letter is discarded."
+        return _("The dead letter is discarded.")
 
     @page("<uuid:pk>/edit/", "edit")
     def edit_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
@@ -142,7 +144,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
                 request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
                 before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
             )  # fmt: skip
-            return "The task is queued again, with these parameters.", pk
+            return _("The task is queued again, with these parameters."), pk
 
         may_view = request.user.has_perm("queue_app.view_payload")
         letter = self.visible(request, pk, may_view and self.has_replay_permission(request))
@@ -154,7 +156,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
         """Go to the list with a message that nothing can be replayed."""
-        self.message_user(request, f"There is no dead letter {pk}, or its task was purged.", messages.WARNING)
+        self.message_user(
+            request, _("There is no dead letter %(id)s, or its task was purged.") % {"id": pk}, messages.WARNING
+        )
         return HttpResponseRedirect(self.url_of("changelist"))
 
     def page_context(self, request: HttpRequest, found: DeadLetter) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
 
-from queue_app.admin.columns import column, counted, preformatted, time_column, two_lines
+from queue_app.admin.columns import column, preformatted, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.admin.task_detail import pretty
 from queue_app.admin.what_if import PERMISSION, WhatIfAdmin
@@ -50,7 +51,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     created = column(_lazy("started"), lambda operation: labels.ago(operation.created_at, timezone.now()))
     finished = time_column("finished_at", _lazy("finished"))
     failed_again_now = column(_lazy("failed again"), lambda operation: get_operation(operation.pk).failed_again)
-    pace = column(_lazy("per second"), lambda found: "no limit" if found.rate is None else f"{found.rate:g}")
+    pace = column(_lazy("per second"), lambda found: _("no limit") if found.rate is None else f"{found.rate:g}")
 
     def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
         """Leave out what other kinds need, and what the user may not read."""
@@ -87,11 +88,11 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         """Return the state, and what the operation waits for or who ended it."""
         label = format_html('<span class="tq-label tq-operation-{}">{}</span>', operation.state, operation.state)
         if operation.is_waiting_for_the_first:
-            why = f"waits for the first {operation.stop_after_failures}"
+            why = _("waits for the first %(n)d") % {"n": operation.stop_after_failures}
         elif operation.state == OperationState.STOPPED:
-            why = f"the first {operation.stop_after_failures} failed again"
+            why = _("the first %(n)d failed again") % {"n": operation.stop_after_failures}
         elif operation.ended_by:
-            why = f"by {operation.ended_by}"
+            why = _("by %(name)s") % {"name": operation.ended_by}
         else:
             return label
         return two_lines(label, why)
@@ -143,10 +144,14 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         allowed = [operation for operation in found if _may_stop(request, operation)]
         stopped, _ended = self.act_on_each(allowed, lambda operation: self._stop(request, operation))
         if stopped:
-            self.message_user(request, f"Stopped {counted(stopped, 'operation')}.", messages.SUCCESS)
+            self.message_user(
+                request,
+                ngettext("Stopped %(n)d operation.", "Stopped %(n)d operations.", stopped) % {"n": stopped},
+                messages.SUCCESS,
+            )
         if stopped < len(found):
-            why = "ended already, or you may not stop them"
-            self.message_user(request, f"Skipped {len(found) - stopped} ({why}).", messages.WARNING)
+            text = _("Skipped %(n)d (ended already, or you may not stop them).")
+            self.message_user(request, text % {"n": len(found) - stopped}, messages.WARNING)
 
     @action_page("stop", "stop")
     def stop_view(self, request: HttpRequest, operation: Operation, _reason: str) -> str:
@@ -154,7 +159,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         if not _may_stop(request, operation):
             raise PermissionDenied
         self._stop(request, operation)
-        return "The operation is stopped; what it has changed stays changed."
+        return _("The operation is stopped; what it has changed stays changed.")
 
     def _stop(self, request: HttpRequest, operation: Operation) -> None:
         ended = cancel_operation(operation.pk, by=request.user.get_username())

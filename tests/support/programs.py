@@ -32,6 +32,7 @@ PROGRAMS = {
         Program("node", "nodejs", "JavaScript worker"),
         Program("systemd-analyze", "systemd", "systemd units"),
         Program("pg_lsclusters", "postgresql", "the system's PostgreSQL"),
+        Program("xgettext", "gettext", "translations"),
     )
 }
 

@@ -1,0 +1,62 @@
+"""No text of the pages is left untranslated in German, and another language can be begun."""
+
+import gettext
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import require
+
+ROOT = Path(__file__).parent.parent
+#: ``manage.py makemessages`` without the settings of the project, which name the folder of its own catalogue.
+EXTRACT = """
+from django.conf import settings
+from django.core.management import call_command
+settings.configure()
+from taskqueue_project.management.commands.makemessages import Command
+call_command(Command(), locale=["de", "fr"], no_obsolete=True)
+"""
+GERMAN = "locale/de/LC_MESSAGES/django"
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory) -> Path:
+    """Extract the texts of a copy of the app, laid out as in the wheel, into a German and a new French catalogue."""
+    require("xgettext")  # its package has the others
+    app = tmp_path_factory.mktemp("texts") / "queue_app"
+    without = shutil.ignore_patterns("__pycache__", "vendor", "workers")
+    shutil.copytree(ROOT / "queue_app", app, ignore=without)
+    shutil.copytree(ROOT / "templates", app / "templates", dirs_exist_ok=True)
+    command = [sys.executable, "-c", EXTRACT]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=app.parent, env=environment, check=True, capture_output=True)
+    return app
+
+
+def entries(path: Path, *options: str) -> list[str]:
+    """Return the texts of the entries of a catalogue that ``msgattrib`` selects."""
+    done = subprocess.run(["msgattrib", "--no-wrap", *options, path], check=True, capture_output=True, text=True)
+    return [line for line in done.stdout.splitlines() if line.startswith("msgid ") and line != 'msgid ""']
+
+
+def test_german_is_complete(extracted):
+    catalogue = extracted / f"{GERMAN}.po"
+    assert entries(catalogue, "--untranslated") == []
+    assert entries(catalogue, "--only-fuzzy") == []
+    assert len(entries(catalogue, "--translated")) > 700
+
+
+def test_the_compiled_catalogue_is_that_of_the_texts(extracted, tmp_path):
+    compiled = tmp_path / "django.mo"
+    subprocess.run(["msgfmt", "--check-format", "-o", compiled, ROOT / "queue_app" / f"{GERMAN}.po"], check=True)
+    with compiled.open("rb") as new, (ROOT / "queue_app" / f"{GERMAN}.mo").open("rb") as shipped:
+        assert gettext.GNUTranslations(shipped)._catalog == gettext.GNUTranslations(new)._catalog
+
+
+def test_another_language_can_be_begun(extracted):
+    french = entries(extracted / "locale/fr/LC_MESSAGES/django.po", "--untranslated")
+    assert len(french) == len(entries(extracted / f"{GERMAN}.po"))
