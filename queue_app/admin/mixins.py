@@ -13,7 +13,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import JSONField, Model
-from django.forms.widgets import Script
+from django.forms.widgets import MediaAsset, Script
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -41,6 +41,12 @@ TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
+
+
+class Icon(MediaAsset):
+    """The icon of the browser's tab."""
+
+    element_template = '<link rel="icon" href="{path}" type="image/svg+xml">'
 
 
 def page(route: str, name: str) -> Callable[[Any], Any]:
@@ -112,7 +118,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
 
     class Media:
         css = {"all": ("queue_app/admin.css",)}  # noqa: RUF012 - read by Django as it is
-        js = (Script("queue_app/admin.js", defer=True),)
+        js = (Script("queue_app/admin.js", defer=True), Icon("queue_app/icon.svg"))
 
     def get_urls(self) -> list[URLPattern]:
         """Put the pages of this class before Django's, whose routes match every path."""

@@ -7,13 +7,20 @@ answer.
 
 import inspect
 import json
+import re
 from typing import Any, Final
 
 from django.apps import apps
 from django.template.loader import render_to_string
 from django.urls import resolve
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 from rest_framework.renderers import BaseRenderer
 from rest_framework.utils.encoders import JSONEncoder
+
+from queue_app.api.examples import examples
+from queue_app.api.serializers.base import properties
+from queue_app.models.queue import NAME_PATTERN
 
 #: Name of an address -> addresses below it whose methods its page offers too.
 RELATED: Final = {"task": ("priority",), "queue": ("pause", "resume"), "dead-letter": ("replay",)}
@@ -22,6 +29,16 @@ PLACES: Final = (
     "tasks", "tasks/count", "queue/stats", "queues", "policies", "limits", "dlq", "workers",
     "admin/tasks", "admin/queue",
 )  # fmt: skip
+#: Field -> the collection of the object that it names.
+ADDRESSES: Final = {
+    "task_id": "tasks", "parent_id": "tasks", "operation_id": "operations", "workflow_id": "workflows",
+    "schedule_id": "schedules", "dead_letter_id": "dlq", "queue": "queues",
+}  # fmt: skip
+#: Field -> collections whose objects it names in their own answers.
+OF_OWN: Final = {"id": frozenset({"tasks", "dlq", "limits", "schedules", "workflows"}), "name": frozenset({"queues"})}
+_PAIR: Final = re.compile(r"&quot;(?P<name>[a-z_]+)&quot;: &quot;(?P<value>[^&\s]{1,100})&quot;")
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NAME: Final = re.compile(NAME_PATTERN)
 METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -43,8 +60,9 @@ class PageRenderer(BaseRenderer):
                 "about": _about(view, "get"),
                 "path": request.get_full_path(),
                 "status": f"{response.status_code} {response.status_text}",
-                "answer": json.dumps(data, cls=JSONEncoder, indent=2, ensure_ascii=False),
-                "example": f"curl -H 'Authorization: Bearer tq_…' '{request.build_absolute_uri()}'",
+                "answer": linked(json.dumps(data, cls=JSONEncoder, indent=2, ensure_ascii=False), root, request.path),
+                "examples": examples("GET", request.build_absolute_uri()),
+                "filters": _filters(view, request),
                 "next": data.get("next") if isinstance(data, dict) else None,
                 "places": [(place, root + place) for place in PLACES],
                 "docs": root.removesuffix("v1/") + "docs",
@@ -69,6 +87,31 @@ def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
         for method in METHODS
         if hasattr(each, method.lower())
     ]
+
+
+def _filters(view: Any, request: Any) -> list[tuple[str, str, str]]:
+    """Return (name, value, description) of the parameters of the address's query."""
+    query = view.queries.get("GET")
+    found = properties(query, in_body=False) if query else {}
+    return [
+        (name, ",".join(request.query_params.getlist(name)), str(schema.get("description", "")))
+        for name, schema in found.items()
+        if not schema.get("deprecated")
+    ]
+
+
+def linked(text: str, root: str, path: str) -> SafeString:
+    """Return a JSON text as HTML, in which the ids of objects, and the names of queues, lead to their addresses."""
+    own = path.removeprefix(root).split("/")[0]
+
+    def link(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        place = ADDRESSES.get(name) or (own if name in {"id", "name"} and own in OF_OWN[name] else None)
+        if place is None or not (_ID.fullmatch(value) or (place == "queues" and _NAME.match(value))):
+            return found[0]
+        return f'&quot;{name}&quot;: &quot;<a href="{root}{place}/{value}">{value}</a>&quot;'
+
+    return mark_safe(_PAIR.sub(link, escape(text)))  # noqa: S308 - escaped, and the links are of ids and names
 
 
 def _about(view: Any, method: str) -> str:

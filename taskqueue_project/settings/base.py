@@ -55,7 +55,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_prometheus",
     "drf_spectacular",
-    "drf_spectacular_sidecar",
     "rest_framework",
     "rest_framework.authtoken",
     "queue_app",

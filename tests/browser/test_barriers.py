@@ -107,3 +107,17 @@ def test_no_barriers(visit, everything, look):
     assert found == {}
     assert visitor.problems == []
     assert not Operation.objects.exists(), "looking changed nothing"
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_barriers_on_the_pages_of_the_api(visit, everything, look):
+    visitor = visit(**LOOKS[look])
+    visitor.log_in("alice")
+    found = {}
+    task = everything["failed"].split("/")[1]
+    for path in ("docs", "v1/tasks", f"v1/tasks/{task}", "v1/queues/mail", "v1/dlq"):
+        visitor.page.goto(f"{visitor.address}/api/{path}")
+        if problems := barriers(visitor.page):
+            found[path] = problems
+    assert found == {}
+    assert visitor.problems == []

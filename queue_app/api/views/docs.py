@@ -1,25 +1,24 @@
-"""The OpenAPI document, and a page to read it and try the API."""
+"""The OpenAPI document, and a page to read it."""
 
+import json
 from functools import cache
 from importlib import import_module
 from threading import Lock
 from typing import Any, Final
 
-from django.apps import apps
 from django.conf import settings
 from django.http import HttpResponse
 from django.template.loader import render_to_string
-from django.templatetags.static import static
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 
 from queue_app.api.base import AnyFormat, PlainJSON, PublicView
 from queue_app.api.errors import NotInstalled
+from queue_app.api.reference import sections
 from queue_app.api.throttles import schemas
 
 #: Requests for the document from one address in a minute and process.
 SCHEMAS_PER_MINUTE: Final = 120
-DIST = "drf_spectacular_sidecar/swagger-ui-dist"
 
 
 class SchemaView(PublicView):
@@ -38,15 +37,18 @@ class SchemaView(PublicView):
 
 
 class DocsView(PublicView):
-    """A page to read the document, without inline code or external files."""
+    """A page to read the document, without scripts."""
 
     content_negotiation_class = AnyFormat
 
     def get(self, request: Request) -> Any:
         """Return the page."""
-        if not apps.is_installed("drf_spectacular_sidecar"):
-            raise NotInstalled("Install the extra api-docs and add drf_spectacular_sidecar to INSTALLED_APPS.")
-        context = {"dist": static(DIST), "schema": request.path.rstrip("/").removesuffix("/docs") + "/schema"}
+        found = json.loads(_encoded(settings.ROOT_URLCONF))
+        context = {
+            "info": found["info"],
+            "sections": sections(found, request.build_absolute_uri("/").rstrip("/")),
+            "schema": request.path.rstrip("/").removesuffix("/docs") + "/schema",
+        }
         return HttpResponse(render_to_string("queue_app/api_docs.html", context))
 
 

@@ -35,6 +35,12 @@ async function send(form) {
   }
 }
 
+// Leave empty filters out of the address: the API would take them for values.
+for (const form of document.querySelectorAll("form[data-filters]")) {
+  form.addEventListener("submit", () => {
+    for (const field of form.querySelectorAll("input")) field.disabled = !field.value;
+  });
+}
 for (const form of document.querySelectorAll("form[data-method]")) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
