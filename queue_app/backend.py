@@ -9,7 +9,7 @@ may define tasks beside its models), so functions import modules with models whe
 
 import logging
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
@@ -22,6 +22,7 @@ from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from queue_app import codecs, conf, registry
+from queue_app.core.graph import Graph, NewWorkflow
 from queue_app.core.ids import Id, as_texts, parse_id
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
@@ -177,6 +178,14 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
         if found is None:
             raise TaskResultDoesNotExist(f"No task has the id {task_id}; it was purged, or never committed.")
         return found
+
+    def enqueue_workflow(
+        self, flow: NewWorkflow, graph: Graph, deadline: datetime | timedelta | None, _task_of: object = None
+    ) -> None:
+        """Store a workflow with all its tasks; raise as ``Workflow.enqueue`` does."""
+        from queue_app.services.workflows.store import check_workflow, enqueue_workflow  # noqa: PLC0415 - needs models
+
+        enqueue_workflow(check_workflow(flow, deadline), graph)
 
     def signal(self, task_id: Id, name: str, payload: Any = None, *, by: str = "") -> bool:
         """Send a signal to a task; return whether the task waits for it. Raises as ``queue_app.signal`` does."""

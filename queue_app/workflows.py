@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from django.tasks import default_task_backend
 from django.tasks.base import Task
 
 from queue_app import codecs, registry
@@ -41,6 +42,7 @@ class Builder:
         self._graph = Graph()
         self._names: dict[uuid.UUID, str] = {}
         self._specs: dict[int, tuple[AnyTask, TaskSpec]] = {}
+        self._backend: Any = None  # of its tasks
 
     def add(
         self,
@@ -137,20 +139,27 @@ class Builder:
                 for task_id in ids:
                     self._graph.edges[task_id, before] = wait.condition
 
+    def task_of(self, spec: TaskSpec) -> AnyTask | None:
+        """Return the task that has these options, if it was added here."""
+        return next((task for task, own in self._specs.values() if own is spec), None)
+
     def _spec_of(self, task: AnyTask) -> TaskSpec:
         known = self._specs.get(id(task))
         if known is not None:
             return known[1]
-        from queue_app.backend import TaskQueueBackend, check_module  # noqa: PLC0415 - it imports this module's users
+        from queue_app.backend import check_module  # noqa: PLC0415 - it imports this module's users
         from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - needs models
 
         if not isinstance(task, Task):
             raise InvalidWorkflow("task", f"A workflow consists of tasks; put @task above {task!r:.60}.")
-        backend = task.get_backend()
-        if not isinstance(backend, TaskQueueBackend):
+        backend: Any = task.get_backend()
+        if not hasattr(backend, "enqueue_workflow"):
             raise InvalidWorkflow(
                 "task", f"The backend {task.backend!r} cannot run workflows; use queue_app.backend.TaskQueueBackend."
             )
+        if backend is not (self._backend or backend):
+            raise InvalidWorkflow("task", f"All tasks of a workflow need one backend; {_name_of(task)} has another.")
+        self._backend = backend
         backend.validate_task(task)
         check_module(task)
         for option in ("idempotency_key", "unique"):
@@ -212,21 +221,19 @@ class Workflow(Builder):
 
         Raises ``InvalidWorkflow``, and the errors of ``Task.enqueue``.
         """
-        from queue_app.services.workflows.store import check_workflow, enqueue_workflow  # noqa: PLC0415 - needs models
-
         if self._is_stored:
             raise InvalidWorkflow("workflow", f"The workflow {self.name!r} is enqueued already; make another.")
         flow = NewWorkflow(
             id=self.id, name=self.name, user=self.user, on_failure=self.on_failure, max_concurrent=self.max_concurrent
         )
-        flow = check_workflow(flow, self.deadline)
         known = {row.id for row in self._graph.rows}
         for after, before in self._graph.edges:
             if before not in known:
                 name = self._names.get(after, "a task")
                 raise InvalidWorkflow("after", f"{name} waits for a task that is not in the workflow {self.name!r}.")
         check_references(self._graph, self._names)
-        enqueue_workflow(flow, self._graph)
+        backend: Any = self._backend or default_task_backend
+        backend.enqueue_workflow(flow, self._graph, self.deadline, self.task_of)
         self._is_stored = True
         return self.id
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 type Changes = Mapping[uuid.UUID, Status]
 
 #: Conditions that the end of a task in a state meets; all others it leaves waiting, or dooms.
-_MET: Final = {
+MET: Final = {
     Status.COMPLETED: frozenset({Condition.HOLD, Condition.CANCEL, Condition.CONTINUE}),
     Status.CANCELLED: frozenset({Condition.CONTINUE}),
     **dict.fromkeys(FAILURES, frozenset({Condition.CONTINUE, Condition.FAILURE})),
 }
-_DOOMING: Final = {
+DOOMING: Final = {
     Status.COMPLETED: frozenset({Condition.FAILURE}),
     Status.CANCELLED: frozenset({Condition.HOLD, Condition.CANCEL, Condition.FAILURE}),
     **dict.fromkeys(FAILURES, frozenset({Condition.CANCEL})),
@@ -84,7 +84,7 @@ def advance(changes: Changes) -> set[uuid.UUID]:
         met += _met(edges, ended)
         if met:
             push_opened(rows.go_on(met))
-        doomed = {after for before, after, _, condition, _ in edges if condition in _DOOMING[ended[before]]}
+        doomed = {after for before, after, _, condition, _ in edges if condition in DOOMING[ended[before]]}
         ended = _cancelled(rows.cancel_doomed(doomed)) if doomed else {}
         met.clear()
     return held
@@ -140,7 +140,7 @@ def push_opened(opened: Iterable[tuple[Status, TaskRef]]) -> int:
 
 def _met(edges: Iterable[rows.EdgeRow], ended: Changes) -> list[rows.Met]:
     """Return the edges that the ends meet; mark those that are met without a completion."""
-    found = [edge for edge in edges if edge[3] in _MET[ended[edge[0]]]]
+    found = [edge for edge in edges if edge[3] in MET[ended[edge[0]]]]
     early = [(after, before) for before, after, *_ in found if ended[before] is not Status.COMPLETED]
     if early:
         rows.meet(early)

@@ -5,7 +5,7 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 ``django.tasks``.
 """
 
-from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
+from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, assert_workflow, drain, enqueued
 from queue_app.testing.clock import Clock, freeze
 from queue_app.testing.memory import MemoryBackend
 from queue_app.testing.override import override_queue
@@ -17,6 +17,7 @@ __all__ = [
     "assert_enqueued",
     "assert_not_enqueued",
     "assert_scheduled",
+    "assert_workflow",
     "drain",
     "enqueued",
     "freeze",

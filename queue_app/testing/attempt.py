@@ -16,7 +16,7 @@ from queue_app.callbacks import follows
 from queue_app.core.backoff import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status, predicate
-from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskTimeout
+from queue_app.exceptions import Discard, ResultMissing, Retry, Snooze, Suspended, TaskTimeout
 from queue_app.hooks import after_end, around_run
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult, next_try
@@ -95,6 +95,8 @@ def _call(call: StoredCall, seen: AnyResult) -> str | None:
 
 def _function(call: StoredCall, seen: AnyResult) -> str | None:
     args, kwargs = json.loads(call.args), json.loads(call.kwargs)
+    if call.workflow is not None:
+        args, kwargs = call.workflow.filled(args), call.workflow.filled(kwargs)
     if codecs.may_hold_forms(call.args, call.kwargs):
         args, kwargs = codecs.decode_call(args, kwargs)
     if call.task.takes_context:
@@ -124,9 +126,9 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
     )
     call.failures += 1
     own = call.option("max_retries")
-    if not isinstance(error, Discard) and call.failures > (retries if own is None else own):
+    if not isinstance(error, Discard | ResultMissing) and call.failures > (retries if own is None else own):
         _end(call, Status.DEAD_LETTER, error)
-    elif isinstance(error, Discard) or (wait := _wait(call, error, result_of)) is None:
+    elif isinstance(error, Discard | ResultMissing) or (wait := _wait(call, error, result_of)) is None:
         _end(call, Status.FAILED, error)
     else:
         _later(call, wait)

@@ -1,8 +1,9 @@
 """A backend that keeps tasks in memory and runs them when a test calls ``drain``."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -12,15 +13,19 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
-from queue_app import codecs, encryption, registry
+from queue_app import codecs, conf, encryption, registry
+from queue_app.core.graph import Graph, NewWorkflow, check_size
 from queue_app.core.ids import Id, parse_id, uuid7
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import effective_band
+from queue_app.core.records import TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.core.states import TERMINAL, WAITING, Status, predicate
-from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound
+from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound, WorkflowNotFound
+from queue_app.hooks import before_enqueue
 from queue_app.registry import AnyTask
 from queue_app.results import RESULT_STATUS
+from queue_app.services.workflows.store import check_workflow
 from queue_app.task_result import Progress, QueueTaskResult
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt, steps
@@ -29,6 +34,7 @@ from queue_app.testing.hooks import metadata_of
 from queue_app.testing.limits import QueueLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
 from queue_app.testing.unique import claim_of
+from queue_app.testing.workflows import MemoryWorkflow
 
 #: Seconds in a band after which a task rises to the next band; as in the migration.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
@@ -63,6 +69,7 @@ class MemoryBackend(BaseTaskBackend):
         super().__init__(alias, params)
         self._calls: list[StoredCall] = []
         self._sequence = count()
+        self._flows: dict[uuid.UUID, MemoryWorkflow] = {}
         self._is_eager = bool(self.options.get("EAGER"))
         self._limits = {
             queue: QueueLimits.of(queue, options) for queue, options in self.options.get("LIMITS", {}).items()
@@ -71,6 +78,7 @@ class MemoryBackend(BaseTaskBackend):
     def clear(self) -> None:
         """Forget all tasks."""
         self._calls.clear()
+        self._flows.clear()
 
     # -- django.tasks ------------------------------------------------------------------------
 
@@ -134,10 +142,45 @@ class MemoryBackend(BaseTaskBackend):
 
     def signal(self, task_id: Id, name: str, payload: Any = None, *, by: str = "") -> bool:
         """Send a signal to a task; return whether the task waits for it. Raises the real backend's errors."""
-        call = self._found(str(task_id))
-        if call is None:
-            raise TaskNotFound(f"There is no task {task_id}.")
-        return steps.send(call, name, payload)
+        if flow := self._flows.get(parse_id(task_id)):
+            return steps.send_to_workflow(flow, self.calls, name, payload)
+        return steps.send(self._known(task_id), name, payload)
+
+    def enqueue_workflow(
+        self,
+        flow: NewWorkflow,
+        graph: Graph,
+        deadline: datetime | timedelta | None,
+        task_of_spec: Callable[[TaskSpec], AnyTask | None],
+    ) -> None:
+        """Store a workflow with all its tasks; raises the real backend's errors."""
+        limits = conf.get().workflows
+        flow = check_workflow(flow, deadline, timezone.now)
+        check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
+        exists = existence()
+
+        def add(task: AnyTask, row: TaskRow, of: MemoryWorkflow) -> StoredCall:
+            call = StoredCall(
+                task=task,
+                args=row.args,
+                kwargs=row.parameters,
+                id=str(row.id),
+                sequence=next(self._sequence),
+                created_at=timezone.now(),
+                status=Status.BLOCKED,
+                queued_at=None,
+                run_after=row.spec.run_after,
+                exists=exists,
+                workflow=of,
+                metadata=row.metadata,
+            )
+            self._calls.append(call)
+            return call
+
+        graph.rows[:] = map(before_enqueue, graph.rows)
+        self._flows[flow.id] = MemoryWorkflow(flow, graph, task_of_spec, add)
+        if self._is_eager:
+            self.drain()
 
     # -- QueueTaskResult -----------------------------------------------------------------------
 
@@ -162,22 +205,55 @@ class MemoryBackend(BaseTaskBackend):
             raise InvalidTransition(
                 f"The task {predicate(call.status)}; it can no longer be cancelled.", status=call.status
             )
-        call.status, call.finished_at = Status.CANCELLED, timezone.now()
-        return call.status
+        call.status, call.finished_at, call.is_cancelled = Status.CANCELLED, timezone.now(), True
+        if call.workflow is not None:
+            call.workflow.changed(call)
+        return Status.CANCELLED
 
     def progress_of(self, task_id: Id) -> Progress | None:
         """Return what a task last reported."""
         return self._known(task_id).progress
 
     def children_of(self, task_id: Id) -> list[AnyResult]:
-        """Return nothing: there are no workflows in memory."""
-        self._known(task_id)
-        return []
+        """Return the results of the tasks that wait for a task in its workflow."""
+        flow = self._known(task_id).workflow
+        return [] if flow is None else [self._result(call) for call in flow.after(parse_id(task_id))]
 
     def _known(self, task_id: Id) -> StoredCall:
         call = self._found(str(parse_id(task_id)))
         if call is None:
             raise TaskNotFound(f"There is no task {task_id}.")
+        return call
+
+    # -- workflows, for tests ------------------------------------------------------------------
+
+    def workflow(self, workflow_id: Id) -> MemoryWorkflow:
+        """Return a workflow, to look at it, or to cancel, pause, resume or retry it; raise ``WorkflowNotFound``."""
+        found = self._flows.get(parse_id(workflow_id))
+        if found is None:
+            raise WorkflowNotFound(f"There is no workflow {workflow_id}.")
+        return found
+
+    def replay(self, task_id: Id) -> None:
+        """Run a dead letter again."""
+        call = self._letter(task_id)
+        call.status, call.failures, call.finished_at, call.queued_at = Status.QUEUED, 0, None, timezone.now()
+        if call.workflow is not None:
+            call.workflow.changed(call)
+
+    def discard(self, task_id: Id) -> None:
+        """Close a dead letter for good."""
+        call = self._letter(task_id)
+        call.is_discarded = True
+        if call.workflow is not None:
+            call.workflow.give_up(call)
+
+    def _letter(self, task_id: Id) -> StoredCall:
+        call = self._known(task_id)
+        if call.status is not Status.DEAD_LETTER or call.is_discarded:
+            raise InvalidTransition(
+                f"The task {predicate(call.status)}; it is no open dead letter.", status=call.status
+            )
         return call
 
     # -- for tests -----------------------------------------------------------------------------
@@ -227,9 +303,11 @@ class MemoryBackend(BaseTaskBackend):
     def _next(self, queue: str | None, capabilities: Collection[str] | None) -> tuple[StoredCall, datetime] | None:
         """Return the task that starts next, and when; among tasks that may start now, the most urgent one."""
         now = timezone.now()
+        for flow in self._flows.values():
+            flow.check_deadline(now)
         best: tuple[tuple[Any, ...], StoredCall, datetime] | None = None
         for call in self.calls:
-            if call.status not in WAITING or queue not in {None, call.task.queue_name}:
+            if call.status not in {*WAITING, Status.BLOCKED} or queue not in {None, call.task.queue_name}:
                 continue
             if capabilities is not None and not set(call.option("capabilities", ())) <= set(capabilities):
                 continue
@@ -255,6 +333,9 @@ class MemoryBackend(BaseTaskBackend):
             retries = retries if limits.max_retries is None else limits.max_retries
             timeout = timeout if limits.timeout_seconds is None else limits.timeout_seconds
         attempt.run(call, retries, timeout, sender=type(self), result_of=self._result)
+        call.ended_as = next(self._sequence)
+        if call.workflow is not None:
+            call.workflow.changed(call)
 
     def _found(self, task_id: str) -> StoredCall | None:
         return next((call for call in self.calls if call.id == task_id), None)

@@ -1,7 +1,7 @@
 """The steps and signals of tasks in memory."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,12 +14,14 @@ from queue_app.core.payload import dump_json
 from queue_app.core.signals import Fields, check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import Step, StepKind
-from queue_app.exceptions import InvalidTransition
+from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.services.enqueue.validate import check_signal_name
 from queue_app.task_result import Progress
 from queue_app.testing.stored import StoredCall
+from queue_app.testing.workflows import MemoryWorkflow, RunningInMemory
 from queue_app.workers.context import MESSAGE_LENGTH, QueueTaskContext
 from queue_app.workers.steps import AttemptSteps
+from queue_app.workflows import RunningWorkflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,13 @@ class MemoryContext(QueueTaskContext):  # type: ignore[misc] # frozen in Django,
         """Move the deadline of this attempt."""
         QueueTaskContext.extend(self, seconds)
         self.call.extended += seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+
+    @property
+    def workflow(self) -> RunningWorkflow:
+        """The workflow of this task, to add tasks to it; raises ``WorkflowNotFound`` for a task of no workflow."""
+        if self.call.workflow is None:
+            raise WorkflowNotFound("This task is in no workflow; enqueue it with Workflow(…).add().")
+        return RunningInMemory(self.call.workflow, self.call)
 
     def _steps(self) -> AttemptSteps:
         return self.steps
@@ -66,11 +75,14 @@ class MemorySteps:
 
     def wait_for(self, step: Step, schema: Fields | None) -> Step:
         """Take a signal for a step, or let it wait until its time is over."""
-        sent = [one for one in self._call.signals if one[0] == step.signal]
-        if sent:
-            self._call.signals.remove(sent[0])
-            step = step._replace(is_done=True, value=sent[0][1])
-        elif step.until is not None and step.until <= timezone.now():
+        flow = self._call.workflow
+        for kept in (self._call.signals, [] if flow is None else flow.signals):
+            sent = [one for one in kept if one[0] == step.signal]
+            if sent:
+                kept.remove(sent[0])
+                step = step._replace(is_done=True, value=sent[0][1])
+                break
+        if not step.is_done and step.until is not None and step.until <= timezone.now():
             step = step._replace(is_done=True, kind=StepKind.TIMEOUT)
         self._call.schema = schema
         self.record(step)
@@ -88,14 +100,40 @@ def send(call: StoredCall, name: str, payload: Any) -> bool:
     check_signal_name(name)
     if call.status in TERMINAL:
         raise InvalidTransition(f"The task {predicate(call.status)}; it takes no more signals.", status=call.status)
-    step = awaited(call)
-    is_awaited = step is not None and step.signal == name
-    if is_awaited:
-        check_payload(call.schema, None if text is None else json.loads(text))
+    is_awaited = _check(call, name, text)
     call.signals.append((name, text))
     if is_awaited and call.status is Status.BLOCKED:
-        call.status, call.queued_at, call.run_after = Status.QUEUED, timezone.now(), None
+        _wake(call)
     return is_awaited
+
+
+def send_to_workflow(flow: MemoryWorkflow, calls: Iterable[StoredCall], name: str, payload: Any) -> bool:
+    """Send a signal to a workflow; all of its tasks that wait for it wake, and one of them takes it."""
+    text = None if payload is None else dump_json(payload, field="payload", limits=conf.get().payload)
+    check_signal_name(name)
+    if flow.has_ended:
+        raise InvalidTransition("The workflow has ended; it takes no more signals.", status="")
+    waiting = [call for call in calls if call.workflow is flow and _check(call, name, text)]
+    flow.signals.append((name, text))
+    for call in waiting:
+        if call.status is Status.BLOCKED:
+            _wake(call)
+    return bool(waiting)
+
+
+def _check(call: StoredCall, name: str, text: str | None) -> bool:
+    """Return whether a task waits for a signal; raise ``InvalidTaskData`` for a payload that it does not take."""
+    step = awaited(call)
+    if step is None or step.signal != name:
+        return False
+    check_payload(call.schema, None if text is None else json.loads(text))
+    return True
+
+
+def _wake(call: StoredCall) -> None:
+    call.status, call.queued_at, call.run_after = Status.QUEUED, timezone.now(), None
+    if call.workflow is not None:
+        call.workflow.changed(call)
 
 
 def wait(call: StoredCall) -> None:
@@ -106,6 +144,6 @@ def wait(call: StoredCall) -> None:
 
 def due_at(call: StoredCall, now: datetime) -> datetime | None:
     """Return when a waiting task may run by itself; ``None`` for one that waits for a signal without end."""
-    if call.status is Status.BLOCKED:
-        return call.run_after
+    if call.status is Status.BLOCKED:  # for a signal, else for other tasks
+        return call.run_after if awaited(call) else None
     return call.queued_at or call.run_after or now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,15 +32,17 @@ from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.insert import LimitApplies, clock_and_limits
 
 
-def check_workflow(flow: NewWorkflow, deadline: datetime | timedelta | None) -> NewWorkflow:
+def check_workflow(
+    flow: NewWorkflow, deadline: datetime | timedelta | None, now: Callable[[], datetime] = clock
+) -> NewWorkflow:
     """Return a workflow whose options may be stored; raise ``InvalidTaskData``."""
     check_text(flow.name, "name", WORKFLOW_NAME_LENGTH)
     check_text(flow.user, "user", USER_LENGTH, allow_blank=True)
     if flow.max_concurrent is not None:
         check_integer(flow.max_concurrent, "max_concurrent", 1, MAX_CAP)
     if isinstance(deadline, timedelta):
-        deadline = clock() + deadline
-    if deadline is not None and check_aware(deadline, "deadline") <= clock():
+        deadline = now() + deadline
+    if deadline is not None and check_aware(deadline, "deadline") <= now():
         raise InvalidWorkflow("deadline", "deadline must be in the future.")
     return replace(flow, deadline=deadline)
 

@@ -1,0 +1,281 @@
+"""The same workflows on rows with a worker, and in memory."""
+
+from datetime import timedelta
+
+import pytest
+
+from queue_app import Workflow, chain, group, signal, task
+from queue_app.core.states import Status
+from queue_app.exceptions import InvalidTransition, InvalidWorkflow
+from queue_app.models import DeadLetter
+from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.upkeep.promote import make_due
+from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.testing import assert_workflow, drain
+from tests.workers.flow_tasks import charge, failing, grow, label, node, numbers, ran, refund, square, total, undo
+from tests.workers.stage import StillWorker
+
+
+@task(takes_context=True, max_retries=0)
+def waits(context, name):
+    return context.wait_for(name)
+
+
+class Rows:
+    """The real engine."""
+
+    def work(self):
+        StillWorker(concurrency=1).until_empty()
+        make_due()
+        StillWorker(concurrency=1).until_empty()
+        assert WorkflowUpkeep().run_once() == 0, "nothing was forgotten"
+
+    def cancel(self, flow):
+        cancel_workflow(flow.id)
+
+    def pause(self, flow):
+        pause_workflow(flow.id, by="ina")
+
+    def resume(self, flow):
+        resume_workflow(flow.id)
+
+    def retry(self, flow):
+        return retry_workflow(flow.id, by="ina")
+
+    def replay(self):
+        replay(DeadLetter.objects.open().get().id, by="ina")
+
+    def discard(self):
+        discard(DeadLetter.objects.open().get().id, by="ina")
+
+    def cancel_task(self, task_id):
+        cancel(task_id)
+
+
+class Memory:
+    """The backend for tests of projects."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def work(self):
+        drain()
+
+    def cancel(self, flow):
+        self.backend.workflow(flow.id).cancel()
+
+    def pause(self, flow):
+        self.backend.workflow(flow.id).pause()
+
+    def resume(self, flow):
+        self.backend.workflow(flow.id).resume()
+
+    def retry(self, flow):
+        return self.backend.workflow(flow.id).retry()
+
+    def replay(self):
+        self.backend.replay(self.backend.in_state(Status.DEAD_LETTER)[0].id)
+
+    def discard(self):
+        self.backend.discard(self.backend.in_state(Status.DEAD_LETTER)[0].id)
+
+    def cancel_task(self, task_id):
+        self.backend.cancel(task_id)
+
+
+@pytest.fixture(params=["rows", "memory"])
+def kit(request, engine):
+    ran.clear()
+    failing.clear()
+    if request.param == "memory":
+        yield Memory(request.getfixturevalue("task_queue"))
+    else:
+        yield Rows()
+    ran.clear()
+    failing.clear()
+
+
+def names() -> list[str]:
+    found = [name for name, _ in ran]
+    ran.clear()
+    return found
+
+
+def test_results_flow_along_the_edges(kit):
+    flow = Workflow("ship order", user="ina")
+    pay = flow.add(charge, 7)
+    stick = flow.add(label, after=[pay], address=pay.result["address"])
+    flow.add(node, "ship", stick.result, after=[stick, flow.add(node, "pack", after=[pay])])
+    flow.enqueue()
+    assert_workflow(flow, "running", {"charge": "queued", "label": "blocked", "node": ["blocked", "blocked"]})
+    kit.work()
+    assert_workflow(flow, "completed")
+    assert ran[-1] == ("ship", "label to Riga")
+
+
+def test_chains_groups_and_maps(kit):
+    chain((numbers, 4), total, group(square, square).then(total)).enqueue("sums")
+    kit.work()
+    assert names() == ["numbers", "total", "square", "square", "total"]
+    flow = Workflow("squares")
+    count = flow.add(numbers, 3)
+    squares = flow.map(square, over=count.result)
+    flow.add(total, squares.result, after=[squares])
+    flow.enqueue()
+    kit.work()
+    assert ran[-1] == ("total", [0, 1, 4])
+    assert_workflow(flow, "completed", {"square": ["completed"] * 3, "total": "completed"})
+
+
+def test_what_a_running_task_adds_comes_before_what_waits_for_it(kit):
+    flow = Workflow("growing")
+    flow.add(node, "after", after=[flow.add(grow, "seed", ["a", "b"])])
+    flow.enqueue()
+    kit.work()
+    assert names() == ["seed", "a", "b", "after"]
+    assert_workflow(flow, "completed")
+
+
+def diamond(**options):
+    flow = Workflow("diamond", **options)
+    top = flow.add_call(node, ("top",), name="top", compensate=undo)
+    sides = [flow.add_call(node, (name,), name=name, after=[top], compensate=undo) for name in ("left", "right")]
+    flow.add_call(node, ("bottom",), name="bottom", after=sides)
+    flow.enqueue()
+    return flow
+
+
+def test_a_dead_letter_holds_until_it_is_replayed(kit):
+    failing["left"] = 1
+    flow = diamond()
+    kit.work()
+    assert_workflow(
+        flow, "running", {"top": "completed", "left": "dead_letter", "right": "completed", "bottom": "blocked"}
+    )
+    kit.replay()
+    kit.work()
+    assert names()[-2:] == ["left", "bottom"]
+    assert_workflow(flow, "completed")
+
+
+def test_a_discarded_dead_letter_undoes_what_had_completed(kit):
+    failing["left"] = 1
+    flow = diamond()
+    kit.work()
+    names()
+    kit.discard()
+    kit.work()
+    assert names() == ["undo right", "undo top"]
+    assert_workflow(flow, "compensated", {"bottom": "cancelled", "undo top": "completed", "undo right": "completed"})
+    with pytest.raises(InvalidTransition):
+        kit.cancel(flow)
+
+
+@pytest.mark.parametrize(("policy", "state"), [("cancel", "failed"), ("continue", "completed")])
+def test_other_policies(kit, policy, state):
+    failing["left"] = 1
+    flow = Workflow("policy", on_failure=policy)
+    flow.add_call(node, ("end",), name="end", after=[flow.add(node, "left")])
+    flow.enqueue()
+    kit.work()
+    assert_workflow(flow, state, {"end": "completed" if policy == "continue" else "cancelled"})
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_task_for_the_failure_of_another(kit, fails):
+    failing["risky"] = int(fails)
+    flow = Workflow("handled")
+    risky = flow.add_call(node, ("risky",), name="risky")
+    flow.add_call(node, ("sorry",), name="sorry", after=[risky.if_failed])
+    flow.add_call(node, ("tidy",), name="tidy", after=[risky.even_if_failed])
+    flow.enqueue()
+    kit.work()
+    assert_workflow(flow, "completed", {"sorry": "completed" if fails else "cancelled", "tidy": "completed"})
+
+
+def test_a_compensation_takes_the_result(kit):
+    failing["ship"] = 1
+    flow = Workflow("order", on_failure="cancel")
+    flow.add(node, "ship", after=[flow.add(charge, 3, compensate=refund)])
+    flow.enqueue()
+    kit.work()
+    assert ran[-1] == ("refund", (3, "pay-3"))
+    assert_workflow(flow, "compensated")
+
+
+def test_pause_resume_cancel_and_retry(kit):
+    flow = diamond()
+    kit.pause(flow)
+    kit.work()
+    assert names() == []
+    kit.resume(flow)
+    kit.work()
+    assert_workflow(flow, "completed")
+    flow = diamond()
+    kit.cancel(flow)
+    kit.work()
+    assert_workflow(flow, "cancelled", {"top": "cancelled", "bottom": "cancelled"})
+    assert kit.retry(flow) == 4
+    kit.work()
+    assert_workflow(flow, "completed")
+
+
+def test_a_cancelled_task_cancels_what_waits_for_it(kit):
+    flow = Workflow("plain")
+    first = flow.add_call(node, ("first",), name="first")
+    flow.add_call(node, ("second",), name="second", after=[first])
+    flow.enqueue()
+    kit.cancel_task(str(first.id))
+    assert_workflow(flow, "cancelled", {"first": "cancelled", "second": "cancelled"})
+
+
+def test_a_cap_keeps_the_order(kit):
+    flow = Workflow("capped", max_concurrent=2)
+    flow.add_many(node, [((f"n{n}",), {}) for n in range(5)])
+    flow.enqueue()
+    assert_workflow(flow, "running", {"node": ["blocked"] * 3 + ["queued"] * 2})
+    kit.work()
+    assert names() == [f"n{n}" for n in range(5)]
+
+
+def test_a_signal_to_the_workflow_wakes_one_of_its_tasks(kit):
+    flow = Workflow("approval")
+    flow.add(node, "paid", after=[flow.add(waits, "approved")])
+    flow.enqueue()
+    kit.work()
+    assert_workflow(flow, "running", {"waits": "blocked"})
+    assert signal(flow, "approved", {"by": "ina"}) is True
+    kit.work()
+    assert_workflow(flow, "completed")
+
+
+def test_a_missing_key_fails_the_task_at_once(kit):
+    flow = Workflow("missing")
+    pay = flow.add(charge, 1)
+    flow.add(label, after=[pay], address=pay.result["adress"])
+    flow.enqueue()
+    kit.work()
+    assert_workflow(flow, "failed", {"label": "failed"})
+
+
+def test_bad_graphs_are_refused_alike(kit):
+    with pytest.raises(InvalidWorkflow, match="has no tasks"):
+        Workflow("empty").enqueue()
+    flow, other = Workflow("one"), Workflow("other")
+    flow.add(node, "x", after=[other.add(node, "y")])
+    with pytest.raises(InvalidWorkflow, match="not in the workflow"):
+        flow.enqueue()
+    flow = Workflow("late", deadline=timedelta(seconds=-1))
+    flow.add(node, "x")
+    with pytest.raises(InvalidWorkflow, match="in the future"):
+        flow.enqueue()
+
+
+def test_assert_workflow_says_what_it_found(kit):
+    flow = diamond()
+    with pytest.raises(AssertionError, match="bottom blocked"):
+        assert_workflow(flow, "completed")
+    with pytest.raises(AssertionError, match="top queued"):
+        assert_workflow(flow, "running", {"top": "completed"})
