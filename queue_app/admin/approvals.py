@@ -19,6 +19,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
 from queue_app.models import Task
 from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.services.control.audit import ADMIN
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.signals import signal
 from queue_app.services.read.awaited import Awaited, awaited
@@ -108,13 +109,10 @@ class ApprovalMixin(QueueAppAdmin[Task]):
             with atomic():
                 reason = check_reason(form.cleaned_data["reason"].strip(), REASON_LENGTH)
                 payload = form.payload()
-                sent = signal(task.pk, wanted.signal, payload, by=request.user.get_username())
+                sent = signal(task.pk, wanted.signal, payload, by=request.user.get_username(), via=ADMIN, reason=reason)
                 if not sent.is_awaited:  # then it is rolled back
                     raise InvalidTransition(_("The task no longer waits for this signal. Nothing was sent."), status="")
-                self.audit(
-                    request, [task], f"Sent the signal {wanted.signal}.", action="signal", reason=reason,
-                    after={"signal": wanted.signal, "payload": payload},
-                )  # fmt: skip
+                self.log_action_of(request, [task], f"Sent the signal {wanted.signal}.", reason)
         except (InvalidTaskData, forms.ValidationError) as error:
             is_reason = getattr(error, "field", "") == "reason"
             form.add_error("reason" if is_reason else None, str(getattr(error, "message", error)))

@@ -45,8 +45,13 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
         """
         entries = list(objects)
         if entries:
-            LogEntry.objects.log_actions(request.user.pk, entries, CHANGE, with_reason(message, reason))  # type: ignore[arg-type]
+            self.log_action_of(request, entries, message, reason)
             self._record(request, action, entries, before=before, after=after, reason=reason)
+
+    def log_action_of(self, request: HttpRequest, objects: Iterable[M], message: str, reason: str = "") -> None:
+        """Write one LogEntry for each object, of an action whose service writes the entry of the audit log itself."""
+        LogEntry.objects.log_actions(request.user.pk, list(objects), CHANGE, with_reason(message, reason))  # type: ignore[arg-type]
+        cache.forget()
 
     def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
         name, ids = str(self.opts.model_name), [entry.pk for entry in objects]

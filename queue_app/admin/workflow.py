@@ -21,6 +21,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard import workflows as pages
 from queue_app.models import Workflow
+from queue_app.services.control.audit import ADMIN
 from queue_app.services.read.search import WORKFLOWS_READ
 from queue_app.services.read.workflow_graph import graph_of
 from queue_app.services.workflows import steer
@@ -52,12 +53,12 @@ class StandingFilter(admin.SimpleListFilter):
         return queryset.filter(**self.CONDITIONS.get(self.value() or "", {}))
 
 
-def _act(name: str, do: Callable[[Workflow, HttpRequest, str], int], said: str) -> Callable[..., str]:
+def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], said: str) -> Callable[..., str]:
     """Return an action on one workflow that records itself; ``said`` has a place for the number of tasks."""
 
     def act(self: WorkflowAdmin, request: HttpRequest, found: Workflow, reason: str) -> str:
-        number = do(found, request, reason)
-        self.audit(request, [found], said, action=name, after={"tasks": number}, reason=reason)
+        number = do(found, request, {"by": request.user.get_username(), "via": ADMIN, "reason": reason})
+        self.log_action_of(request, [found], said, reason)
         return _(said) % {"number": number}
 
     return act
@@ -151,31 +152,26 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
         }
 
     cancel = action_page("cancel", "steer")(
-        _act("cancel", lambda flow, _r, why: steer.cancel_workflow(flow.pk, reason=why), "Cancelled tasks: %(number)d.")
+        _act(lambda flow, _r, why: steer.cancel_workflow(flow.pk, **why), "Cancelled tasks: %(number)d.")
     )
     pause = action_page("pause", "steer")(
         _act(
-            "pause",
-            lambda flow, request, why: steer.pause_workflow(flow.pk, by=request.user.get_username(), reason=why),
+            lambda flow, _r, why: steer.pause_workflow(flow.pk, **why),
             "Paused. Tasks held back: %(number)d. What runs finishes.",
         )
     )
     resume = action_page("resume", "steer")(
-        _act(
-            "resume", lambda flow, _r, _why: steer.resume_workflow(flow.pk), "Resumed. Tasks that may run: %(number)d."
-        )
+        _act(lambda flow, _r, why: steer.resume_workflow(flow.pk, **why), "Resumed. Tasks that may run: %(number)d.")
     )
     retry = action_page("retry", "steer")(
         _act(
-            "retry",
-            lambda flow, request, _why: steer.retry_workflow(flow.pk, by=request.user.get_username()),
+            lambda flow, _r, why: steer.retry_workflow(flow.pk, **why),
             "Tasks that run again: %(number)d.",
         )
     )
     reprioritise = action_page("reprioritise", "steer")(
         _act(
-            "reprioritise",
-            lambda flow, request, _why: steer.reprioritise_workflow(flow.pk, request.POST.get("priority", "")),
+            lambda flow, request, why: steer.reprioritise_workflow(flow.pk, request.POST.get("priority", ""), **why),
             "Moved waiting tasks: %(number)d.",
         )
     )

@@ -181,7 +181,7 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ('at', models.DateTimeField()),
                 ('by', models.CharField(blank=True, default='', max_length=150)),
-                ('via', models.CharField(choices=[('admin', 'admin'), ('api', 'api'), ('command', 'command')], max_length=10)),
+                ('via', models.CharField(choices=[('admin', 'admin'), ('api', 'api'), ('command', 'command'), ('code', 'code')], max_length=10)),
                 ('action', models.CharField(max_length=50)),
                 ('target', models.CharField(max_length=50)),
                 ('target_id', models.CharField(blank=True, default='', max_length=255)),

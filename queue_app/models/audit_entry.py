@@ -1,4 +1,4 @@
-"""The audit log: what people changed in the admin, over the API and by commands."""
+"""The audit log: what people changed in the admin, over the API and by commands, and what code did to workflows."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ class AuditEntry(models.Model):
     id = IdField()
     at = models.DateTimeField()
     by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user of the application, or of the shell
-    via = models.CharField(max_length=10, choices=[(name, name) for name in ("admin", "api", "command")])
+    via = models.CharField(max_length=10, choices=[(name, name) for name in ("admin", "api", "command", "code")])
     action = models.CharField(max_length=50)  # such as pause or task.cancel
     target = models.CharField(max_length=50)  # kind of object, such as queue
     target_id = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")  # empty: several objects

@@ -1,11 +1,9 @@
 """A task in memory: the contents of a row, and whether its transaction was rolled back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections, transaction
 from django.tasks.base import TaskError
@@ -20,9 +18,6 @@ from queue_app.core.steps import Step
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
 from queue_app.task_result import Progress
-
-if TYPE_CHECKING:
-    from queue_app.testing.workflows import MemoryWorkflow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +47,7 @@ class StoredCall:
     schema: Fields | None = None  # of the signal that it waits for
     metadata: str | None = None
     progress: Progress | None = None
-    workflow: MemoryWorkflow | None = None
+    workflow: Any = None  # a ``MemoryWorkflow``
     ended_as: int = 0  # its place among the tasks that ended
     is_cancelled: bool = False  # on request
     is_discarded: bool = False  # a dead letter that was closed

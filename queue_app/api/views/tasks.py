@@ -258,8 +258,7 @@ class TaskSignalView(_OneTaskView):
         task = self.task(request, task_id, SEND)
         if not request.user.has_perm(SEND):
             raise PermissionDenied(f"This needs the permission {SEND}.")
-        with self.recording(request):
-            sent = signal(task.id, body["name"], body["payload"], by=self.username(request))
+        sent = signal(task.id, body["name"], body["payload"], by=self.username(request), via=API, reason=body["reason"])
         return Response({"signal_id": sent.id, "task_id": task.id, "awaited": sent.is_awaited}, HTTPStatus.CREATED)
 
 

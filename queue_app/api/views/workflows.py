@@ -1,5 +1,6 @@
 """Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
 
+from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ from queue_app.api.serializers.tasks import NewSignal, PriorityChange
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
 from queue_app.models import Workflow
+from queue_app.services.control import audit
 from queue_app.services.lifecycle.signals import signal
 from queue_app.services.read.workflow_graph import graph_of
 from queue_app.services.workflows import steer
@@ -110,8 +112,7 @@ class _SteeringView(ApiView):
 
     def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
         found = find_workflow(request, workflow_id)
-        with self.recording(request):
-            number = act(found.pk)
+        number = act(found.pk, by=self.username(request), via=audit.API)
         found.refresh_from_db()
         return Response(representation.workflow(found, request.user) | {"changed": number})
 
@@ -122,7 +123,7 @@ class CancelView(_SteeringView):
     def post(self, request: Request, workflow_id: str) -> Response:
         """Cancel every task that has not ended, and undo what had completed."""
         body = self.read_body(request)
-        return self._steer(request, workflow_id, lambda pk: steer.cancel_workflow(pk, reason=body["reason"]))
+        return self._steer(request, workflow_id, partial(steer.cancel_workflow, reason=body["reason"]))
 
 
 class PauseView(_SteeringView):
@@ -130,8 +131,8 @@ class PauseView(_SteeringView):
 
     def post(self, request: Request, workflow_id: str) -> Response:
         """Start no task of a workflow until it is resumed; what runs finishes."""
-        reason, by = self.read_body(request)["reason"], self.username(request)
-        return self._steer(request, workflow_id, lambda pk: steer.pause_workflow(pk, by=by, reason=reason))
+        body = self.read_body(request)
+        return self._steer(request, workflow_id, partial(steer.pause_workflow, reason=body["reason"]))
 
 
 class ResumeView(_SteeringView):
@@ -156,8 +157,9 @@ class SignalView(ApiView):
         """Send a signal to the first task of a workflow that waits for it; until one does, the signal is kept."""
         body = self.read_body(request)
         found = find_workflow(request, workflow_id)
-        with self.recording(request):
-            sent = signal(found.pk, body["name"], body["payload"], by=self.username(request))
+        sent = signal(
+            found.pk, body["name"], body["payload"], by=self.username(request), via=audit.API, reason=body["reason"]
+        )
         content = {"signal_id": sent.id, "workflow_id": found.pk, "awaited": sent.is_awaited}
         return Response(content, HTTPStatus.CREATED)
 
@@ -171,7 +173,7 @@ class PriorityView(_SteeringView):
     def put(self, request: Request, workflow_id: str) -> Response:
         """Move all waiting tasks of a workflow to a band."""
         band = self.read_body(request)["priority"]
-        return self._steer(request, workflow_id, lambda pk: steer.reprioritise_workflow(pk, band))
+        return self._steer(request, workflow_id, partial(steer.reprioritise_workflow, band=band))
 
 
 class RetryView(_SteeringView):
@@ -179,9 +181,8 @@ class RetryView(_SteeringView):
 
     def post(self, request: Request, workflow_id: str) -> Response:
         """Run the tasks again that ended without success, in their order; dead letters are replayed."""
-        self.read_body(request)
-        by = self.username(request)
-        return self._steer(request, workflow_id, lambda pk: steer.retry_workflow(pk, by=by))
+        body = self.read_body(request)
+        return self._steer(request, workflow_id, partial(steer.retry_workflow, reason=body["reason"]))
 
 
 def _visible(request: Request) -> QuerySet[Workflow]:

@@ -6,15 +6,15 @@ from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.services.control import audit
 from queue_app.services.lifecycle.signals import signal
-from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue signal 0198c5d1-6f0e-7000-8000-000000000001 approved --payload '{\"ok\": true}'"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("id", type=uuid.UUID, metavar="ID", help="id of the task")
+    parser.add_argument("id", type=uuid.UUID, metavar="ID", help="id of the task, or of the workflow")
     parser.add_argument("name", metavar="NAME", help="name of the signal")
     parser.add_argument("--payload", type=_json, metavar="JSON", help="what the task gets; default: null")
     parser.add_argument("--reason", default="", help="shown in the audit trail")
@@ -24,10 +24,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(call: Call) -> int:
     """Send the signal."""
-    with atomic():
-        sent = signal(call["id"], call["name"], call["payload"], by=call.by)
-        after = {"signal": call["name"], "payload": call["payload"]}
-        call.record("signal", "task", [call["id"]], after=after, reason=call["reason"])
+    how = {"by": call.by, "via": audit.COMMAND, "reason": call["reason"]}
+    sent = signal(call["id"], call["name"], call["payload"], **how)
     text = "the task goes on" if sent.is_awaited else "kept until the task waits for it"
     return call.answer(f"{call['id']}: {text}", {"signal_id": sent.id, "awaited": sent.is_awaited})
 

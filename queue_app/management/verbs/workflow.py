@@ -11,6 +11,7 @@ from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
+from queue_app.services.control import audit
 from queue_app.services.read.workflow_graph import Group, graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql.database import alias, atomic
@@ -90,23 +91,22 @@ def _standing(flow: Workflow) -> str:
 
 def _steer(call: Call, flow: Workflow) -> int:
     with atomic():
-        number = _STEER[call["action"]](call, flow)
-        call.record(call["action"], "workflow", [flow.pk], after={"tasks": number}, reason=call["reason"])
+        number = _STEER[call["action"]](call, flow, {"by": call.by, "via": audit.COMMAND, "reason": call["reason"]})
     return call.answer(
         f"{call['action']} {flow.name}: tasks changed: {number}", {"id": str(flow.pk), "changed": number}
     )
 
 
-def _reprioritise(call: Call, flow: Workflow) -> int:
+def _reprioritise(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
     if not call["priority"]:
         raise InvalidTaskData("priority", "workflow reprioritise needs --priority.", code="required")
-    return steer.reprioritise_workflow(flow.pk, call["priority"])
+    return steer.reprioritise_workflow(flow.pk, call["priority"], **why)
 
 
-_STEER: Final[Mapping[str, Callable[[Call, Any], int]]] = {
-    "cancel": lambda call, flow: steer.cancel_workflow(flow.pk, reason=call["reason"]),
-    "pause": lambda call, flow: steer.pause_workflow(flow.pk, by=call.by, reason=call["reason"]),
-    "resume": lambda _call, flow: steer.resume_workflow(flow.pk),
-    "retry": lambda call, flow: steer.retry_workflow(flow.pk, by=call.by),
+_STEER: Final[Mapping[str, Callable[[Call, Any, Mapping[str, str]], int]]] = {
+    "cancel": lambda _call, flow, why: steer.cancel_workflow(flow.pk, **why),
+    "pause": lambda _call, flow, why: steer.pause_workflow(flow.pk, **why),
+    "resume": lambda _call, flow, why: steer.resume_workflow(flow.pk, **why),
+    "retry": lambda _call, flow, why: steer.retry_workflow(flow.pk, **why),
     "reprioritise": _reprioritise,
 }

@@ -15,7 +15,7 @@ from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.sql.database import alias
 
-ADMIN, API, COMMAND = "admin", "api", "command"
+ADMIN, API, COMMAND, CODE = "admin", "api", "command", "code"
 #: Maximum number of ids that are kept of a bulk action.
 MAX_IDS: Final = 100
 #: Names of values that hold a payload or a part of one.

@@ -8,6 +8,7 @@ Crash points: before the commit nothing was sent; after it, the reconciler pushe
 
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,10 @@ from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.encryption import SHARED, applies_to, is_on, seal
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import Workflow
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.advance import advance, changing
-from queue_app.services.enqueue.validate import check_signal_name
+from queue_app.services.control import audit
+from queue_app.services.enqueue.validate import check_reason, check_signal_name
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.services.read.awaited import Awaited, awaited
@@ -41,8 +44,12 @@ class Sent:
     is_awaited: bool
 
 
-def signal(task: Id, name: str, payload: Any = None, *, by: str = "") -> Sent:
+def signal(  # noqa: PLR0913 - by name
+    task: Id, name: str, payload: Any = None, *, by: str = "", via: str = audit.CODE, reason: str = ""
+) -> Sent:
     """Send a signal to a task, or by its id to a workflow, that has not ended; ``by`` names who sends it.
+
+    The audit log records it, with the interface (``via``) and the reason, unless code sends it in nobody's name.
 
     The task gets ``payload`` (JSON) from ``context.wait_for(name)``. If it does not wait for the signal yet, the signal
     is kept. A signal to a workflow is for the first of its tasks that waits for it; signals to the task itself come
@@ -54,11 +61,18 @@ def signal(task: Id, name: str, payload: Any = None, *, by: str = "") -> Sent:
     text = None if payload is None else dump_json(payload, field="payload", limits=conf.get().payload)
     _check(awaited(task_id), name, payload)
     text = _sealed(text, task_id)
-    with changing([task_id]) as workflows:
+    is_recorded = bool(by) or via != audit.CODE
+    with atomic() if is_recorded else nullcontext(), changing([task_id]) as workflows:
         stored = rows.send(task_id, name, text, by)
+        if stored is None and task_id in (found := statuses([task_id])):
+            raise _refusal("task", found[task_id])
+        if is_recorded:
+            target = "workflow" if stored is None else "task"
+            audit.record(
+                f"{target}.signal", target, [task_id], by=by, via=via, after={"signal": name, "payload": payload},
+                reason=check_reason(reason, REASON_LENGTH),
+            )  # fmt: skip
         if stored is None:
-            if task_id in (found := statuses([task_id])):
-                raise _refusal("task", found[task_id])
             return _to_workflow(task_id, name, payload, text, by)
         signal_id, woken = stored
         is_held = woken is not None and bool(workflows) and bool(advance({woken.id: Status.QUEUED}))

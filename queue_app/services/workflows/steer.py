@@ -1,7 +1,8 @@
 """Steer workflows as a whole: cancel, pause, resume, retry, reprioritise.
 
 Each command is one transaction that has the lock of the workflow alone. Once it has committed, it holds: nothing of a
-cancelled or paused workflow starts any more. What runs finishes, or is asked to stop.
+cancelled or paused workflow starts any more. What runs finishes, or is asked to stop. The audit log gets one record in
+the same transaction: ``by`` whom, ``via`` which interface, and the ``reason``.
 
 Crash points: before the commit nothing has happened. Between the commit and the index, the index proposes tasks that
 the rows refuse, and the reconciler pushes queued tasks that it lacks. A cancel of many tasks goes on in the scheduler.
@@ -22,6 +23,7 @@ from queue_app.models import DeadLetter, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.services.advance import advance
+from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import requeue
 from queue_app.services.lifecycle.replay import replay_open
@@ -34,12 +36,13 @@ from queue_app.sql.database import alias, atomic, clock
 _AGAIN = FAILURES | {Status.CANCELLED}
 
 
-def cancel_workflow(workflow_id: Id, *, reason: str = "") -> int:
+def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
     """Cancel every task that has not ended, and then undo what had completed; return how many tasks.
 
     If the workflow is being undone already, the compensations that are left are cancelled. The tasks that could start
     end, or are asked to stop, before this returns; of many blocked ones the rest follows in the scheduler. Raises
-    ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended.
+    ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended. Without ``via`` the queue itself cancels,
+    which is not recorded.
     """
     check_reason(reason, REASON_LENGTH)
     with _locked(workflow_id) as flow:
@@ -49,11 +52,13 @@ def cancel_workflow(workflow_id: Id, *, reason: str = "") -> int:
         while cancelled == BATCH and rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED}, 1):
             cancelled = cancel_batch(flow)
             done += cancelled
+        if via:
+            _record("cancel", flow, done, by, via, reason)
     settle_later([flow.id])
     return done
 
 
-def pause_workflow(workflow_id: Id, *, by: str, reason: str = "") -> int:
+def pause_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: str = "") -> int:
     """Start no task of a workflow until it is resumed; return how many waiting tasks this holds back.
 
     Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended.
@@ -71,10 +76,11 @@ def pause_workflow(workflow_id: Id, *, by: str, reason: str = "") -> int:
             on_commit(Index.remove, "remove", tasks)
             if not tasks:  # they began meanwhile
                 break
+        _record("pause", flow, held, by, via, reason)
     return held
 
 
-def resume_workflow(workflow_id: Id) -> int:
+def resume_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
     """Let the tasks of a paused workflow go; return how many. Raises ``WorkflowNotFound``."""
     with _locked(workflow_id) as flow:
         flow.paused, flow.paused_by, flow.paused_reason, flow.paused_at = False, "", "", None
@@ -83,11 +89,12 @@ def resume_workflow(workflow_id: Id) -> int:
         while batch == BATCH:
             batch = make_room(flow)
             released += batch
+        _record("resume", flow, released, by, via, reason)
     settle_later([flow.id])
     return released
 
 
-def retry_workflow(workflow_id: Id, *, by: str) -> int:
+def retry_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: str = "") -> int:
     """Run the tasks again that ended without success, in their order; return how many.
 
     Dead letters are replayed. Of a workflow that is being undone, only compensations run again. Raises
@@ -105,11 +112,14 @@ def retry_workflow(workflow_id: Id, *, by: str) -> int:
         again = {task.id for _, task in replayed} | requeue(ids)
         if skipped := set(ended) - set(ids):
             advance(dict.fromkeys(skipped, Status.CANCELLED))
+        _record("retry", flow, len(again), by, via, reason)
     settle_later([flow.id])
     return len(again)
 
 
-def reprioritise_workflow(workflow_id: Id, band: Band | str) -> int:
+def reprioritise_workflow(
+    workflow_id: Id, band: Band | str, *, by: str = "", via: str = audit.CODE, reason: str = ""
+) -> int:
     """Move all waiting tasks of a workflow to a band, or its name; return how many. Raises ``WorkflowNotFound``."""
     priority = parse_band(band)
     done = 0
@@ -118,7 +128,17 @@ def reprioritise_workflow(workflow_id: Id, band: Band | str) -> int:
             changed = waiting.reprioritise(ids, priority)
             push_on_commit([task.entry for status, task in changed if status is Status.QUEUED])
             done += len(changed)
+        _record("reprioritise", flow, done, by, via, reason, priority=Band(priority).label)
     return done
+
+
+def _record(  # noqa: PLR0913, PLR0917 - the columns of a record
+    action: str, flow: Workflow, tasks: int, by: str, via: str, reason: str, **more: str
+) -> None:
+    reason = check_reason(reason, REASON_LENGTH)
+    audit.record(
+        f"workflow.{action}", "workflow", [flow.pk], by=by, via=via, after={"tasks": tasks, **more}, reason=reason
+    )
 
 
 @contextmanager

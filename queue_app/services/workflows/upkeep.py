@@ -68,7 +68,7 @@ def cancel_overdue() -> int:
     done = 0
     for workflow_id in list(overdue.values_list("id", flat=True)[:FLOWS]):
         try:
-            cancel_workflow(workflow_id, reason="its deadline has passed")
+            cancel_workflow(workflow_id, via="", reason="its deadline has passed")
         except (InvalidTransition, WorkflowNotFound):  # it ended meanwhile
             continue
         done += 1

@@ -46,6 +46,8 @@ class Stage:
         self.paused_flow = Row.objects.create(name="paused", created_at=timezone.now(), paused=True)
         self.failed_flow = Row.objects.create(name="failed", created_at=timezone.now(), nodes=1)
         Task.objects.filter(pk=end_task(make_task(), "failed").pk).update(workflow_id=self.failed_flow.pk)
+        self.late_flow = Row.objects.create(name="late", created_at=timezone.now(), nodes=1)
+        Task.objects.filter(pk=make_task().pk).update(workflow_id=self.late_flow.pk)
         Schedule.objects.filter(pk=self.changed.pk).update(declaration=values_of(self.changed), every=60)
 
 
@@ -219,6 +221,7 @@ CALLS = {
     "workflow-pause": lambda s: ("post", f"workflows/{s.flow.pk}/pause", {}),
     "workflow-resume": lambda s: ("post", f"workflows/{s.paused_flow.pk}/resume", {}),
     "workflow-retry": lambda s: ("post", f"workflows/{s.failed_flow.pk}/retry", {}),
+    "workflow-priority": lambda s: ("put", f"workflows/{s.late_flow.pk}/priority", {"priority": "high"}),
     "workflow-signal": lambda s: ("post", f"workflows/{s.flow.pk}/signal", {"name": "approved"}),
     "task-signal": lambda s: ("post", f"tasks/{s.waiting.pk}/signal", {"name": "approved"}),
     "task-bulk-actions": lambda s: ("post", "tasks/bulk-actions", {"action": "run_now", "ids": [str(s.scheduled.pk)]}),

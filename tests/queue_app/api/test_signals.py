@@ -27,8 +27,8 @@ def test_a_signal_wakes_the_task_and_is_audited(staff, waiting):
     assert waiting.status == Status.QUEUED
     assert Signal.objects.get().sent_by == client.user.username
     entry = AuditEntry.objects.get(via="api")
-    assert (entry.action, entry.target_id, entry.reason) == ("signal.post", str(waiting.pk), "checked")
-    assert entry.after["request"]["payload"] == "********"
+    assert (entry.action, entry.target_id, entry.reason) == ("task.signal", str(waiting.pk), "checked")
+    assert entry.after["payload"] == "********"
 
 
 def test_an_early_signal_is_kept(staff, waiting):

@@ -87,7 +87,7 @@ def test_pause_resume_cancel_and_retry(admin, submitted):
     assert admin.post(f"{at}/cancel").status_code == 409
     assert admin.post(f"{at}/retry").json()["changed"] == 3
     assert list(AuditEntry.objects.order_by("pk").values_list("action", flat=True)) == [
-        "pause.post", "resume.post", "cancel.post", "retry.post",
+        "workflow.pause", "workflow.resume", "workflow.cancel", "workflow.retry",
     ]  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def test_steer(flow, words, after):
     assert f"{action} ship order 7" in say(action, flow.id, *options, "--reason", "because")
     assert set(Task.objects.values_list("status", flat=True)) == after
     entry = AuditEntry.objects.get()
-    assert (entry.action, entry.reason, entry.target) == (action, "because", "workflow")
+    assert (entry.action, entry.reason, entry.target) == (f"workflow.{action}", "because", "workflow")
 
 
 @pytest.mark.parametrize(
