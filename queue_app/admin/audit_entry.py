@@ -75,6 +75,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
         """Return the sentence, and the values before and after."""
         return {
             "title": _("Change"),
+            "subtitle": "",
             "sentence": entry_sentence(found, self._page_of),
             "values": list(changed_values(found)),
         }

@@ -29,6 +29,10 @@ from queue_app.services.read.stats import QueueSummary
 
 #: Maximum number of running tasks on the page of a queue.
 MAX_RUNNING: Final = 20
+#: For themes that show the buttons of a form outside of it.
+NO_FORM: Final = dict.fromkeys(
+    ("show_save", "show_save_and_continue", "show_save_and_add_another", "show_delete"), False
+)
 
 
 @admin.register(Queue)
@@ -118,10 +122,13 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     def page_context(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         """Return the queued and running tasks."""
+        shows_settings = request.method == "POST" or request.GET.get("tab") == "settings"
         known, error = summaries([found])
         summary = known.get(found.name)
         return super().page_context(request, found) | {
-            "tab": "settings" if request.method == "POST" or request.GET.get("tab") == "settings" else "now",
+            "title": _("Queue"),
+            "tab": "settings" if shows_settings else "now",
+            **({} if shows_settings else NO_FORM),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             "summary": summary,
             "oldest_seconds": oldest_seconds(summary),

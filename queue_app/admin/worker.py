@@ -44,7 +44,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     has_drain_permission = permission("drain_worker")
     slots = column(_lazy("busy / slots"), lambda worker: f"{getattr(worker, 'busy', 0)} / {worker.concurrency}")
-    named = column(_lazy("name"), lambda worker: two_lines(worker.name, worker.host), ordering="name")
+    named = column(
+        _lazy("name"),
+        lambda worker: two_lines(worker.name, worker.host if worker.host != worker.name else ""),
+        ordering="name",
+    )
     served = column(
         _lazy("queues, capabilities"),
         lambda worker: two_lines(", ".join(worker.queues) or _("all"), ", ".join(worker.capabilities)),
