@@ -46,7 +46,7 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
     signals.stalled: (logging.ERROR, "%(text)s"),
     signals.stall_acted: (logging.WARNING, "watchdog, %(step)s"),
     signals.stall_ended: (logging.INFO, "work goes on again after %(seconds).0f s: %(kind)s %(subject)s"),
-    signals.index_repaired: (logging.INFO, "index repaired: %(count)d %(kind)s"),
+    signals.index_repaired: (logging.INFO, "index repaired, %(kind)s: %(count)d"),
     signals.worker_reaped: (
         logging.WARNING,
         "worker %(worker_id)s is silent and was declared dead; its tasks are queued again",
