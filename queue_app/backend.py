@@ -31,6 +31,7 @@ from queue_app.registry import AnyTask
 from queue_app.result_actions import ResultActions
 from queue_app.results import load_result, load_results, new_result
 from queue_app.tasks import AnyResult, QueueTask
+from queue_app.typed import check_types
 
 _django_log = logging.getLogger("django.tasks")
 
@@ -88,6 +89,7 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
 
         spec = self._spec_of(task)
         check_arguments(task, args, kwargs)
+        check_types(task, args, kwargs)
         if codecs.are_on():
             args, kwargs = codecs.encode_call(args, kwargs)
         try:
@@ -116,6 +118,8 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
         spec = self._spec_of(task)
         calls = list(calls)
         check_calls(task, calls)
+        for call in calls if conf.get().typed_arguments else ():
+            check_types(task, *call)
         if codecs.are_on():
             calls = [codecs.encode_call(*call) for call in calls]
         created: list[AnyResult] = []

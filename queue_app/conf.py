@@ -164,6 +164,7 @@ class TaskQueueSettings:
     codecs: list[str] = field(default_factory=list)  # names of ready codecs, and dotted paths of more, for arguments
     queues: list[str] = field(default_factory=list)  # names of the project's queues; others are taken for typing errors
     strict_queues: bool = False  # refuse a queue that neither QUEUES nor a row names, instead of a warning
+    typed_arguments: bool = False  # also check arguments against the annotations of functions, with typeguard
     hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around every enqueue and run, in order
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)

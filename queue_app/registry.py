@@ -43,11 +43,20 @@ def path_of(task: AnyTask) -> str:
 
 
 def register(task: AnyTask) -> None:
-    """Register the task's function; of several variants of one function the first is kept."""
+    """Register the task's function and its former names; of several variants of one function the first is kept."""
     name = type_of(task)
     known = _tasks.get(name)
     if known is None or known.func is not task.func:  # new, or its module was reloaded
         _tasks[name] = task
+        for alias in getattr(task, "aliases", ()):
+            if alias not in _tasks or type_of(_tasks[alias]) != alias:  # no function has this name now
+                _tasks[alias] = task
+
+
+def first_name(task_type: str) -> str:
+    """Return the first name that a task type had, which all versions of the code share."""
+    aliases: tuple[str, ...] = getattr(_tasks.get(task_type), "aliases", ())
+    return aliases[0] if aliases else task_type
 
 
 def discover() -> None:

@@ -81,6 +81,7 @@ class TaskOptions(TypedDict, total=False):
     concurrency_key: str
     weight: int
     sensitive: Sequence[str]
+    aliases: Sequence[str]
     encrypted: bool | None
     unique: Unique | bool | None
     hooks: Sequence[Any]
@@ -101,7 +102,8 @@ class DecoratorOptions(TaskOptions, total=False):
 
 #: Options that belong to the function, not to one of its calls.
 _IN_DECORATOR: Final = (
-    "backoff", "sensitive", "encrypted", "task_type", "hooks", "version", "upgrade", "on_success", "on_failure"
+    "aliases", "backoff", "sensitive", "encrypted", "task_type", "hooks", "version", "upgrade", "on_success",
+    "on_failure",
 )  # fmt: skip
 # Django 6.0 has no defaults.
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -131,6 +133,8 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``weight``: number of a worker's slots that the task takes;
     - ``task_type``: the name of the function for the API, other services and stored tasks, instead of its
       dotted path; the function may then move or be renamed; only in the decorator;
+    - ``aliases``: former names of the function, the first one first, under which tasks may still be stored; only in the
+      decorator;
     - ``sensitive``: names of parameters, at any depth, whose values are masked wherever they
       are displayed; only in the decorator, as it applies to all tasks of the function;
     - ``encrypted``: the arguments, results, errors and log lines are encrypted in the database (``None``: if the
@@ -154,6 +158,7 @@ class QueueTask[**P, R](_Base[P, R]):
     concurrency_key: str = ""
     weight: int = 1
     task_type: str = ""
+    aliases: Sequence[str] = ()
     sensitive: Sequence[str] = ()
     encrypted: bool | None = False
     unique: Unique | bool | None = None
@@ -179,6 +184,7 @@ class QueueTask[**P, R](_Base[P, R]):
         if isinstance(self.capabilities, list | set | frozenset):
             object.__setattr__(self, "capabilities", tuple(self.capabilities))  # immutable
         object.__setattr__(self, "sensitive", _names(self.sensitive))
+        object.__setattr__(self, "aliases", _former_names(self.aliases))
         if self.unique is not None:
             object.__setattr__(self, "unique", _rule(self))
         own: object = self.task_type
@@ -293,6 +299,14 @@ def _hooks(given: Any) -> tuple[Any, ...]:
         return resolve(given)
     except InvalidTaskData as error:
         raise InvalidTask(str(error)) from None
+
+
+def _former_names(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(each, str) and each and _TYPE.fullmatch(each) for each in given
+    ):
+        raise InvalidTask(f'aliases must be a list of names such as ["shop.tasks.old_name"], not {given!r:.60}.')
+    return tuple(given)
 
 
 def _names(given: Any) -> tuple[str, ...]:

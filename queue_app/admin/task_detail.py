@@ -1,11 +1,15 @@
 """Read everything that a task's page shows beside the row, without secrets."""
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+from django.contrib.admin.utils import quote
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from queue_app.admin.task_timeline import bar, spans, timeline
@@ -51,6 +55,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         detail |= {
             "parameters": pretty(parameters) if parameters else "",
             "args": pretty(with_names(task.task_type, args)) if args else "",
+            "references": list(_references([args, parameters])),
             "metadata": pretty(redact_value(payload.metadata, secrets)) if payload and payload.metadata else "",
             "result": pretty(redact_value(result.value, secrets)) if result else None,
             "progress": progress,
@@ -143,6 +148,20 @@ def with_names(task_type: str, args: Any) -> Any:
     """Return positional arguments by the names of the function's parameters, if this process knows the function."""
     names = argument_names(task_type, len(args)) if isinstance(args, list) else []
     return dict(zip(names, args, strict=True)) if names else args
+
+
+def _references(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the label and the admin page of each model instance that a displayed JSON value refers to."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+    elif isinstance(value, dict) and isinstance(found := value.get("$model"), list) and len(value) == 1:
+        with suppress(NoReverseMatch, ValueError):
+            label, key, *_database = found
+            yield f"{label} {key}", reverse(f"admin:{str(label).replace('.', '_', 1)}_change", args=[quote(key)])
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _references(item)
 
 
 def pretty(value: Any) -> str:

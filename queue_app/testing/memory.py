@@ -35,6 +35,7 @@ from queue_app.testing.limits import QueueLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
 from queue_app.testing.unique import claim_of
 from queue_app.testing.workflows import MemoryWorkflow
+from queue_app.typed import check_types
 
 #: Seconds in a band after which a task rises to the next band; as in the migration.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
@@ -88,6 +89,7 @@ class MemoryBackend(BaseTaskBackend):
         """Store one task; raises the real backend's errors."""
         self.validate_task(task)
         check_arguments(task, args, kwargs)
+        check_types(task, args, kwargs)
         encryption.applies_to(registry.type_of(task))  # raises if it should be, and there is no key
         texts = as_json(args, kwargs)
         key, user = getattr(task, "idempotency_key", None), getattr(task, "user", "")
@@ -129,6 +131,8 @@ class MemoryBackend(BaseTaskBackend):
         calls = list(calls)
         self.validate_task(task)
         check_calls(task, calls)
+        for args, kwargs in calls:
+            check_types(task, args, kwargs)
         for args, kwargs in calls:
             as_json(args, kwargs)
         return [self.enqueue(task, args, kwargs) for args, kwargs in calls]

@@ -7,7 +7,7 @@ are those of the registered task.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from queue_app import codecs, registry
+from queue_app import codecs, conf, registry
 from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
@@ -16,6 +16,7 @@ from queue_app.models import Queue, Task
 from queue_app.services.enqueue.store import BeforePush, store_many, store_one
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type
 from queue_app.services.read.inspect import get_task, position_of
+from queue_app.typed import check_types
 
 
 def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
@@ -76,7 +77,10 @@ def _row(spec: TaskSpec, new: NewTask) -> TaskRow:
         codecs.check_forms([*new.args], "args")
         for name, value in new.parameters.items():
             codecs.check_forms(value, f"parameters.{name}")
-    check_arguments(registry.get(spec.task_type), new.args, new.parameters)
+    task = registry.get(spec.task_type)
+    check_arguments(task, new.args, new.parameters)
+    if conf.get().typed_arguments:
+        check_types(task, *codecs.decode_call([*new.args], new.parameters))
     return row
 
 

@@ -77,7 +77,8 @@ class _Plan:
     def settle(self, rule: Unique, positions: Sequence[int]) -> None:
         """Decide for the rows of one rule and task type."""
         keys = {position: key_of(self.asked[position]) for position in positions}
-        found = _find(rule, self.asked[positions[0]].spec.task_type, sorted(set(keys.values())))
+        first_name = registry.first_name(self.asked[positions[0]].spec.task_type)
+        found = _find(rule, first_name, sorted(set(keys.values())))
         first_of: dict[str, int] = {}
         renewed: dict[uuid.UUID, TaskRow] = {}
         for position, key in keys.items():
@@ -126,7 +127,7 @@ def key_of(row: TaskRow) -> str:
     task = registry.known(spec.task_type)
     assert spec.unique is not None  # noqa: S101 - for the type checker: callers ask only for rows with a rule
     found = spec.unique.key(
-        spec.task_type,
+        registry.first_name(spec.task_type),
         task.func if task else None,
         json.loads(row.args),
         json.loads(row.parameters),
