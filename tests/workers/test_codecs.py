@@ -261,3 +261,11 @@ def test_the_check_names_bad_codecs(settings):
         codecs.encode(1, "args")
     assert conf.get().codecs[0] == "decimal"
     assert coded.got == []
+
+
+def test_the_page_of_a_task_links_to_the_instances_that_it_refers_to(engine, client):
+    group = Group.objects.create(name="editors")
+    client.force_login(User.objects.create_superuser("root"))
+    result = take.enqueue({"who": [group]})
+    text = client.get(f"/admin/queue_app/task/{result.id}/change/").content.decode()
+    assert f'<a href="/admin/auth/group/{group.pk}/change/">auth.group {group.pk}</a>' in text

@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from queue_app.core.limit_values import EVERYTHING, Limits
 from queue_app.exceptions import IndexUnavailable
-from queue_app.models import Limit, Queue, Task, TaskResult
+from queue_app.models import Limit, Queue, Task, TaskPayload, TaskResult
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle import turnover as service
 from queue_app.services.lifecycle.actions import cancel
@@ -187,3 +187,15 @@ def test_a_worker_that_dies_after_the_transaction_leaves_a_slot_until_the_reconc
     Reconciler().run_once()
     assert take_ids(other, 5) == [ids[2]]
     assert_index_agrees()
+
+
+def test_hooks_hear_of_attempts_that_end_so_and_secrets_stay_encrypted(engine, settings, monkeypatch):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": ["k:" + 42 * "a" + "A"], "TASKS": ["*"]}}
+    set_queue_limits("default", max_concurrent=1)
+    ids = put_many(2, args=["canary"])
+    hand, heard = engine.worker(), []
+    monkeypatch.setattr(service, "after_end", lambda outcome, status, _: heard.append((outcome.task.id, status)))
+    _held, granted = turn_over(hand, [done(task, '"canary"') for task in take(hand)])
+    assert heard == [(ids[0], "completed")]
+    assert granted[0].args == '["canary"]'
+    assert "canary" not in f"{TaskPayload.objects.values()}{TaskResult.objects.values()}"
