@@ -15,7 +15,7 @@ from django.tasks import default_task_backend
 from django.tasks.base import Task
 
 from queue_app import codecs, registry
-from queue_app.core.graph import Graph, NewWorkflow, NodeExtra, check_references
+from queue_app.core.graph import Graph, NewWorkflow, NodeExtra, check_references, ends_of
 from queue_app.core.ids import uuid7, uuid7s
 from queue_app.core.nodes import After, Node, Wait, call_options, waits_of
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
@@ -46,7 +46,7 @@ class Builder:
 
     def add(
         self,
-        task: AnyTask | Chain | Group,
+        task: AnyTask | Chain | Group | Workflow,
         *args: Any,
         after: After = (),
         compensate: AnyTask | None = None,
@@ -56,12 +56,12 @@ class Builder:
 
         Arguments may contain results of tasks that it waits for: ``node.result["key"]``. ``compensate`` is called with
         the same arguments if this task completes, but the workflow does not; if it has a parameter ``result``, it
-        gets the result too. ``chain(…)`` and ``group(…)`` may stand for a task.
+        gets the result too. ``chain(…)``, ``group(…)`` and another ``Workflow`` may stand for a task.
         """
-        if isinstance(task, Chain | Group):
+        if isinstance(task, Chain | Group | Workflow):
             if args or kwargs or compensate is not None:
                 raise InvalidWorkflow("task", "Give the arguments to the tasks in chain(…) and group(…), not to add().")
-            return task.add_to(self, after, None)
+            return self._embed(task, after) if isinstance(task, Workflow) else task.add_to(self, after, None)
         return self.add_call(task, args, kwargs, after=after, compensate=compensate)
 
     def add_call(  # noqa: PLR0913 - by name
@@ -113,6 +113,29 @@ class Builder:
         waits = [*waits_of(after, self.on_failure), Wait(ids, self.on_failure)]
         node = self.add_call(expansion, (), {"options": options, "items": over}, after=waits)
         return replace(node, name=f"map {_name_of(task)}", result=Reference(ADDED, node.ids))
+
+    def _embed(self, other: Workflow, after: After) -> Node:
+        """Add all tasks of another workflow; its node has the result of its last task, or the list of those of many."""
+        other.become_part_of(self)
+        part, specs, names, backend = other._graph, other._specs, other._names, other._backend  # noqa: SLF001 - own class
+        waits, ends, later = waits_of(after, self.on_failure), ends_of(part), {after for after, _ in part.edges}
+        before = [(task_id, wait.condition) for wait in waits for task_id in wait.ids]
+        for row in part.rows:
+            spec = row.spec if other.user else self._spec_again(other, row.spec)
+            self._graph.rows.append(row._replace(spec=spec))
+            if row.id not in later:
+                self._graph.edges |= {(row.id, task_id): condition for task_id, condition in before}
+        self._graph.references += part.references
+        self._graph.extras |= part.extras
+        self._graph.edges |= part.edges
+        self._specs, self._names = specs | self._specs, names | self._names
+        self._backend = self._backend or backend
+        return Node(tuple(ends), other.name, Reference(ONE if len(ends) == 1 else MANY, tuple(ends)))
+
+    def _spec_again(self, other: Workflow, spec: TaskSpec) -> TaskSpec:
+        """Return the options of a task of another workflow, for the user of this one."""
+        task = other.task_of(spec)
+        return spec if task is None or not self.user else self._spec_of(task)
 
     def _put(
         self,
@@ -216,13 +239,32 @@ class Workflow(Builder):
         self.max_concurrent = max_concurrent
         self._is_stored = False
 
+    def become_part_of(self, whole: Builder) -> None:
+        """Let this workflow end as a part of another; raise ``InvalidWorkflow`` if it cannot."""
+        if self is whole:
+            raise InvalidWorkflow("task", f"The workflow {self.name!r} cannot be a part of itself.")
+        if self._is_stored:
+            raise InvalidWorkflow("task", f"The workflow {self.name!r} is enqueued already, or a part; make another.")
+        if not self._graph.rows:
+            raise InvalidWorkflow(
+                "task", f"The workflow {self.name!r} has no tasks; add them before it becomes a part."
+            )
+        for option in ("deadline", "max_concurrent"):
+            if getattr(self, option) is not None:
+                raise InvalidWorkflow(
+                    option, f"{option} belongs to the whole; take it from {self.name!r} to the other."
+                )
+        self._is_stored = True
+
     def enqueue(self) -> uuid.UUID:
         """Store the workflow with all its tasks, or nothing, in the caller's transaction; return its id.
 
         Raises ``InvalidWorkflow``, and the errors of ``Task.enqueue``.
         """
         if self._is_stored:
-            raise InvalidWorkflow("workflow", f"The workflow {self.name!r} is enqueued already; make another.")
+            raise InvalidWorkflow(
+                "workflow", f"The workflow {self.name!r} is enqueued already, or part of another; make another."
+            )
         flow = NewWorkflow(
             id=self.id, name=self.name, user=self.user, on_failure=self.on_failure, max_concurrent=self.max_concurrent
         )
@@ -261,7 +303,7 @@ class RunningWorkflow(Builder):
         """Return the same workflow to add tasks that what waits for the running task does not wait for."""
         return RunningWorkflow(self.id, self._attempt, user=self.user, joined=False)
 
-    def add(self, task: AnyTask | Chain | Group, *args: Any, **kwargs: Any) -> Node:
+    def add(self, task: AnyTask | Chain | Group | Workflow, *args: Any, **kwargs: Any) -> Node:
         """Add and store a task, a chain or a group, like ``Workflow.add``."""
         node = super().add(task, *args, **kwargs)
         self._store()

@@ -65,6 +65,19 @@ class Graph:
         return found
 
 
+def ends_of(graph: Graph) -> list[uuid.UUID]:
+    """Return the last tasks, for which what waits for a whole graph waits: without those that run after a failure only.
+
+    Tasks come after those that they wait for.
+    """
+    rare: set[uuid.UUID] = set()  # run only after a failure
+    for (after, before), condition in graph.edges.items():
+        if condition == "failure" or (before in rare and condition != "continue"):
+            rare.add(after)
+    followed = {before for after, before in graph.edges if after not in rare}
+    return [row.id for row in graph.rows if row.id not in rare and row.id not in followed]
+
+
 def sharded(edges: Mapping[tuple[uuid.UUID, uuid.UUID], str]) -> tuple[list[Edge], list[tuple[uuid.UUID, int, int]]]:
     """Return the edges with their shards, and the counters (task, shard, remaining).
 

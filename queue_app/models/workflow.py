@@ -37,6 +37,10 @@ class WorkflowState(StrEnum):
     COMPENSATED = "compensated"  # it did not complete, and all that had completed was undone
 
 
+#: State that readers never see: its tasks are being deleted.
+DELETING: Final = "deleting"
+
+
 class OnFailure(StrEnum):
     """What happens to the rest of a workflow when one of its tasks ends without success."""
 
@@ -56,6 +60,14 @@ class Condition(StrEnum):
 
 def _choices(kinds: type[StrEnum]) -> list[tuple[str, str]]:
     return [(kind.value, kind.value) for kind in kinds]
+
+
+class Workflows(models.Manager["Workflow"]):
+    """All workflows but those whose retention is over, and which are being deleted."""
+
+    def get_queryset(self) -> models.QuerySet[Workflow]:
+        """Return the workflows."""
+        return super().get_queryset().exclude(state=DELETING)
 
 
 class Workflow(models.Model):
@@ -78,6 +90,8 @@ class Workflow(models.Model):
     paused_reason = models.CharField(max_length=REASON_LENGTH, default="", blank=True)
     paused_by = models.CharField(max_length=USER_LENGTH, default="", blank=True)
     paused_at = models.DateTimeField(null=True, blank=True)
+
+    objects = Workflows()
 
     class Meta:
         ordering: ClassVar = ["-id"]

@@ -73,6 +73,7 @@ UPDATE queue_app_task AS t
 SET status = 'queued', failures = 0, crashes = 0, queued_at = clock_timestamp(), run_after = NULL,
     finished_at = NULL, deadline = NULL, cancel_requested_at = NULL
 WHERE t.id = ANY(%s) AND t.status IN ('failed', 'expired', 'cancelled', 'dead_letter')
+    AND NOT EXISTS (SELECT FROM queue_app_workflow AS flow WHERE flow.id = t.workflow_id AND flow.state = 'deleting')
 RETURNING {REF}
 """
 

@@ -1,11 +1,12 @@
-"""Delete ended workflows past their retention, each as a whole."""
+"""Delete ended workflows past their retention, in parts; the workflow's row goes last."""
 
 import uuid
 from typing import Final
 
-from queue_app.sql.database import execute, fetch_all, fetch_value
+from queue_app.sql.database import execute, fetch_all
 from queue_app.sql.upkeep import PURGE
 
+# Those that are being deleted come first. No dead letter of theirs is open.
 _OLD_WORKFLOWS: Final = """
 SELECT id FROM queue_app_workflow AS flow
 WHERE finished_at < statement_timestamp() - make_interval(secs => CASE WHEN state = 'completed' THEN %s ELSE %s END)
@@ -13,8 +14,9 @@ WHERE finished_at < statement_timestamp() - make_interval(secs => CASE WHEN stat
         SELECT FROM queue_app_task AS t JOIN queue_app_deadletter AS letter ON letter.task_id = t.id
         WHERE t.workflow_id = flow.id AND t.status = 'dead_letter'
             AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL)
-ORDER BY finished_at LIMIT %s
+ORDER BY state <> 'deleting', finished_at LIMIT %s
 """
+_BESIDE: Final = (("taskdependency", "after_id"), ("taskgate", "task_id"), ("workflownode", "task_id"))
 
 
 def old_workflows(success_seconds: float, failure_seconds: float, limit: int) -> list[uuid.UUID]:
@@ -22,19 +24,25 @@ def old_workflows(success_seconds: float, failure_seconds: float, limit: int) ->
     return [row[0] for row in fetch_all(_OLD_WORKFLOWS, [success_seconds, failure_seconds, limit])]
 
 
-def purge_workflow(workflow_id: uuid.UUID) -> int:
-    """Delete an ended workflow with all its tasks; return how many tasks. The caller has it alone."""
-    if not fetch_value("SELECT finished_at FROM queue_app_workflow WHERE id = %s FOR UPDATE", [workflow_id]):
-        return 0
-    among = "IN (SELECT id FROM queue_app_task WHERE workflow_id = %s)"
-    execute(f"DELETE FROM queue_app_taskdependency WHERE after_id {among}", [workflow_id])
-    execute(f"DELETE FROM queue_app_taskgate WHERE task_id {among}", [workflow_id])
-    execute(f"DELETE FROM queue_app_workflownode WHERE task_id {among}", [workflow_id])
-    sql = PURGE.format(which="workflow_id = %(workflow)s", unkeyed="true")
-    deleted = len(fetch_all(sql.replace("SKIP LOCKED", ""), {"workflow": workflow_id, "limit": None}))
-    execute("DELETE FROM queue_app_signal WHERE workflow_id = %s", [workflow_id])
-    execute("DELETE FROM queue_app_workflow WHERE id = %s", [workflow_id])
-    return deleted
+def purge_part(workflow_id: uuid.UUID, limit: int) -> tuple[int, bool]:
+    """Delete at most ``limit`` tasks of an ended workflow, which the caller has alone; return how many, and if all.
+
+    From the first part on, readers do not see the workflow, and nothing of it runs again. Its row goes with the last.
+    """
+    sql = "UPDATE queue_app_workflow SET state = 'deleting' WHERE id = %s AND finished_at IS NOT NULL"
+    if not execute(sql, [workflow_id]):  # it runs again
+        return 0, True
+    found = fetch_all("SELECT id FROM queue_app_task WHERE workflow_id = %s ORDER BY id LIMIT %s", [workflow_id, limit])
+    ids = [row[0] for row in found]
+    for table, column in _BESIDE:
+        execute(f"DELETE FROM queue_app_{table} WHERE {column} = ANY(%s)", [ids])
+    sql = PURGE.format(which="id = ANY(%(ids)s)", unkeyed="true").replace("SKIP LOCKED", "")
+    deleted = len(fetch_all(sql, {"ids": ids, "limit": None}))
+    is_last = len(ids) < limit
+    if is_last:
+        execute("DELETE FROM queue_app_signal WHERE workflow_id = %s", [workflow_id])
+        execute("DELETE FROM queue_app_workflow WHERE id = %s", [workflow_id])
+    return deleted, is_last
 
 
 def expired_letters_of_workflows(limit: int) -> list[uuid.UUID]:

@@ -184,17 +184,21 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
 
 
 def purge_workflows(retention: RetentionSettings, until: float) -> int:
-    """Delete ended workflows past their retention, each with all its tasks in one transaction; return how many tasks.
+    """Delete ended workflows past their retention in bounded transactions; return how many tasks.
 
-    At least one is deleted, and none begins after ``until`` (monotonic).
+    At least one part is deleted, and none begins after ``until`` (monotonic). After a crash, the next run goes on with
+    the workflow that was being deleted.
     """
     deleted = 0
     for workflow_id in workflow_purge.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):
-        with atomic():
-            workflow_advance.lock([workflow_id])
-            deleted += workflow_purge.purge_workflow(workflow_id)
-        if time.monotonic() >= until:
-            break
+        is_gone = False
+        while not is_gone:
+            with atomic():
+                workflow_advance.lock([workflow_id])
+                count, is_gone = workflow_purge.purge_part(workflow_id, PURGE_BATCH)
+            deleted += count
+            if time.monotonic() >= until:
+                return deleted
     return deleted
 
 

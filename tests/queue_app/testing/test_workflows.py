@@ -279,3 +279,62 @@ def test_assert_workflow_says_what_it_found(kit):
         assert_workflow(flow, "completed")
     with pytest.raises(AssertionError, match="top queued"):
         assert_workflow(flow, "running", {"top": "completed"})
+
+
+def checked(name, **options):
+    """Return a workflow that is meant to be a part: ``ask``, then ``answer``; ``sorry`` if that fails."""
+    part = Workflow(name, **options)
+    ask = part.add_call(node, ("ask",), name="ask", compensate=undo)
+    answer = part.add_call(node, ("answer", ask.result), name="answer", after=[ask])
+    part.add_call(node, ("sorry",), name="sorry", after=[answer.if_failed])
+    return part
+
+
+def whole(**options):
+    flow = Workflow("whole", user="ina", **options)
+    first = flow.add(charge, 1)
+    part = flow.add(checked("part"), after=[first])
+    flow.add_call(node, ("end", part.result), name="end", after=[part])
+    flow.enqueue()
+    return flow
+
+
+def test_a_workflow_is_a_part_of_another_and_hands_its_result_on(kit):
+    flow = whole()
+    kit.work()
+    assert names() == ["charge", "ask", "answer", "end"]
+    assert_workflow(flow, "completed", {"sorry": "cancelled", "end": "completed"})
+
+
+def test_a_failure_in_a_part_holds_the_whole(kit):
+    failing["answer"] = 1
+    flow = whole()
+    kit.work()
+    assert_workflow(flow, "running", {"answer": "dead_letter", "sorry": "completed", "end": "blocked"})
+    kit.replay()
+    kit.work()
+    assert_workflow(flow, "completed")
+
+
+def test_a_cancel_of_the_whole_undoes_the_part(kit):
+    failing["end"] = 1
+    flow = whole(on_failure="cancel")
+    kit.work()
+    assert_workflow(flow, "compensated", {"undo ask": "completed"})
+
+
+def test_what_cannot_be_a_part_is_refused(kit):
+    flow = Workflow("whole")
+    part = checked("part")
+    flow.add(part)
+    for bad, sentence in (
+        (flow, "cannot be a part of itself"),
+        (part, "is enqueued already, or a part"),
+        (Workflow("empty"), "has no tasks"),
+        (checked("late", deadline=timedelta(hours=1)), "deadline belongs to the whole"),
+        (checked("capped", max_concurrent=1), "max_concurrent belongs to the whole"),
+    ):
+        with pytest.raises(InvalidWorkflow, match=sentence):
+            flow.add(bad)
+    with pytest.raises(InvalidWorkflow, match="part of another"):
+        part.enqueue()

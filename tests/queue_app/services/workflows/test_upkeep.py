@@ -6,14 +6,16 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from queue_app import Workflow, signal
+from queue_app import Workflow, conf, signal
+from queue_app.exceptions import WorkflowNotFound
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, StepResult, Task, TaskDependency, TaskGate, WorkflowNode
 from queue_app.models import Workflow as Row
-from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.actions import cancel, retry_many
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep import maintenance
 from queue_app.services.upkeep.maintenance import purge
-from queue_app.services.workflows.steer import pause_workflow, resume_workflow
+from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
@@ -77,6 +79,27 @@ def test_of_two_ends_at_once_the_later_one_opens_what_waits_for_both(engine, par
     assert row(last.id).status == "queued"
     assert not TaskGate.objects.exists(), "the counters go when the task is queued"
     assert WorkflowUpkeep().run_once() == 0, "nothing was forgotten"
+
+
+def test_a_large_workflow_is_deleted_in_parts_which_nobody_sees_and_a_crash_leaves_to_the_next_run(hand, monkeypatch):
+    flow = Workflow("large")
+    many = flow.add_many(node, [((str(number),), {}) for number in range(5)])
+    flow.add(node, "end", after=[many])
+    flow.enqueue()
+    cancel_workflow(flow.id)
+    Task.objects.update(finished_at=LONG_AGO)
+    Row.objects.update(finished_at=LONG_AGO)
+    monkeypatch.setattr(maintenance, "PURGE_BATCH", 2)
+    assert maintenance.purge_workflows(conf.get().retention, 0.0) == 2, "one part, as if it were killed then"
+    assert not Row.objects.filter(pk=flow.id).exists()
+    with pytest.raises(WorkflowNotFound):
+        retry_workflow(flow.id, by="ina")
+    assert retry_many(list(Task.objects.values_list("id", flat=True))) == set(), "nothing of it runs again"
+    assert purge() == 4
+    assert not Task.objects.exists()
+    assert not Row._base_manager.exists()
+    assert not TaskDependency.objects.exists()
+    assert not TaskGate.objects.exists()
 
 
 def test_a_workflow_is_deleted_as_a_whole_after_it_has_ended(hand):

@@ -1,0 +1,315 @@
+"""Workflows of odd shapes, in odd places and moments: each goes on, or is refused with a sentence."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from queue_app import Workflow, chain, group, signal, task
+from queue_app.core.graph import Graph
+from queue_app.exceptions import InvalidTaskData, InvalidTransition, InvalidWorkflow
+from queue_app.models import DeadLetter, Queue, Task, TaskDependency, TaskPayload
+from queue_app.models import Workflow as Row
+from queue_app.services import pause, resume
+from queue_app.services.enqueue.admission import expire_stale
+from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.actions import retry
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.upkeep.maintenance import purge
+from queue_app.services.upkeep.promote import make_due
+from queue_app.services.workflows.steer import cancel_workflow
+from queue_app.services.workflows.store import add_nodes
+from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.testing import assert_workflow
+from tests.support.engine import at_once, done, failed, new, row, take
+from tests.workers.flow_tasks import charge, failing, label, node, ran, undo
+from tests.workers.stage import StillWorker
+
+LONG_AGO = timezone.now() - timedelta(days=400)
+
+
+@task(max_retries=0)
+def nothing(*_given: object) -> None:
+    """Return None."""
+
+
+@pytest.fixture(autouse=True)
+def clean(engine):
+    ran.clear()
+    failing.clear()
+    yield
+    ran.clear()
+    failing.clear()
+
+
+def work() -> list[str]:
+    StillWorker(concurrency=1).until_empty()
+    assert WorkflowUpkeep().run_once() == 0, "nothing was forgotten"
+    names = [name for name, _ in ran]
+    ran.clear()
+    return names
+
+
+def two(**options):
+    """Enqueue ``first``, which can be undone, and ``second``, which waits for it."""
+    flow = Workflow("two", **options)
+    first = flow.add_call(node, ("first",), name="first", compensate=undo)
+    flow.add_call(node, ("second",), name="second", after=[first])
+    flow.enqueue()
+    return flow, first
+
+
+def test_one_task_is_a_workflow():
+    flow = Workflow("one")
+    flow.add(node, "x")
+    flow.enqueue()
+    assert work() == ["x"]
+    assert_workflow(flow, "completed")
+
+
+def test_a_workflow_is_enqueued_once_and_with_the_callers_transaction():
+    flow = Workflow("rolled back")
+    flow.add(node, "x")
+    with transaction.atomic():
+        flow.enqueue()
+        transaction.set_rollback(True)
+    assert not Row.objects.exists()
+    assert not Task.objects.exists()
+    with pytest.raises(InvalidWorkflow, match="'rolled back' is enqueued already"):
+        flow.enqueue()
+
+
+def refusals():
+    """Return (what is done, the sentence)."""
+    other = Workflow("other")
+    stranger = other.add(node, "y")
+    return {
+        "empty": (lambda _: None, "has no tasks; add one before you enqueue it"),
+        "stranger": (lambda flow: flow.add(node, "x", after=[stranger]), "node waits for a task that is not in"),
+        "result": (
+            lambda flow: flow.add(node, flow.add(node, "x").result),
+            "node takes the result of node, but does not wait for it; add it to `after`",
+        ),
+        "unique": (lambda flow: flow.add(node.using(unique=True), "x"), "node has unique, which could name a task of"),
+        "key": (lambda flow: flow.add(node.using(idempotency_key="k"), "x"), "node has idempotency_key"),
+        "after": (lambda flow: flow.add(node, "x", after="first"), "after must be a list of nodes, which add"),
+        "function": (lambda flow: flow.add(print, "x"), "put @task above"),
+        "policy": (lambda _: Workflow("bad", on_failure="panic"), "on_failure must be one of hold, cancel, continue"),
+        "no calls": (lambda flow: flow.add_many(node, []), "needs at least one call"),
+        "empty chain": (lambda flow: flow.add(chain()), "needs at least one task"),
+        "empty group": (lambda flow: flow.add(group()), "needs at least one task"),
+        "map": (lambda flow: flow.map(node, over=[1, 2]), "Give map\\(\\) the result of a node"),
+        "reserved": (lambda flow: flow.add(node, {"$result": "x"}), "'\\$result' is reserved"),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(refusals()))
+def test_what_is_wrong_with_a_graph_is_said(name):
+    act, sentence = refusals()[name]
+    flow = Workflow("refused")
+
+    def build():
+        act(flow)
+        flow.enqueue()
+
+    with pytest.raises(InvalidTaskData, match=sentence):
+        build()
+    assert not Row.objects.exists()
+
+
+def test_too_many_tasks_are_refused_and_the_setting_is_named(settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"WORKFLOWS": {"MAX_TASKS": 3}}
+    flow = Workflow("wide")
+    flow.add_many(node, [((str(n),), {}) for n in range(4)])
+    with pytest.raises(InvalidWorkflow, match=r"has 4 tasks; the limit is 3 \(TASKQUEUE WORKFLOWS\)"):
+        flow.enqueue()
+
+
+@pytest.mark.parametrize(
+    ("maker", "path", "sentence"),
+    [
+        (nothing, ("x",), "has no 'x'; it is null"),
+        (charge, ("address", "town"), r"at \['address'\] has no 'town'; it has the keys 'city'"),
+        (charge, (3,), "has no 3; it has the keys"),
+    ],
+)
+def test_a_part_that_a_result_lacks_fails_the_task_with_that_sentence(maker, path, sentence):
+    flow = Workflow("missing")
+    before = flow.add(maker, 1)
+    part = before.result
+    for key in path:
+        part = part[key]
+    flow.add(node, "end", part, after=[before])
+    flow.enqueue()
+    work()
+    failure = Task.objects.get(workflow_id=flow.id, status="failed")
+    assert failure.attempt == 1
+    assert re.search(sentence, failure.attempts.get().message)
+
+
+def test_a_result_of_none_is_handed_on():
+    flow = Workflow("none")
+    before = flow.add(nothing)
+    flow.add(node, "end", before.result, after=[before])
+    flow.enqueue()
+    work()
+    assert_workflow(flow, "completed")
+
+
+def test_a_task_with_a_start_time_waits_for_both():
+    later = timezone.now() + timedelta(hours=1)
+    flow = Workflow("later")
+    first = flow.add_call(node, ("first",), name="first")
+    flow.add_call(node.using(run_after=later), ("second",), name="second", after=[first])
+    flow.enqueue()
+    assert work() == ["first"]
+    assert_workflow(flow, "running", {"second": "scheduled"})
+    Task.objects.filter(status="scheduled").update(run_after=LONG_AGO)
+    make_due()
+    assert work() == ["second"]
+    assert_workflow(flow, "completed")
+
+
+def test_a_paused_queue_delays_its_tasks_and_holds_nothing():
+    Queue.objects.create(name="slow")
+    pause("slow", by="ina")
+    flow = Workflow("through a paused queue")
+    first = flow.add_call(node, ("first",), name="first")
+    flow.add_call(node.using(queue_name="slow"), ("second",), name="second", after=[first])
+    flow.enqueue()
+    assert work() == ["first"]
+    assert_workflow(flow, "running", {"second": "queued"})
+    assert Row.objects.get().held_at is None
+    resume("slow")
+    assert work() == ["second"]
+
+
+def test_an_edited_replay_keeps_the_references():
+    flow = Workflow("edited")
+    pay = flow.add(charge, 1)
+    flow.add(label, after=[pay], address=pay.result["adress"])
+    flow.enqueue()
+    work()
+    stuck = Task.objects.get(status="failed")
+    payload = TaskPayload.objects.get(pk=stuck.pk)
+    payload.parameters["address"]["path"] = ["address"]
+    payload.save(update_fields=["parameters"])
+    retry(stuck.pk, by="ina")
+    assert work() == ["label"]
+    assert_workflow(flow, "completed")
+
+
+def test_a_dead_letter_is_edited_and_replayed_with_its_references():
+    failing["end"] = 1
+    flow = Workflow("edited letter")
+    pay = flow.add(charge, 1)
+    end = flow.add(node, "end", pay.result["address"], after=[pay])
+    flow.enqueue()
+    work()
+    replay(DeadLetter.objects.get().id, by="ina", parameters={})
+    work()
+    assert row(end.id).status == "completed"
+    assert_workflow(flow, "completed")
+
+
+def test_a_discard_cancels_only_what_needed_the_task():
+    failing["left"] = 1
+    flow = Workflow("half")
+    left = flow.add(node, "left")
+    flow.add_call(node, ("needs",), name="needs", after=[left])
+    flow.add_call(node, ("tidies",), name="tidies", after=[left.even_if_failed])
+    flow.enqueue()
+    assert work() == ["left", "tidies"]
+    discard(DeadLetter.objects.get().id, by="ina")
+    assert_workflow(flow, "failed", {"needs": "cancelled", "tidies": "completed"})
+
+
+def test_a_cancel_while_it_is_undone_stops_the_compensations(engine):
+    flow = Workflow("undone", on_failure="cancel")
+    first = flow.add_call(node, ("first",), name="first", compensate=undo)
+    second = flow.add_call(node, ("second",), name="second", after=[first], compensate=undo)
+    flow.add(node, "third", after=[second])
+    flow.enqueue()
+    hand = engine.worker("tests.workers.flow_tasks.node tests.workers.flow_tasks.undo")
+    for end in (done, done, failed):
+        finish([end(task) for task in take(hand)])
+    (undoing,) = take(hand)
+    assert_workflow(flow, "compensating", {"undo second": "executing", "undo first": "blocked"})
+    cancel_workflow(flow.id, by="ina", reason="enough")
+    finish([done(undoing)])
+    assert_workflow(flow, "failed", {"undo second": "cancelled", "undo first": "cancelled"})
+
+
+def test_what_is_held_is_never_purged():
+    failing["first"] = 1
+    flow, _ = two()
+    work()
+    Task.objects.update(created_at=LONG_AGO)
+    Task.objects.filter(finished_at__isnull=False).update(finished_at=LONG_AGO)
+    Row.objects.update(created_at=LONG_AGO, held_at=LONG_AGO)
+    purge()
+    assert Task.objects.filter(workflow_id=flow.id).count() == 2
+    assert TaskDependency.objects.count() == 1
+
+
+def test_an_expired_task_holds_what_waits_until_it_is_retried(engine):
+    flow = Workflow("expiring")
+    first = flow.add_call(node.using(queue_name="fast"), ("first",), name="first")
+    flow.add_call(node, ("second",), name="second", after=[first])
+    flow.enqueue()
+    Task.objects.filter(pk=first.id).update(queued_at=LONG_AGO)
+    assert expire_stale("fast", 1) == 1
+    assert_workflow(flow, "running", {"first": "expired", "second": "blocked"})
+    retry(first.id, by="ina")
+    assert work() == ["first", "second"]
+
+
+def test_two_running_tasks_add_at_once(engine):
+    flow = Workflow("growing")
+    parents = [flow.add(node, name) for name in ("a", "b")]
+    end = flow.add_call(node, ("end",), name="end", after=parents)
+    flow.enqueue()
+    hand = engine.worker("tests.workers.flow_tasks.node")
+    held = take(hand, 2)
+
+    def add(task):
+        graph = Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"])) for _ in range(3)])
+        add_nodes(flow.id, graph, added_by=(task.id, task.attempt))
+
+    at_once([lambda task=task: add(task) for task in held])
+    assert Row.objects.get().nodes == 9
+    finish([done(task) for task in held])
+    assert row(end.id).status == "blocked", "it waits for what was added"
+    finish([done(task) for task in take(hand, 6)])
+    assert row(end.id).status == "queued"
+
+
+def test_nothing_is_added_to_or_signalled_after_the_end():
+    flow, _ = two()
+    work()
+    with pytest.raises(InvalidTransition, match="workflow has ended"):
+        signal(flow, "approved")
+    with pytest.raises(InvalidTransition, match="is completed; it can no longer be cancelled"):
+        cancel_workflow(flow.id)
+    with pytest.raises(InvalidWorkflow, match="has ended; tasks cannot be added to it"):
+        add_nodes(flow.id, Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["x"]))]))
+
+
+def test_a_failed_attempt_that_had_added_takes_it_back_once(engine):
+    flow = Workflow("taken back")
+    parent = flow.add(node.using(max_retries=1), "parent")
+    flow.add(node, "end", after=[parent])
+    flow.enqueue()
+    hand = engine.worker("tests.workers.flow_tasks.node")
+    (held,) = take(hand)
+    add_nodes(
+        flow.id,
+        Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"]))]),
+        added_by=(held.id, held.attempt),
+    )
+    finish([failed(held)])
+    assert Row.objects.get().nodes == 2
+    assert Task.objects.filter(workflow_id=flow.id).count() == 2
