@@ -5,27 +5,37 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.forms.widgets import Script
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.admin.audited import with_reason
 from queue_app.admin.causes import causes_of
 from queue_app.admin.columns import column
 from queue_app.admin.forms import ReasonForm
 from queue_app.admin.mixins import page
 from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING, Status
-from queue_app.dashboard import charts, labels, live
+from queue_app.dashboard import cache, charts, labels, live
 from queue_app.dashboard.queues import oldest_seconds, summaries
 from queue_app.dashboard.reasons import of_one_queue, overview_context
+from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Queue, Task
+from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.columns import TYPE_LENGTH
+from queue_app.services.control import audit
+from queue_app.services.control.advice import dismiss
+from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.read.stats import QueueSummary
+from queue_app.sql.database import atomic
 
 #: Maximum number of running tasks on the page of a queue.
 MAX_RUNNING: Final = 20
@@ -155,6 +165,28 @@ class QueueAdmin(PausingAdmin[Queue]):
         response = render(request, "admin/queue_app/includes/live.html", overview_context(request.user))
         response["Cache-Control"] = "no-store"
         return response
+
+    @page("advice/dismiss/", "dismiss")
+    def dismiss_view(self, request: HttpRequest) -> HttpResponse:
+        """Hide a suggestion of the overview from everybody for a while."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not request.user.has_perms(["queue_app.change_queue", "queue_app.view_queuestats"]):
+            raise PermissionDenied
+        try:
+            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            key = request.POST.get("key", "")[:TYPE_LENGTH]
+            with atomic():
+                found = dismiss(key, by=request.user.get_username(), via=audit.ADMIN, reason=reason)
+                about = list(Queue.objects.filter(pk=found.queue))
+                message = with_reason("Dismissed a suggestion.", reason)
+                LogEntry.objects.log_actions(request.user.pk, about, CHANGE, message)  # type: ignore[arg-type]
+        except TaskQueueError as error:
+            self.message_user(request, str(error), messages.ERROR)
+        else:
+            self.message_user(request, _("The suggestion is hidden for 30 days."), messages.SUCCESS)
+            cache.forget()
+        return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
 
     @page("charts/", "charts")
     def charts_view(self, request: HttpRequest) -> HttpResponse:

@@ -15,6 +15,7 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import READY, UNREACHABLE, QueueRow
+from queue_app.services.read.advice import advice
 from queue_app.services.read.waits import Wait, waits
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
@@ -29,6 +30,8 @@ LENGTHS: Final = (
 )
 #: Seconds for which viewers share the reasons that hold some tasks.
 FRESH_WAITS: Final = 4.0
+#: Seconds for which viewers share the suggestions, which are made of snapshots of a minute.
+FRESH_ADVICE: Final = 60.0
 #: Codes of reasons that the queue names itself while no worker serves it.
 OF_WHOLE_QUEUE: Final = frozenset({"no_worker", "no_worker_for_queue"})
 
@@ -65,6 +68,8 @@ def overview_context(user: Any) -> dict[str, Any]:
         "stuck": sorted(stuck, key=lambda reason: -reason.seconds)[:NAMED],
         "rows": [(row, by_queue.get(row.queue.name, [])) for row in now.queues],
         "held": now.held if user.has_perm("queue_app.view_workflow") else [],
+        "advice": _advice.get() if user.has_perm("queue_app.view_queuestats") else [],
+        "may_dismiss": user.has_perm("queue_app.change_queue"),
         "may_steer_workflows": user.has_perm("queue_app.steer_workflow"),
         "may_view_workers": user.has_perm("queue_app.view_worker"),
         "may_view_tasks": user.has_perm("queue_app.view_task"),
@@ -93,6 +98,9 @@ def _read_waits(_key: str) -> dict[str, list[Wait]]:
 
 
 _waits: Final = Shared(_read_waits, lambda _: FRESH_WAITS)
+
+
+_advice: Final = Shared(lambda _: advice(), lambda _: FRESH_ADVICE)
 
 
 def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:

@@ -103,6 +103,7 @@ CHECKS: tuple[Check, ...] = (
     Check(work.check_queues, database=True, redis=True, tables=True),
     Check(work.check_agreement, database=True, redis=True, tables=True),
     Check(work.check_deaths, database=True, tables=True),
+    Check(work.check_advice, database=True, tables=True),
     Check(servers.check_snapshots, database=True),
     Check(servers.check_tables, database=True, tables=True),
 )

@@ -8,13 +8,14 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.finding import Finding, fail, ok, warn
+from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
+from queue_app.services.read.advice import advice
 from queue_app.services.repair.ownership import ADVICE, check_owner, without_advice
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
@@ -249,6 +250,12 @@ def _difference(stats: IndexStats) -> str:
     if abs(executing - leased) > max(50, executing // 10):
         found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)
+
+
+def check_advice() -> Iterator[Finding]:
+    """Suggest changes, at most three; none is a problem by itself."""
+    for each in advice():
+        yield Finding("advice", Level.OK, each.text, each.hint)
 
 
 def check_deaths() -> Iterator[Finding]:

@@ -16,11 +16,20 @@ from queue_app.models.operation import OperationKind
 from queue_app.services import pause, pause_everything
 from queue_app.services.control.api_keys import create_key
 from queue_app.services.operations.request import Action, start_operation, start_replay
+from queue_app.services.read.advice import advice
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import tokens
 from queue_app.services.schedules.edit import values_of
-from tests.support.factories import DeadLetterFactory, QueueFactory, ScheduleFactory, StaffFactory, let_wait
+from tests.queue_app.services.read.test_advice import HELD, snapshots
+from tests.support.factories import (
+    DeadLetterFactory,
+    QueueFactory,
+    ScheduleFactory,
+    StaffFactory,
+    WorkerFactory,
+    let_wait,
+)
 
 ADMIN = "/admin/queue_app/"
 READS = "reads only"
@@ -54,6 +63,13 @@ class Stage:
 @pytest.fixture
 def stage(make_task, make_worker, end_task):
     return Stage(make_task, make_worker, end_task)
+
+
+def suggestion() -> str:
+    """Let the overview make a suggestion; return its key."""
+    snapshots(**HELD)
+    WorkerFactory(concurrency=12, free_slots=9)
+    return advice()[0].key
 
 
 def simulation() -> Operation:
@@ -93,6 +109,7 @@ PAGES = {
     "queue_app_schedule_backfill": lambda s: ([s.schedule.pk], DAY | {"start_it": "Start"}),
     "queue_app_schedule_preview": READS,
     "queue_app_schedule_week": READS,
+    "queue_app_queue_dismiss": lambda _: ([], {"key": suggestion()}),
     "queue_app_queue_live": READS,
     "queue_app_queue_charts": READS,
     "queue_app_task_live": READS,
