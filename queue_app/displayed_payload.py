@@ -9,7 +9,7 @@ from queue_app.core.masking import MASK, is_secret, unmask
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import Secrets, is_sealed, redact_value, secrets_of
 from queue_app.core.signatures import taken_by
-from queue_app.encryption import applies_to, call_of
+from queue_app.encryption import call_of, hides
 
 
 class Payload(Protocol):
@@ -35,7 +35,7 @@ def displayed_payload(
     if payload is None:
         return Secrets((), names), [], {}
     # What a person writes in the place of the displayed parameters replaces them all.
-    if is_sealed(payload.args) or (hide_encrypted and applies_to(task_type)):
+    if is_sealed(payload.args) or (hide_encrypted and hides(task_type)):
         return Secrets((), names), [], {"encrypted": MASK}
     named = _named(task_type, payload.args, names)
     secrets = secrets_of([payload.parameters, named], names)

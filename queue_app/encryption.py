@@ -54,6 +54,14 @@ def applies_to(task_type: str) -> bool:
     return asked
 
 
+def hides(task_type: str) -> bool:
+    """Return whether texts of a task must not be shown or logged; never raises."""
+    try:
+        return applies_to(task_type)
+    except EncryptionUnavailable:
+        return True
+
+
 def _asks(task_type: str, settings: conf.EncryptionSettings) -> bool:
     own = getattr(registry.known(task_type), "encrypted", False)
     return bool(settings.keys if own is None else own) or any(fnmatchcase(task_type, each) for each in settings.tasks)

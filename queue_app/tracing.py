@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask, TaskRow
-from queue_app.encryption import applies_to
+from queue_app.encryption import hides
 from queue_app.exceptions import Snooze, Suspended, Throttle
 
 SYSTEM: Final = "taskqueue"
@@ -101,7 +101,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
             with trace.use(trace.of_caller() or task.traceparent):
                 yield
         except BaseException as error:
-            _record_error(api, run, error, hides_text=applies_to(task.task_type))
+            _record_error(api, run, error, hides_text=hides(task.task_type))
             raise
 
 

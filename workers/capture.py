@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queue_app import conf
 from queue_app.core import trace
-from queue_app.encryption import applies_to
+from queue_app.encryption import hides
 from queue_app.workers.context import ClaimedAttempt, ProgressSink
 
 _running: Final[ContextVar[tuple[ClaimedAttempt, ProgressSink] | None]] = ContextVar("taskqueue_attempt", default=None)
@@ -43,7 +43,7 @@ def _make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
     parent = trace.current.get()
     record.taskqueue_task_id = "" if found is None else str(found[0].task.id)
     record.taskqueue_task_type = "" if found is None else found[0].task.task_type
-    if found is not None and record.name == "django.tasks" and applies_to(found[0].task.task_type):
+    if found is not None and record.name == "django.tasks" and hides(found[0].task.task_type):
         record.exc_info = None  # Django logs the exception of every failed task, whose text may repeat an argument
     record.taskqueue_trace_id = "" if parent is None else trace.trace_id(parent)
     return record

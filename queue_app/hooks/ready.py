@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from django.utils import timezone, translation
 
-from queue_app.encryption import applies_to
+from queue_app.encryption import hides
 from queue_app.exceptions import TaskControl
 from queue_app.hooks import Hook, HookCall
 
@@ -100,7 +100,7 @@ class Sentry(Hook):
             try:
                 yield
             except Exception as error:
-                if applies_to(call.task_type):  # its frames hold arguments
+                if hides(call.task_type):  # its frames hold arguments
                     sentry.capture_message(f"{type(error).__name__} in {call.task_type}", level="error")
                 elif not isinstance(error, TaskControl):
                     sentry.capture_exception(error)

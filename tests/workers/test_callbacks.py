@@ -18,7 +18,8 @@ from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.actions import cancel, retry, run_now
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.reap import mark_dead
+from queue_app.services.repair.reap import mark_dead, reap_overdue
+from queue_app.sql.progress import held_by
 from queue_app.testing import MemoryBackend
 from tests.support.engine import assert_index_agrees, status
 from tests.workers import callback_tasks, hooked
@@ -217,3 +218,19 @@ def test_a_misspelt_callback_is_a_problem_of_the_project():
     assert "Did you mean 'tests.workers.callback_tasks.thanks'" in found[0]
     assert "Did you mean 'crm'?" in found[1]
     assert callback_tasks.heard == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_report_of_an_http_worker_is_followed_too(held, fails):
+    hand, result, claimed = held()
+    (known,) = held_by(hand.id, [(claimed.id, claimed.attempt)])  # as the server reads it, without the payload
+    failure = TaskFailure("ValueError", "no", "", retriable=False) if fails else None
+    finish([Outcome(known, claimed.started_at, claimed.started_at, None, failure=failure)])
+    assert followers() == [("sorry" if fails else "thanks", [result.id])]
+
+
+def test_on_failure_follows_a_task_that_a_stuck_worker_held_too_long(held):
+    _hand, result, _claimed = held()
+    Task.objects.update(deadline="2026-01-01T00:00:00Z", leased_at=1)
+    assert reap_overdue() == 1
+    assert followers() == [("sorry", [result.id])]

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import threading
+from dataclasses import replace
 
 import pytest
 from django.core.management import call_command
@@ -12,9 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import Workflow, chain, conf, registry, signal, task, tracing
+from queue_app import Workflow, chain, conf, encryption, registry, signal, task, tracing
 from queue_app.checks import check_encryption
-from queue_app.core.records import NewTask
+from queue_app.core.records import NewTask, Outcome, TaskFailure
 from queue_app.core.redaction import HIDDEN, SEALED
 from queue_app.core.states import Status
 from queue_app.exceptions import EncryptionUnavailable, IdempotencyConflict, InvalidTaskData, TaskFailed
@@ -24,11 +26,14 @@ from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.actions import run_again, run_now
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import advance
 from queue_app.services.operations import reencrypt as reencryption
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
+from queue_app.services.repair.remote import is_repeated
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.run import run_schedule
@@ -187,6 +192,39 @@ def test_a_unique_key_needs_the_secret_key_and_survives_a_rotation(engine, setti
     assert Task.objects.get(pk=once.enqueue("a").id).unique_key != key
 
 
+def test_forty_callers_at_once_store_one_encrypted_task(engine):
+    barrier, ids = threading.Barrier(40), []
+
+    def call():
+        barrier.wait()
+        try:
+            ids.append(once.enqueue("a").id)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=call) for _ in range(40)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(ids) == 40
+    assert len(set(ids)) == Task.objects.count() == 1
+
+
+@pytest.mark.parametrize("message", [None, "canary"])
+def test_a_repeated_report_of_an_http_worker_is_recognised(engine, message):
+    result = fail.enqueue(CANARY)
+    hand = engine.worker(type_of(fail))
+    (claimed,) = claim(hand.profile, hand.id, 1)
+    failure = None if message is None else TaskFailure("ValueError", message, "Traceback", retriable=False)
+    finish([Outcome(claimed, claimed.started_at, claimed.started_at, '{"a": 1}', failure=failure)])
+    attempt = (claimed.id, claimed.attempt)
+    assert is_repeated(hand.id, attempt, '{"a":1}', failure)
+    other = None if failure is None else replace(failure, message="another")
+    assert not is_repeated(hand.id, attempt, '{"a":2}', other)
+    assert result.id == str(claimed.id)
+
+
 # -- keys --------------------------------------------------------------------------------------------
 
 
@@ -256,6 +294,12 @@ def test_a_setting_of_another_shape_does_not_repeat_its_value(settings):
 def test_a_pattern_of_the_setting_encrypts_more_tasks(engine, settings):
     use(settings, FIRST, more=["tests.*.plain"])
     assert SEALED in TaskPayload.objects.get(pk=plain.enqueue("a").id).args
+
+
+def test_a_process_without_keys_hides_the_texts(settings):
+    use(settings)
+    assert encryption.hides(type_of(echo))
+    assert not encryption.hides(type_of(plain))
 
 
 # -- rotation ----------------------------------------------------------------------------------------
