@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.integration.faults import clocks, damage, deaths, disks, edits, failover, machines, network, outages, stalls
+from tests.integration.faults import (
+    clocks,
+    damage,
+    deaths,
+    disks,
+    edits,
+    failover,
+    flows,
+    machines,
+    network,
+    outages,
+    stalls,
+)
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 
@@ -43,6 +55,7 @@ FAULTS: list[Fault] = [
     deaths.kill_scheduler,
     deaths.kill_celery,
     deaths.two_of_everything,
+    flows.workflows,
     edits.edit_limits,
     *damage.FAULTS,
     clocks.valkey_clock_ahead,
