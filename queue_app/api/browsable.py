@@ -26,7 +26,7 @@ from queue_app.models.queue import NAME_PATTERN
 RELATED: Final = {"task": ("priority",), "queue": ("pause", "resume"), "dead-letter": ("replay",)}
 ROOT: Final = "/api/v1/"
 PLACES: Final = (
-    "tasks", "tasks/count", "queue/stats", "queues", "policies", "limits", "dlq", "workers",
+    "tasks", "tasks/count", "queue/stats", "queues", "policies", "limits", "schedules", "workflows", "dlq", "workers",
     "admin/tasks", "admin/queue",
 )  # fmt: skip
 #: Field -> the collection of the object that it names.
@@ -62,7 +62,8 @@ class PageRenderer(BaseRenderer):
                 "status": f"{response.status_code} {response.status_text}",
                 "answer": linked(json.dumps(data, cls=JSONEncoder, indent=2, ensure_ascii=False), root, request.path),
                 "examples": examples("GET", request.build_absolute_uri()),
-                "filters": _filters(view, request),
+                "filters": (filters := _filters(view, request)),
+                "filtered": any(value for _name, value, _about in filters),
                 "next": data.get("next") if isinstance(data, dict) else None,
                 "places": [(place, root + place) for place in PLACES],
                 "docs": root.removesuffix("v1/") + "docs",

@@ -48,6 +48,7 @@ class Clock:
     """Adds up the time of all statements, as a wrapper of a connection."""
 
     seconds = 0.0
+    statements = 0
     slowest = (0.0, "")
 
     def __call__(self, execute, sql, params, many, context):
@@ -56,6 +57,7 @@ class Clock:
             return execute(sql, params, many, context)
         finally:
             took = time.perf_counter() - began
+            self.statements += 1
             self.seconds += took
             self.slowest = max(self.slowest, (took, sql))
 

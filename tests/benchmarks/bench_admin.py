@@ -39,6 +39,10 @@ PAGES = {
     "error:declined (many)": (f"{_TASKS}?q=error:declined", "-"),
     "error:nowhere (none)": (f"{_TASKS}?q=error:nowhere", "-"),
     "error:host- of status=failed": (f"{_TASKS}?status=failed&q=error:host-", "≤ 50"),
+    "sort=oldest": (f"{_TASKS}?sort=oldest", "≤ 500"),
+    "sort=slowest": (f"{_TASKS}?sort=slowest", "≤ 500"),
+    "sort=attempts of one queue": (f"{_TASKS}?sort=attempts&queue=queue-3", "≤ 500"),
+    "concurrency_key= (none)": (f"{_TASKS}?concurrency_key=nothing", "≤ 500"),
     "dead letters by cause": ("/admin/queue_app/deadletter/causes/", "≤ 50"),
 }
 
@@ -69,9 +73,9 @@ def run(table: Table) -> None:
                 whole.append(time.perf_counter() - began)
                 database.append(clock.seconds)
             table.add(
-                f"admin, {name}, {rows:,} rows: ms in the database (in all)",
+                f"admin, {name}, {rows:,} rows: ms in the database (in all; statements)",
                 asked,
-                f"{statistics.median(database) * 1000:.1f} ({statistics.median(whole) * 1000:.0f})",
+                f"{statistics.median(database) * 1000:.1f} ({statistics.median(whole) * 1000:.0f}; {clock.statements})",
             )
     finally:
         user.delete()

@@ -25,7 +25,7 @@ from queue_app.models import (
 )
 from queue_app.services import cancel, pause
 from queue_app.services.repair.rebuild import rebuild
-from tests.support.factories import DeadLetterFactory, QueueStatsFactory, move
+from tests.support.factories import AttemptFactory, DeadLetterFactory, QueueStatsFactory, move
 
 MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
 
@@ -91,6 +91,33 @@ def test_task_page_leads_to_its_dead_letter(client_of, staff, make_task, end_tas
     page = url(DeadLetter, "change", DeadLetterFactory(task_id=task.pk).pk)
     assert page in text_of(staff.get(url(Task, "change", task.pk)))
     assert page not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+
+
+def test_task_page_names_similar_failures_and_attempts_that_failed_alike(staff, make_task):
+    now = timezone.now()
+    one, other, foreign = (move(make_task(), "dead_letter") for _ in range(3))
+    for task, cause in ((one, "same"), (other, "same"), (foreign, "another")):
+        DeadLetterFactory(task=task, fingerprint=cause)
+    for attempt, line in ((1, 7), (2, 7), (3, 9)):
+        AttemptFactory(
+            task=one, attempt=attempt, started_at=now, finished_at=now, traceback=f'File "shop.py", line {line}',
+            exception_class="ValueError", message="no luck",
+        )  # fmt: skip
+    page = text_of(staff.get(url(Task, "change", one.pk)))
+    similar = page.split("Similar failures")[1].split("</details>")[0]
+    assert url(Task, "change", other.pk) in similar
+    assert str(foreign.pk) not in similar
+    assert page.count("the same as attempt") == 1
+    assert "the same as attempt 2" in page
+    assert "Similar failures" not in text_of(staff.get(url(Task, "change", foreign.pk)))
+
+
+def test_tabs_of_a_queue(staff):
+    now, settings = (text_of(staff.get(f"{url(Queue, 'change', 'default')}{tab}")) for tab in ("", "?tab=settings"))
+    assert ("Over time" in now, 'name="max_concurrent"' in now) == (True, False)
+    assert ("Over time" in settings, 'name="max_concurrent"' in settings) == (False, True)
+    refused = text_of(staff.post(url(Queue, "change", "default"), {"max_concurrent": "x"}))
+    assert 'name="max_concurrent"' in refused, "a form with errors is shown, whatever the tab"
 
 
 def test_position_in_the_queue(staff, make_task, make_worker):
