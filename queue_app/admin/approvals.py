@@ -96,7 +96,7 @@ class ApprovalMixin(QueueAppAdmin[Task]):
             return HttpResponseRedirect(self.url_of("change", pk))
         form = SignalForm(wanted.fields, request.POST or None)
         if form.is_valid() and self._send(request, task, wanted, form):
-            return HttpResponseRedirect(self.url_of("change", pk))
+            return HttpResponseRedirect(self.next_page(request) or self.url_of("change", pk))
         return self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
             original=task, form=form, awaited=wanted,

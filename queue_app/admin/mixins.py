@@ -251,9 +251,16 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             self.message_user(request, done, messages.SUCCESS)
         if request.POST.get("next") == "overview":  # a button of the overview leads back to it
             return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
+        if flow := self.next_page(request):
+            return HttpResponseRedirect(flow)
         if request.POST.get("next") == "list":
             return HttpResponseRedirect(self.url_of("changelist"))
         return HttpResponseRedirect(self.url_of("change", quote(pk)))
+
+    def next_page(self, request: HttpRequest) -> str:
+        """Return the address of the workflow to whose page a button leads back; empty if it leads elsewhere."""
+        kind, _separator, pk = request.POST.get("next", "").partition("/")
+        return self.url_of_model("workflow", "change", quote(pk)) if kind == "workflow" and pk else ""
 
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:
         """Call ``act`` for each object in a transaction of its own; return how many it changed, and how many not."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
+from django.forms.widgets import Script
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
@@ -17,20 +19,28 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
+from queue_app.admin.workflow_signal import WorkflowSignalMixin
 from queue_app.core.priorities import Band
+from queue_app.core.redaction import redact
+from queue_app.core.states import FAILURES
 from queue_app.dashboard import labels
 from queue_app.dashboard import workflows as pages
-from queue_app.models import Workflow
+from queue_app.models import Signal, Workflow
+from queue_app.models.workflow import WorkflowState
 from queue_app.services.control.audit import ADMIN
+from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
 from queue_app.services.read.workflow_graph import graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql import workflow_graph as rows
+from queue_app.sql.workflow_health import AwaitedSignal, Holding, awaited, held_among
 
 #: Pending tasks are counted up to this number in the list.
 COUNTED: Final = 10_000
-#: The page of a workflow of at most this many tasks reloads itself often.
+#: The page of a workflow of at most this many tasks is live, and the list says what its tasks wait for.
 SMALL: Final = 2_000
+#: Tasks that wait for signals, and signals, that a page shows.
+MAX_AWAITED: Final = 50
 
 
 class StandingFilter(admin.SimpleListFilter):
@@ -65,12 +75,11 @@ def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], said: str) 
 
 
 @admin.register(Workflow)
-class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
+class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
     """The workflows, newest first."""
 
     change_form_template = "admin/queue_app/workflow/change_form.html"
     empty_text = _lazy("No workflow yet. Code makes them with queue_app.Workflow, the API at /api/v1/workflows.")
-    fields = ("name", "user", "on_failure", "max_concurrent", "created", "deadline_at", "finished")
     list_display = ("named", "standing", "progress", "age")
     list_display_links = ("named",)
     list_filter = (StandingFilter, "state")
@@ -80,18 +89,25 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
     search_help_text = _lazy("Part of a name or a user, among the newest 10,000; or an id.")
     shows_changes = True
 
+    class Media:
+        js = (Script("queue_app/morph.js", defer=True), Script("queue_app/workflow_live.js", defer=True))
+
     has_steer_permission = permission("steer_workflow")
-    created = column(_lazy("enqueued"), lambda flow: labels.exact_moment(flow.created_at))
-    deadline_at = column(_lazy("deadline"), lambda flow: labels.exact_moment(flow.deadline) if flow.deadline else "-")
-    finished = column(_lazy("ended"), lambda flow: labels.exact_moment(flow.finished_at) if flow.finished_at else "-")
     age = column(_lazy("enqueued"), lambda flow: labels.ago(flow.created_at, timezone.now()))
 
     def annotate_rows(self, request: HttpRequest, found: Iterable[Any]) -> None:
-        """Count what has not ended, for all rows at once."""
+        """Count what has not ended, and find what holds or waits, for all rows at once."""
         flows = list(found)
-        pending = rows.pending([flow.pk for flow in flows if flow.finished_at is None], COUNTED)
+        is_open = [flow.pk for flow in flows if flow.finished_at is None]
+        pending = rows.pending(is_open, COUNTED)
+        held = held_among([flow.pk for flow in flows if flow.held_at is not None])
+        few = [flow.pk for flow in flows if flow.pk in is_open and flow.nodes <= SMALL]
+        waiting: dict[uuid.UUID, list[AwaitedSignal]] = {}
+        for each in awaited(few, MAX_AWAITED):
+            waiting.setdefault(each.workflow_id, []).append(each)
         for flow in flows:
             flow.pending = pending.get(flow.pk, 0)
+            flow.stands = pages.standing(flow, held.get(flow.pk), waiting.get(flow.pk, []))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
@@ -112,10 +128,9 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
         return two_lines(flow.name, flow.user) if flow.user else flow.name
 
     @admin.display(description=_lazy("state"))
-    def standing(self, flow: Workflow) -> SafeString:
-        """Return the state; and whether it is paused or held, by whom and why."""
-        label = format_html('<span class="tq-label tq-workflow-{}">{}</span>', flow.state, _(flow.state))
-        return two_lines(label, why) if (why := _why(flow)) else label
+    def standing(self, flow: Any) -> SafeString:
+        """Return what it does now; and why it does not go on."""
+        return _label(flow.stands)
 
     @admin.display(description=_lazy("tasks"))
     def progress(self, flow: Any) -> SafeString:
@@ -130,26 +145,46 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
         )  # fmt: skip
 
     def page_context(self, request: HttpRequest, found: Workflow) -> dict[str, Any]:
-        """Return the graph, the times and the buttons."""
+        """Return the graph, the times, what holds it, and the buttons."""
         graph = graph_of(found.pk)
-        drawn = pages.graph(graph)
+        waiting = awaited([found.pk], MAX_AWAITED) if found.finished_at is None else []
+        drawn = pages.graph(graph, waiting)
         bars, whole = pages.bars(drawn.boxes, timezone.now())
+        counts = sum((group.counts for group in graph.groups), Counter[str]())
+        may = request.user.has_perm
         return super().page_context(request, found) | {
-            "standing": self.standing(found),
+            "title": found.name,
+            "subtitle": "",
+            "standing": _label(pages.standing(found, held_among([found.pk]).get(found.pk), waiting)),
+            "states": pages.states_in_words(counts),
             "graph": drawn,
+            "has_critical": bool(graph.critical),
             "tasks": graph.tasks,
-            "holding": graph.holding,
-            "critical": graph.critical,
+            "holding": self._displayed(graph.holding, may_view=may("queue_app.view_payload")),
+            "awaited": waiting,
+            "signals": Signal.objects.filter(workflow_id=found.pk).order_by("id")[:MAX_AWAITED],
             "bars": bars,
             "whole": whole,
             "bars_height": len(bars) * (pages.BAR + 6),
             "is_open": found.finished_at is None,
-            "reload_seconds": 3 if graph.tasks <= SMALL else 15,
+            "reload_seconds": 2 if graph.tasks <= SMALL else 15,
             "may_steer": self.has_steer_permission(request),
-            "may_view_tasks": request.user.has_perm("queue_app.view_task"),
-            "bands": [band.name.lower() for band in Band],
+            "may_retry_failed": any(counts[state] for state in FAILURES) and found.state != WorkflowState.COMPENSATED,
+            "may_view_tasks": may("queue_app.view_task"),
+            "may_signal": self.has_send_permission(request),
+            "may_replay": may("queue_app.view_deadletter") and may("queue_app.replay_deadletter"),
+            "may_discard": may("queue_app.view_deadletter") and may("queue_app.discard_deadletter"),
+            "bands": [band.label for band in Band],
             "reason_length": Workflow._meta.get_field("paused_reason").max_length,  # noqa: SLF001 - Django's documented way
         }
+
+    @staticmethod
+    def _displayed(found: list[Holding], *, may_view: bool) -> list[Holding]:
+        """Return the tasks that hold a workflow, with messages only for who may view them, and without secrets."""
+        if not may_view:
+            return [each._replace(exception_class=None, message=None) for each in found]
+        secrets = secrets_by_task([each.id for each in found])
+        return [each._replace(message=redact(each.message or "", secrets.get(each.id, ()))) for each in found]
 
     cancel = action_page("cancel", "steer")(
         _act(lambda flow, _r, why: steer.cancel_workflow(flow.pk, **why), "Cancelled tasks: %(number)d.")
@@ -177,12 +212,6 @@ class WorkflowAdmin(ReadOnlyAdmin[Workflow]):
     )
 
 
-def _why(flow: Workflow) -> str:
-    if flow.finished_at is not None:
-        return flow.cancel_reason
-    if flow.paused:
-        by = _("paused by %(name)s") % {"name": flow.paused_by} if flow.paused_by else _("paused")
-        return f"{by}: {flow.paused_reason}" if flow.paused_reason else by
-    if flow.held_at is not None:
-        return _("held by a failed task since %(time)s") % {"time": labels.exact(flow.held_at)}
-    return _("it is being cancelled") if flow.cancel_requested_at else ""
+def _label(stands: pages.Standing) -> SafeString:
+    label = format_html('<span class="tq-label tq-workflow-{}">{}</span>', stands.word, _(stands.word))
+    return two_lines(label, stands.why) if stands.why else label

@@ -8,24 +8,30 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from queue_app.dashboard import labels
+from queue_app.models.workflow import Workflow, WorkflowState
 from queue_app.services.read.workflow_graph import Group, WorkflowGraph
+from queue_app.sql.workflow_health import AwaitedSignal, Held
 
-WIDTH: Final = 190
+WIDTH: Final = 176
 HEIGHT: Final = 52
-GAP_X: Final = 56
+GAP_X: Final = 46
 GAP_Y: Final = 14
 MARGIN: Final = 8
 #: Characters of a name that fit into a box.
-FITS: Final = 24
+FITS: Final = 22
 #: Groups that the graph and the table show.
 MAX_SHOWN: Final = 300
 #: Rows and width of the times.
 MAX_BARS: Final = 80
 BAR: Final = 18
 TIMES_WIDTH: Final = 560
+#: Width of the strip of states in the box of several tasks, and its distance from the edge.
+STRIP: Final = WIDTH - 24
+INSET: Final = 12
 #: The states in the order in which a group takes its colour.
 _WORST_FIRST: Final = (
     "dead_letter", "failed", "expired", "executing", "queued", "scheduled", "blocked", "cancelled", "completed",
@@ -37,6 +43,7 @@ class Box:
     """A group as a box of the graph."""
 
     group: Group
+    note: str  # instead of the state
     x: int
     y: int
     waits: list[tuple[str, int]]  # (name, number) of the groups that it waits for
@@ -44,7 +51,7 @@ class Box:
     @property
     def title(self) -> str:
         """The name, with the number of tasks if there are several."""
-        number = len(self.group.tasks)
+        number = self.group.size
         name = self.group.name
         text = name if number == 1 else f"{number:,} \N{MULTIPLICATION SIGN} {name}"
         return text if len(text) <= FITS else text[: FITS - 1] + "…"
@@ -56,9 +63,28 @@ class Box:
         return next(state for state in _WORST_FIRST if counts[state])
 
     @property
+    def states(self) -> list[tuple[str, int]]:
+        """The number of tasks by state, the worst first."""
+        return [(state, self.group.counts[state]) for state in _WORST_FIRST if self.group.counts[state]]
+
+    @property
+    def strip(self) -> list[tuple[str, int, int]]:
+        """A part (state, x, width) for each state, in the order of progress; none for a single task."""
+        if self.group.size == 1:
+            return []
+        parts: list[tuple[str, int, int]] = []
+        x, done = self.x + INSET, 0
+        for state, number in reversed(self.states):
+            done += number
+            end = self.x + INSET + STRIP * done // self.group.size
+            parts.append((state, x, max(end - x, 2)))
+            x = end
+        return parts
+
+    @property
     def says(self) -> str:
         """The states in words."""
-        return states_in_words(self.group.counts)
+        return self.note or states_in_words(self.group.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +93,7 @@ class Graph:
 
     boxes: list[Box]
     lines: list[tuple[str, str, bool]]  # (path, condition, whether it is on the critical path)
+    conditions: list[str]  # of the lines, without those that need no explanation
     width: int
     height: int
     left_out: int
@@ -86,18 +113,52 @@ class Bar:
 def states_in_words(counts: Counter[str]) -> str:
     """Return numbers by state, the worst first, such as ``3 failed, 812 completed``."""
     known = [state for state in _WORST_FIRST if counts[state]]
-    if len(known) == 1 and counts[known[0]] == 1:
+    if counts.total() == 1:
         return known[0].replace("_", " ")
     return ", ".join(f"{counts[state]:,} {state.replace('_', ' ')}" for state in known)
 
 
-def graph(found: WorkflowGraph) -> Graph:
-    """Lay the groups out in columns by level; within a column each is near what it waits for."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a workflow does now, in a word and in a sentence."""
+
+    word: str  # a state, or held, paused, waiting, cancelling
+    why: str
+
+
+def standing(flow: Workflow, held: Held | None, awaited: Sequence[AwaitedSignal]) -> Standing:
+    """Return what a workflow does now, and why it does not go on."""
+    if flow.finished_at is not None:
+        return Standing(flow.state, flow.cancel_reason)
+    if flow.paused:
+        by = _("paused by %(name)s") % {"name": flow.paused_by} if flow.paused_by else _("paused")
+        return Standing("paused", f"{by}: {flow.paused_reason}" if flow.paused_reason else by)
+    if flow.held_at is not None:
+        seconds = (timezone.now() - flow.held_at).total_seconds()
+        names = {"task": held.task if held else "", "time": labels.age(max(seconds, 0))}
+        why = _("by %(task)s, for %(time)s") if names["task"] else _("for %(time)s")
+        return Standing("held", why % names)
+    if flow.cancel_requested_at is not None and flow.state == WorkflowState.RUNNING:
+        return Standing("cancelling", flow.cancel_reason)
+    if awaited:
+        names = {"task": awaited[0].task, "signal": awaited[0].signal}
+        return Standing("waiting", _("%(task)s waits for the signal %(signal)s") % names)
+    return Standing(flow.state, "")
+
+
+def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> Graph:
+    """Lay the groups out in columns by level; within a column each is near what it waits for.
+
+    Compensations come last: they wait for no other task, but for the end of all.
+    """
     groups = found.groups[:MAX_SHOWN]
     shown = {group.number for group in groups}
+    last = max((group.level for group in groups if not group.is_compensation), default=-1)
+    level_of = {group.number: group.level + (last + 1 if group.is_compensation else 0) for group in groups}
+    notes = {wait.task_id: _("waits for: %(signal)s") % {"signal": wait.signal} for wait in awaited}
     columns: dict[int, list[Group]] = {}
     for group in groups:
-        columns.setdefault(group.level, []).append(group)
+        columns.setdefault(level_of[group.number], []).append(group)
     places: dict[int, tuple[int, int]] = {}
     for level in sorted(columns):
         column = sorted(columns[level], key=lambda group: _wanted_row(group, places))
@@ -108,7 +169,8 @@ def graph(found: WorkflowGraph) -> Graph:
     boxes = {
         group.number: Box(
             group,
-            *_corner(places[group.number], len(columns[group.level]), deepest),
+            notes.get(group.first, "") if group.first and group.size == 1 else "",
+            *_corner(places[group.number], len(columns[level_of[group.number]]), deepest),
             [(names[before], before) for before in group.parents],
         )
         for group in groups
@@ -121,7 +183,8 @@ def graph(found: WorkflowGraph) -> Graph:
     ]
     width = 2 * MARGIN + len(columns) * WIDTH + max(len(columns) - 1, 0) * GAP_X
     height = 2 * MARGIN + deepest * HEIGHT + max(deepest - 1, 0) * GAP_Y
-    return Graph(list(boxes.values()), lines, width, height, len(found.groups) - len(groups))
+    conditions = sorted({condition for _, condition, _ in lines} - {"hold"})
+    return Graph(list(boxes.values()), lines, conditions, width, height, len(found.groups) - len(groups))
 
 
 def _wanted_row(group: Group, places: dict[int, tuple[int, int]]) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""A workflow in the browser: the graph without errors, in light and dark, and its buttons."""
+"""A workflow in the browser: no barriers, live, and without scripts."""
 
 from datetime import timedelta
 
@@ -6,8 +6,10 @@ import pytest
 from django.utils import timezone
 
 from queue_app import Workflow
-from queue_app.models import Task
+from queue_app.models import StepResult, Task
 from queue_app.models import Workflow as Row
+from tests.browser.test_admin import LOOKS
+from tests.browser.test_barriers import barriers
 from tests.support.factories import StaffFactory, move
 from tests.workers import chores
 
@@ -32,29 +34,65 @@ def order() -> Workflow:
     return flow
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_a_workflow(visit, order, screenshots, scheme):
+@pytest.fixture
+def asked(order) -> Workflow:
+    """The same order, of which a task waits for a person too."""
+    task = Task.objects.get(workflow_id=order.id, task_type__endswith="slow")
+    Task.objects.filter(pk=task.pk).update(attempt=1)
+    StepResult.objects.create(
+        task=task, name="wait for checked", position=1, kind="signal", attempt=1, signal="checked",
+        stored_at=timezone.now(),
+    )  # fmt: skip
+    return order
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_barriers(visit, asked, screenshots, look):
+    """Without errors in the console, violations of the policy, or barriers that axe finds; nothing is cut off."""
     StaffFactory(username="root", is_superuser=True)
-    visitor = visit(color_scheme=scheme, viewport={"width": 1280, "height": 1400})
+    visitor = visit(**LOOKS[look])
     visitor.log_in("root")
-    visitor.go(f"workflow/{order.id}/change/")
-    page = visitor.page
-    assert page.locator(".tq-graph .tq-node").count() == 4
-    assert page.get_by_role("heading", name="What holds it").is_visible()
-    page.screenshot(path=screenshots / f"workflow-{scheme}.png", full_page=True)
-    page.get_by_label("Reason").fill("the printer is broken")
-    page.get_by_role("button", name="Pause").click()
-    page.get_by_text("paused by root: the printer is broken").first.wait_for()
-    visitor.go("workflow/")
-    page.screenshot(path=screenshots / f"workflows-{scheme}.png")
+    found = {}
+    for name, path in (("s", ""), ("", f"{asked.id}/change/"), ("-signal", f"{asked.id}/signal/")):
+        visitor.go(f"workflow/{path}")
+        found[path] = barriers(visitor.page)
+        assert visitor.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+        visitor.page.screenshot(path=screenshots / f"workflow{name}-{look}.png", full_page=True)
+    assert not any(found.values()), found
     assert visitor.problems == []
 
 
-def test_the_page_fits_a_phone(visit, order, screenshots):
+def test_the_page_shows_what_happens_and_keeps_what_is_typed(visit, asked):
     StaffFactory(username="root", is_superuser=True)
-    visitor = visit(viewport={"width": 390, "height": 844})
+    visitor = visit(viewport={"width": 1280, "height": 1400})
     visitor.log_in("root")
-    visitor.go(f"workflow/{order.id}/change/")
-    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390
-    visitor.page.screenshot(path=screenshots / "workflow-phone.png")
+    visitor.go(f"workflow/{asked.id}/change/")
+    page = visitor.page
+    assert page.locator(".tq-graph .tq-node").count() == 4
+    assert page.get_by_role("heading", name="What holds it").is_visible()
+    assert page.locator(".tq-node-state", has_text="waits for: checked").count() == 1
+    page.get_by_label("Reason").fill("the printer is broken")
+    label = Task.objects.get(workflow_id=asked.id, status="failed")
+    move(label, "completed", started_at=label.started_at)
+    Row.objects.update(held_at=None)
+    page.get_by_role("heading", name="What holds it").wait_for(state="detached")
+    assert page.locator(".tq-graph .tq-node-failed").count() == 0, "the classes of the picture change too"
+    assert page.get_by_label("Reason").input_value() == "the printer is broken"
+    assert "waiting" in page.locator("#tq-flow-said").inner_text(), "it is told to screen readers"
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_text("paused by root: the printer is broken").first.wait_for()
+    assert visitor.problems == []
+
+
+def test_the_page_works_without_scripts(visit, asked):
+    StaffFactory(username="root", is_superuser=True)
+    visitor = visit(java_script_enabled=False)
+    visitor.log_in("root")
+    visitor.go(f"workflow/{asked.id}/change/")
+    page = visitor.page
+    assert page.locator(".tq-graph .tq-node").count() == 4
+    page.get_by_role("link", name="Answer…").click()
+    page.get_by_label("Payload").fill('"yes"')
+    page.get_by_role("button", name="Send").click()
+    assert page.url.endswith(f"/workflow/{asked.id}/change/"), "back on the page of the workflow"
     assert visitor.problems == []

@@ -91,8 +91,8 @@ class GraphView(ApiView):
         graph = graph_of(find_workflow(request, workflow_id).pk)
         groups = [
             {
-                "number": group.number, "name": group.name, "task_type": group.task_type, "tasks": len(group.tasks),
-                "task_id": group.tasks[0].id if len(group.tasks) == 1 else None, "states": dict(group.counts),
+                "number": group.number, "name": group.name, "task_type": group.task_type, "tasks": group.size,
+                "task_id": group.first if group.size == 1 else None, "states": dict(group.counts),
                 "after": dict(sorted((str(number), how) for number, how in group.parents.items())),
                 "compensation": group.is_compensation, "critical": group.is_critical,
                 "started_at": group.started_at, "finished_at": group.finished_at,

@@ -74,7 +74,7 @@ def _show(call: Call, flow: Workflow) -> int:
     for line in format_table(rows):
         call.write(line)
     for task in graph.holding:
-        call.write(f"held by {task.name or task.task_type} {task.id} ({task.status.replace('_', ' ')})")
+        call.write(f"held by {task.name} {task.id} ({task.status.replace('_', ' ')})")
     return OK
 
 

@@ -1,21 +1,24 @@
 """A workflow as a picture needs it: tasks that are alike folded into groups, the critical path, and what holds it.
 
 Tasks of one type that wait for the same groups form a group, so a thousand ``resize`` are one box. Small workflows are
-not folded. The cost grows with the number of tasks and edges, each of which is read once.
+not folded. The cost grows with the number of tasks and edges, each of which is read once. A task is a number here.
 """
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final
 
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql import workflow_health
-from queue_app.sql.workflow_graph import Node
+from queue_app.sql.workflow_graph import Nodes
+from queue_app.sql.workflow_health import Holding
 
 #: Workflows of at most this many tasks are shown task by task.
 UNFOLDED: Final = 40
@@ -23,8 +26,8 @@ UNFOLDED: Final = 40
 MAX_GROUPS: Final = 200
 #: Tasks named as holding the workflow.
 MAX_HOLDING: Final = 20
-
-type Parents = Mapping[uuid.UUID, Sequence[tuple[uuid.UUID, str]]]
+#: The task of ``Workflow.map``, and its name in the graph.
+_MAP: Final = "queue_app.workflow_expansion.expand"
 
 
 @dataclass(slots=True)
@@ -35,31 +38,24 @@ class Group:
     task_type: str
     level: int  # the longest way from a task that waits for none
     is_compensation: bool
-    tasks: list[Node] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
     parents: dict[int, str] = field(default_factory=dict)  # {group: condition}
     is_critical: bool = False  # a task of it is on the critical path
+    own_name: str = ""  # of a single task
+    first: uuid.UUID | None = None  # the id of its first task
+    counts: Counter[str] = field(default_factory=Counter)  # tasks by state
+    started_at: datetime | None = None  # when the first of them started
+    finished_at: datetime | None = None  # when the last of them ended; none while one is pending
 
     @property
     def name(self) -> str:
         """The name of a single task if it has one, else the name of the function."""
-        only = self.tasks[0].name if len(self.tasks) == 1 else ""
-        return only or self.task_type.rpartition(".")[2]
+        return self.own_name or ("map" if self.task_type == _MAP else self.task_type.rpartition(".")[2])
 
     @property
-    def counts(self) -> Counter[str]:
-        """The number of tasks by state."""
-        return Counter(task.status for task in self.tasks)
-
-    @property
-    def started_at(self) -> datetime | None:
-        """When the first of them started."""
-        return min((task.started_at for task in self.tasks if task.started_at), default=None)
-
-    @property
-    def finished_at(self) -> datetime | None:
-        """When the last of them ended; none while one is pending."""
-        ends = [task.finished_at for task in self.tasks]
-        return None if None in ends else max(end for end in ends if end)
+    def size(self) -> int:
+        """The number of tasks."""
+        return len(self.tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,93 +63,126 @@ class WorkflowGraph:
     """The groups in an order in which each follows what it waits for."""
 
     groups: list[Group]
-    critical: list[Node]  # the critical path: each task waited for the one before it
-    holding: list[Node]  # tasks that ended without success, and hold the workflow
+    critical: list[uuid.UUID]  # the critical path: each task waited for the one before it
+    holding: list[Holding]  # tasks that ended without success, and hold the workflow
     tasks: int
     edges: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """What each task waits for: places in the lists of edges."""
+
+    first: list[int]  # task -> its first place; one more at the end
+    before: Sequence[int]
+    conditions: Sequence[str]
+
+    def parents(self, task: int) -> Sequence[int]:
+        return self.before[self.first[task] : self.first[task + 1]]
+
+
 def graph_of(workflow_id: uuid.UUID) -> WorkflowGraph:
     """Return the graph of a workflow as it is now."""
-    nodes = {node.id: node for node in rows.nodes(workflow_id)}
-    parents: defaultdict[uuid.UUID, list[tuple[uuid.UUID, str]]] = defaultdict(list)
-    children: defaultdict[uuid.UUID, list[uuid.UUID]] = defaultdict(list)
-    count = 0
-    for after, before, condition in rows.edges(workflow_id):
-        if before in nodes:  # else its retention has deleted it
-            parents[after].append((before, condition))
-            children[before].append(after)
-            count += 1
-    levels = _levels(nodes, parents, children)
-    groups = _folded(nodes, parents, levels)
-    path = _critical_path(nodes, parents)
-    on_path = {node.id for node in path}
+    nodes = rows.read(workflow_id)
+    numbers = [0] * len(nodes.states)
+    for task in nodes.after:
+        numbers[task] += 1
+    edges = _Edges([0, *accumulate(numbers)], nodes.before, nodes.conditions)
+    levels = _levels(nodes, numbers)
+    groups = _folded(nodes, edges, levels)
+    path = _critical_path(nodes, edges)
+    on_path = set(path)
     for group in groups:
-        group.is_critical = any(task.id in on_path for task in group.tasks)
-    holding = [nodes[task_id] for task_id in workflow_health.holding(workflow_id, MAX_HOLDING) if task_id in nodes]
-    return WorkflowGraph(groups, path, holding, len(nodes), count)
+        _describe(group, nodes)
+        group.is_critical = not on_path.isdisjoint(group.tasks)
+    holding = workflow_health.holding(workflow_id, MAX_HOLDING)
+    return WorkflowGraph(groups, [nodes.id_of(task) for task in path], holding, len(nodes.states), len(nodes.before))
 
 
-def _levels(
-    nodes: Mapping[uuid.UUID, Node], parents: Parents, children: Mapping[uuid.UUID, Sequence[uuid.UUID]]
-) -> dict[uuid.UUID, int]:
+def _describe(group: Group, nodes: Nodes) -> None:
+    tasks = group.tasks
+    group.first = nodes.id_of(tasks[0])
+    group.own_name = nodes.names.get(tasks[0], "") if len(tasks) == 1 else ""
+    group.counts = Counter(map(nodes.states.__getitem__, tasks))
+    group.started_at = _moment(min(map(nodes.started.__getitem__, tasks)))
+    group.finished_at = _moment(max(map(nodes.finished.__getitem__, tasks)))
+
+
+def _moment(seconds: float) -> datetime | None:
+    return None if math.isinf(seconds) else datetime.fromtimestamp(seconds, UTC)
+
+
+def _levels(nodes: Nodes, numbers: Sequence[int]) -> dict[int, int]:
     """Return {task: level}, in an order in which each task follows what it waits for."""
-    left = {task_id: len(parents.get(task_id, ())) for task_id in nodes}
-    levels = dict.fromkeys((task_id for task_id, number in left.items() if not number), 0)
-    ready = deque(levels)
-    while ready:
-        task_id = ready.popleft()
-        for child in children.get(task_id, ()):
+    left = list(numbers)
+    children: list[list[int]] = [[] for _ in left]
+    for after, before in zip(nodes.after, nodes.before, strict=True):
+        children[before].append(after)
+    levels = {task: 0 for task, number in enumerate(left) if not number}
+    deepest = [0] * len(left)
+    ready = list(levels)
+    for task in ready:  # which grows
+        below = levels[task] + 1
+        for child in children[task]:
+            deepest[child] = max(deepest[child], below)
             left[child] -= 1
             if not left[child]:
-                levels[child] = 1 + max(levels[before] for before, _ in parents[child])
+                levels[child] = deepest[child]
                 ready.append(child)
     return levels
 
 
-def _folded(nodes: Mapping[uuid.UUID, Node], parents: Parents, levels: Mapping[uuid.UUID, int]) -> list[Group]:
-    if len(nodes) <= UNFOLDED:
-        return _groups(nodes, parents, levels, lambda node, _waits: node.id)
-    found = _groups(nodes, parents, levels, lambda _node, waits: waits)
+def _folded(nodes: Nodes, edges: _Edges, levels: dict[int, int]) -> list[Group]:
+    in_order = sorted(levels, key=levels.__getitem__)
+    if len(in_order) <= UNFOLDED:
+        return _groups(nodes, edges, levels, in_order, lambda task, _waits: task)
+    found = _groups(nodes, edges, levels, in_order, lambda _task, waits: waits)
     if len(found) <= MAX_GROUPS:
         return found
-    return _groups(nodes, parents, levels, lambda _node, _waits: None)
+    return _groups(nodes, edges, levels, in_order, lambda _task, _waits: None)
 
 
 def _groups(
-    nodes: Mapping[uuid.UUID, Node],
-    parents: Parents,
-    levels: Mapping[uuid.UUID, int],
-    detail: Callable[[Node, frozenset[tuple[int, str]]], Hashable],
+    nodes: Nodes,
+    edges: _Edges,
+    levels: dict[int, int],
+    in_order: Iterable[int],
+    detail: Callable[[int, frozenset[tuple[int, str]]], Hashable],
 ) -> list[Group]:
-    """Fold tasks of one type and level that share ``detail(node, parents' groups)``."""
+    """Fold tasks of one type and level that share ``detail(task, the groups that it waits for)``."""
     by_key: dict[Hashable, Group] = {}
-    group_of: dict[uuid.UUID, Group] = {}
-    for task_id in sorted(levels, key=levels.__getitem__):
-        node, level = nodes[task_id], levels[task_id]
-        waits = {group_of[before].number: condition for before, condition in parents.get(task_id, ())}
-        undoes = node.compensates is not None
-        key = (node.task_type, level, undoes, detail(node, frozenset(waits.items())))
+    group_of = [0] * len(nodes.states)
+    known: dict[tuple[int, str], frozenset[tuple[int, str]]] = {}  # most tasks wait for one group
+    for task in in_order:
+        start, end = edges.first[task], edges.first[task + 1]
+        if end - start == 1:
+            wait = (group_of[edges.before[start]], edges.conditions[start])
+            waits = known.get(wait) or known.setdefault(wait, frozenset((wait,)))
+        else:
+            before = map(group_of.__getitem__, edges.before[start:end])
+            waits = frozenset(zip(before, edges.conditions[start:end], strict=True))
+        kind, level, undoes = nodes.kind_of[task], levels[task], task in nodes.undoing
+        key = (kind, level, undoes, detail(task, waits))
         group = by_key.get(key)
         if group is None:
-            group = by_key[key] = Group(len(by_key), node.task_type, level, undoes)
-        group.tasks.append(node)
+            group = by_key[key] = Group(len(by_key), nodes.kinds[kind], level, undoes)
+        group.tasks.append(task)
         group.parents.update(waits)
-        group_of[task_id] = group
+        group_of[task] = group.number
     return list(by_key.values())
 
 
-def _critical_path(nodes: Mapping[uuid.UUID, Node], parents: Parents) -> list[Node]:
-    """Return the tasks that decided when the last one ended: of those that a task waited for, the last to end."""
-    ended = [node for node in nodes.values() if node.finished_at and node.started_at]
-    if not ended:
-        return []
-    node = max(ended, key=lambda each: each.finished_at or datetime.min)  # noqa: DTZ901 - never compared
-    path = [node]
-    while True:
-        before = [nodes[parent] for parent, _ in parents.get(node.id, ())]
-        before = [each for each in before if each.finished_at and each.started_at]
-        if not before:
-            return path[::-1]
-        node = max(before, key=lambda each: each.finished_at or datetime.min)  # noqa: DTZ901
-        path.append(node)
+def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
+    """Return the tasks that decided when the last one ended: of those that a task waited for, the last to end.
+
+    Compensations do not belong to it.
+    """
+    ended = [-math.inf if math.inf in times else times[1] for times in zip(nodes.started, nodes.finished, strict=True)]
+    for task in nodes.undoing:
+        ended[task] = -math.inf
+    path: list[int] = []
+    before: Sequence[int] = range(len(ended))
+    while before and ended[last := max(before, key=ended.__getitem__)] > -math.inf:
+        path.append(last)
+        before = edges.parents(last)
+    return path[::-1]

@@ -21,7 +21,7 @@
       if (!STAY.includes(name) && name !== 'class' && node.getAttribute(name) !== value) node.setAttribute(name, value);
     }
     const classes = [...wanted.classList, ...kept.filter((name) => !wanted.classList.contains(name))].join(' ');
-    if (classes !== node.className && typeof node.className === 'string') node.className = classes;
+    if (classes !== (node.getAttribute('class') || '')) node.setAttribute('class', classes); // also of SVG
   }
 
   function isSame(node, wanted) {

@@ -9,13 +9,13 @@ from django.utils import timezone
 
 from queue_app import Workflow, group
 from queue_app.dashboard import cache
-from queue_app.dashboard.workflows import states_in_words
-from queue_app.models import AuditEntry, Task
+from queue_app.dashboard.workflows import graph, states_in_words
+from queue_app.models import AuditEntry, DeadLetter, Signal, StepResult, Task, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.read import workflow_graph
 from queue_app.services.read.explain import explain
 from queue_app.services.read.workflow_graph import graph_of
-from tests.support.factories import DeadLetterFactory, StaffFactory, move
+from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
 from tests.workers import chores
 
 LIST = reverse("admin:queue_app_workflow_changelist")
@@ -70,7 +70,7 @@ def test_the_page_shows_the_graph_as_picture_and_table(staff, flow):
     assert text.count('class="tq-edge') == 4
     assert len(re.findall(r'<tr id="group-\d+">', text)) == 4
     assert "tq-node-blocked" in text
-    assert text.count(f"/admin/queue_app/task/{first.id}/change/") == 1
+    assert text.count(f"/admin/queue_app/task/{first.id}/change/") == 2, "in the picture and in the table"
     drawn = re.findall(r'<svg class="tq-graph.*?</svg>', text, re.DOTALL)[0]
     assert "style=" not in drawn, "the policy for content forbids it"
 
@@ -116,7 +116,7 @@ def test_tasks_that_are_alike_are_one_box(db, committed):
     with committed():
         flow_id = group([(chores.echo, number) for number in range(100)]).then(chores.raises).enqueue("images")
     first, last = graph_of(flow_id).groups
-    assert (len(first.tasks), len(last.tasks), last.parents) == (100, 1, {0: "hold"})
+    assert (first.size, last.size, last.parents) == (100, 1, {0: "hold"})
     assert states_in_words(first.counts) == "100 queued"
 
 
@@ -153,7 +153,7 @@ def test_the_critical_path_is_that_of_the_last_to_end(flow):
         move(task, "completed", started_at=start, finished_at=start + timezone.timedelta(seconds=slow))
     found = graph_of(flow.id)
     order = [task.id for task in tasks(flow)]
-    assert [order.index(task.id) for task in found.critical] == [0, 2, 3]
+    assert [order.index(task_id) for task_id in found.critical] == [0, 2, 3]
 
 
 def test_a_failed_task_for_which_others_wait_holds_the_workflow(staff, flow):
@@ -161,7 +161,7 @@ def test_a_failed_task_for_which_others_wait_holds_the_workflow(staff, flow):
     Row.objects.update(held_at=timezone.now())
     text = staff.get(page(flow)).content.decode()
     assert "What holds it" in text
-    assert text.count(f"/admin/queue_app/task/{tasks(flow)[0].id}/change/") == 2
+    assert text.count(f"/admin/queue_app/task/{tasks(flow)[0].id}/change/") == 3
 
 
 def test_explain_names_what_a_task_waits_for_and_a_pause(staff, committed, flow):
@@ -208,3 +208,81 @@ def test_a_dead_letter_for_which_nothing_waits_holds_the_workflow_too(staff, com
         made.enqueue()
     held(made)
     assert "What holds it" in staff.get(page(made)).content.decode()
+
+
+def test_a_task_that_holds_it_runs_again_from_its_page(staff, client, committed, flow):
+    held(flow)
+    letter = DeadLetter.objects.get()
+    text = staff.get(page(flow)).content.decode()
+    assert "no luck" in text, "the message of its error"
+    url = reverse("admin:queue_app_deadletter_replay", args=[letter.pk])
+    assert url in text
+    with committed():
+        answer = staff.post(url, {"next": f"workflow/{flow.id}"})
+    assert answer.url == page(flow)
+    assert tasks(flow)[0].status == "queued"
+    client.force_login(StaffFactory(username="eve", permissions=["view_workflow", "view_task"]))
+    Row.objects.update(held_at=timezone.now())
+    text = client.get(page(flow)).content.decode()
+    assert "no luck" not in text, "it needs the permission for payloads"
+    assert url not in text
+
+
+@pytest.mark.parametrize("next_page", ["workflow/", "workflow/../../../", "//evil.example", "workflow///evil.example"])
+def test_a_button_leads_only_to_pages_of_the_admin(staff, flow, next_page):
+    url = reverse("admin:queue_app_workflow_pause", args=[flow.id])
+    assert staff.post(url, {"next": next_page}).url.startswith("/admin/queue_app/workflow/")
+
+
+def test_a_signal_is_sent_to_the_workflow(staff, client, flow):
+    url = reverse("admin:queue_app_workflow_signal", args=[flow.id])
+    assert url in staff.get(page(flow)).content.decode()
+    answer = staff.post(url, {"name": "go", "payload": '{"n": 1}', "reason": "because"}, follow=True)
+    assert "it is kept until a task waits for it" in answer.content.decode()
+    sent = Signal.objects.get()
+    assert (sent.workflow_id, sent.name, sent.payload, sent.sent_by) == (flow.id, "go", {"n": 1}, "superuser")
+    entry = AuditEntry.objects.get(target="workflow")
+    assert (entry.action, entry.reason) == ("workflow.signal", "because")
+    assert "go" in re.findall(r"Signals to the workflow.*", staff.get(page(flow)).content.decode(), re.DOTALL)[0]
+    assert "JSON" in staff.post(url, {"name": "go", "payload": "{"}).content.decode()
+    client.force_login(StaffFactory(username="eve", permissions=["view_workflow", "steer_workflow"]))
+    assert client.post(url, {"name": "go"}).status_code == 403
+    assert url not in client.get(page(flow)).content.decode()
+
+
+def test_the_list_says_what_holds_and_what_waits(staff, flow):
+    held(flow)
+    assert re.search(r">held</span>.*by echo, for 2 h", staff.get(LIST).content.decode())
+    Row.objects.update(held_at=None)
+    Task.objects.filter(pk=tasks(flow)[1].pk).update(attempt=1)
+    step = {"position": 1, "kind": "signal", "attempt": 1, "stored_at": timezone.now()}
+    StepResult.objects.create(task_id=tasks(flow)[1].pk, name="wait", signal="checked", **step)
+    assert "echo waits for the signal checked" in staff.get(LIST).content.decode()
+    assert "waits for: checked" in staff.get(page(flow)).content.decode()
+
+
+def test_an_ended_workflow_that_completed_has_no_buttons(staff, flow):
+    for task in tasks(flow):
+        move(task, "completed", started_at=timezone.now())
+    Row.objects.update(state="completed", finished_at=timezone.now())
+    text = staff.get(page(flow)).content.decode()
+    assert "formaction" not in text
+    assert "data-tq-live" not in text
+
+
+def test_compensations_are_drawn_last_and_are_no_part_of_the_critical_path(staff, committed):
+    made = Workflow("undone", on_failure="cancel")
+    pay = made.add(chores.echo, 1, compensate=chores.returns)
+    made.add(chores.echo, 2, after=[pay])
+    with committed():
+        made.enqueue()
+    first, second = tasks(made)
+    now = timezone.now()
+    undo = TaskFactory(task_type="a.undo", workflow_id=made.id)
+    WorkflowNode.objects.create(task=undo, compensates=first.pk)
+    for number, task in enumerate((first, second, undo)):
+        move(task, "completed", started_at=now, finished_at=now + timezone.timedelta(seconds=number))
+    found = graph_of(made.id)
+    assert found.critical == [first.id, second.id]
+    columns = {box.group.name: box.x for box in graph(found).boxes}
+    assert columns["undo"] == max(columns.values())

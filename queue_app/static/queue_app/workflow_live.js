@@ -1,0 +1,36 @@
+/* A workflow's page: shows what happens while the workflow runs and the page is visible. The page works without it. */
+(function () {
+  'use strict';
+  const WAIT_MS = 10000;
+
+  const flow = document.getElementById('tq-flow');
+  const live = document.getElementById('tq-flow-live');
+  const away = document.getElementById('tq-flow-away');
+  const said = document.getElementById('tq-flow-said');
+  if (!flow || !live || !window.taskqueueMorph) return;
+  const summary = () => document.getElementById('tq-flow-summary').textContent.replace(/\s+/g, ' ').trim();
+
+  async function update() {
+    const signal = AbortSignal.timeout(WAIT_MS);
+    const response = await fetch(window.location.href, { credentials: 'same-origin', signal });
+    if (!response.ok || response.redirected) throw new Error(String(response.status));
+    const next = new DOMParser().parseFromString(await response.text(), 'text/html').getElementById('tq-flow');
+    if (!next) throw new Error('no workflow');
+    const before = summary();
+    window.taskqueueMorph(flow, next);
+    if (summary() !== before) said.textContent = summary();
+    if (next.dataset.tqLive) flow.dataset.tqLive = next.dataset.tqLive;
+    else delete flow.dataset.tqLive;
+    document.dispatchEvent(new CustomEvent('taskqueue:updated', { detail: flow }));
+    flow.dataset.updated = String(Date.now()); // tests watch it
+  }
+
+  async function poll() {
+    if (live.checked && !document.hidden) {
+      await update().then(() => { away.textContent = ''; }, () => { away.textContent = away.dataset.away; });
+    }
+    if (flow.dataset.tqLive) setTimeout(poll, 1000 * Number(flow.dataset.tqLive));
+    else live.closest('p').hidden = true;
+  }
+  setTimeout(poll, 1000 * Number(flow.dataset.tqLive));
+})();
