@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
@@ -26,7 +26,7 @@ from queue_app.core.states import FAILURES
 from queue_app.dashboard import labels
 from queue_app.dashboard import workflows as pages
 from queue_app.models import Signal, Workflow
-from queue_app.models.workflow import WorkflowState
+from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control.audit import ADMIN
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
@@ -48,11 +48,6 @@ class StandingFilter(admin.SimpleListFilter):
 
     title = _lazy("standing")
     parameter_name = "standing"
-    CONDITIONS: ClassVar[dict[str, dict[str, Any]]] = {
-        "open": {"finished_at__isnull": True},
-        "held": {"finished_at__isnull": True, "held_at__isnull": False},
-        "paused": {"finished_at__isnull": True, "paused": True},
-    }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the choices."""
@@ -60,7 +55,7 @@ class StandingFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Return the workflows of the chosen kind."""
-        return queryset.filter(**self.CONDITIONS.get(self.value() or "", {}))
+        return queryset.filter(**STANDINGS.get(self.value() or "", {}))
 
 
 def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], said: str) -> Callable[..., str]:

@@ -39,6 +39,12 @@ class WorkflowState(StrEnum):
 
 #: State that readers never see: its tasks are being deleted.
 DELETING: Final = "deleting"
+#: What a workflow that has not ended may be doing -> the condition on its columns.
+STANDINGS: Final[dict[str, dict[str, Any]]] = {
+    "open": {"finished_at__isnull": True},
+    "held": {"finished_at__isnull": True, "held_at__isnull": False},
+    "paused": {"finished_at__isnull": True, "paused": True},
+}
 
 
 class OnFailure(StrEnum):

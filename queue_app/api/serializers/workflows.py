@@ -9,7 +9,7 @@ from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.columns import NAME_LENGTH
-from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
+from queue_app.models.workflow import STANDINGS, WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
 from queue_app.services.workflows.submit import NewFlow, NewNode
 
 MAX_NODES: Final = 1000
@@ -63,6 +63,7 @@ class WorkflowQuery(Query):
     """Which workflows to list, newest first."""
 
     state = kinds.word([state.value for state in WorkflowState])
+    standing = kinds.word(list(STANDINGS), help_text="open: not ended; held by a failed task; paused.")
     before = kinds.identifier(help_text="Only workflows before this one, as in the next address.")
     limit = kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE)
 

@@ -19,6 +19,7 @@ from queue_app.api.serializers.tasks import NewSignal, PriorityChange
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
 from queue_app.models import Workflow
+from queue_app.models.workflow import STANDINGS
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.signals import signal
 from queue_app.services.read.workflow_graph import graph_of
@@ -46,6 +47,8 @@ class WorkflowListView(ApiView):
         found = _visible(request)
         if "state" in query:
             found = found.filter(state=query["state"])
+        if "standing" in query:
+            found = found.filter(**STANDINGS[query["standing"]])
         if "before" in query:
             found = found.filter(pk__lt=query["before"])
         page = list(found.order_by("-id")[: query["limit"] + 1])

@@ -11,6 +11,7 @@ from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
 from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
+from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control import audit
 from queue_app.services.read.workflow_graph import Group, graph_of
 from queue_app.services.workflows import steer
@@ -26,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=("list", "show", *_STEER))
     add("id", nargs="?", default="", help="id of the workflow; not for list")
-    add("--state", help="list: only workflows in this state")
+    add("--state", help="list: only workflows in this state, or open, held or paused")
     add("--priority", help="reprioritise: critical, high, normal, low or background")
     add("--reason", default="", metavar="TEXT", help="why; shown in the admin")
     add_by(parser)
@@ -46,7 +47,11 @@ def run(call: Call) -> int:
 
 
 def _list(call: Call) -> int:
-    wanted = {"state": call["state"]} if call["state"] else {}
+    state = call["state"]
+    if state and state not in {*STANDINGS, *WorkflowState}:
+        known = ", ".join([*STANDINGS, *WorkflowState])
+        raise InvalidTaskData("state", f"--state must be one of {known}.", code="unknown_state")
+    wanted = STANDINGS.get(state, {"state": state}) if state else {}
     flows = list(Workflow.objects.using(alias()).filter(**wanted).order_by("-id")[:LISTED])
     call.write_json([{"id": str(flow.pk), "name": flow.name, "state": flow.state} for flow in flows])
     rows = [["ID", "NAME", "STATE", "TASKS", "ENQUEUED"]]

@@ -124,6 +124,7 @@ PAGES = {
     "queue_app_workflow_resume": lambda s: ([s.flow.pk], {}),
     "queue_app_workflow_retry": lambda s: ([s.flow.pk], {}),
     "queue_app_workflow_reprioritise": lambda s: ([s.flow.pk], {"priority": "high"}),
+    "queue_app_workflow_signal": lambda s: ([s.flow.pk], {"name": "approved"}),
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
     "queue_app_operation_what_if": lambda _: ([], {"hours": 24, "scenario": ""}),
     "queue_app_operation_apply": lambda _: ([simulation().pk], {}),

@@ -66,6 +66,10 @@ def test_the_list_goes_on_where_it_stopped(admin):
     rest = admin.get(f"{URL}?limit=2&before={first['next_before']}").json()
     assert ([each["id"] for each in rest["results"]], rest["next_before"]) == ([ids[0]], None)
     assert admin.get(f"{URL}?state=completed").json()["results"] == []
+    assert len(admin.get(f"{URL}?standing=open").json()["results"]) == 3
+    Workflow.objects.filter(pk=ids[0]).update(held_at="2026-01-01T00:00Z")
+    assert [each["id"] for each in admin.get(f"{URL}?standing=held").json()["results"]] == [ids[0]]
+    assert admin.get(f"{URL}?standing=stuck").status_code == 400
 
 
 def test_the_graph_names_groups_and_edges(admin, submitted):
@@ -89,6 +93,14 @@ def test_pause_resume_cancel_and_retry(admin, submitted):
     assert list(AuditEntry.objects.order_by("pk").values_list("action", flat=True)) == [
         "workflow.pause", "workflow.resume", "workflow.cancel", "workflow.retry",
     ]  # fmt: skip
+
+
+def test_waiting_tasks_move_to_a_band_as_a_whole(admin, alice, submitted):
+    at = f"{URL}/{submitted['id']}/priority"
+    assert admin.put(at, {"priority": "critical"}).json()["changed"] == 3
+    assert set(Task.objects.values_list("priority", flat=True)) == {0}
+    assert alice.put(at, {"priority": "low"}).status_code == 403
+    assert admin.put(at, {"priority": "soon"}).status_code in {400, 422}
 
 
 def test_users_see_their_own_and_steer_nothing(alice, submitted):

@@ -33,7 +33,8 @@ def test_without_workflows():
 
 def test_list_and_show(flow):
     assert "ship order 7" in say("list")
-    assert say("list", "--state", "completed") == "no workflows\n"
+    assert say("list", "--state", "completed") == say("list", "--state", "held") == "no workflows\n"
+    assert "ship order 7" in say("list", "--state", "open")
     lines = say("show", flow.id).splitlines()
     assert lines[0] == "ship order 7: running, 2 tasks"
     assert [line.split()[0] for line in lines[2:]] == ["echo", "slow"]
@@ -60,6 +61,7 @@ def test_steer(flow, words, after):
     ("words", "said"),
     [
         (["show"], "needs the id of a workflow"),
+        (["list", "--state", "hold"], "must be one of open, held, paused, running"),
         (["show", "019a2b00-0000-7000-8000-000000000000"], "There is no workflow"),
         (["cancel", "nonsense"], "nonsense"),
     ],
