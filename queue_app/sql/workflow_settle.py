@@ -26,11 +26,11 @@ _EXCUSED: Final = f"""(EXISTS ({_EDGE}) OR flow.on_failure = 'continue')
     AND NOT {_UNDOES}"""
 
 # A task without success holds the workflow if another waits for it; a dead letter also if none does, until staff replay
-# or discard it. The workflow's policy may excuse it.
+# or discard it, or cancel the workflow. The workflow's policy may excuse it.
 HOLDING: Final = f"""{_OF} AND {_FAILING} AND (
     EXISTS (SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS after ON after.id = edge.after_id
         WHERE edge.before_id = t.id AND edge.condition = 'hold' AND after.status = 'blocked')
-    OR flow.on_failure = 'hold' AND NOT ({_EXCUSED}) AND {_OPEN_LETTER}
+    OR flow.on_failure = 'hold' AND flow.cancel_requested_at IS NULL AND NOT ({_EXCUSED}) AND {_OPEN_LETTER}
     OR {_UNDOES} AND {_OPEN_LETTER})"""
 _HELD: Final = f"EXISTS (SELECT FROM queue_app_task AS t WHERE {HOLDING})"
 _VERDICT: Final = f"""

@@ -312,3 +312,18 @@ def test_a_workflow_belongs_to_the_trace_of_its_caller(work):
     with trace.use(parent):
         chain((node, "a"), (node, "b")).enqueue()
     assert set(TaskPayload.objects.values_list("trace", flat=True)) == {parent}
+
+
+def test_a_held_workflow_that_is_cancelled_is_undone_at_once(work):
+    """Also if nothing waits for the dead letter: whoever cancels the workflow need not discard it too."""
+    flow = Workflow("held")
+    paid = flow.add(node, "paid", compensate=undo)
+    flow.add(node, "last", after=[paid])
+    failing["last"] = 1
+    flow.enqueue()
+    work()
+    assert Row.objects.get(pk=flow.id).held_at is not None
+    cancel_workflow(flow.id, reason="no hope")
+    assert work() == ["undo paid"]
+    assert state(flow) == "compensated"
+    assert Row.objects.get(pk=flow.id).held_at is None
