@@ -50,7 +50,7 @@ def _list(call: Call) -> int:
     state = call["state"]
     if state and state not in {*STANDINGS, *WorkflowState}:
         known = ", ".join([*STANDINGS, *WorkflowState])
-        raise InvalidTaskData("state", f"--state must be one of {known}.", code="unknown_state")
+        raise InvalidTaskData("state", f"--state must be one of {known}.", code="unknown_status")
     wanted = STANDINGS.get(state, {"state": state}) if state else {}
     flows = list(Workflow.objects.using(alias()).filter(**wanted).order_by("-id")[:LISTED])
     call.write_json([{"id": str(flow.pk), "name": flow.name, "state": flow.state} for flow in flows])
