@@ -15,6 +15,7 @@ from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH
+from queue_app.services.control.audit import ADMIN
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.signals import signal
 from queue_app.sql.database import atomic
@@ -61,11 +62,8 @@ class WorkflowSignalMixin(QueueAppAdmin[Workflow]):
             with atomic():
                 reason = check_reason(form.cleaned_data["reason"].strip(), REASON_LENGTH)
                 payload = form.payload()
-                sent = signal(flow.pk, name, payload, by=request.user.get_username())
-                self.audit(
-                    request, [flow], f"Sent the signal {name}.", action="signal", reason=reason,
-                    after={"signal": name, "payload": payload},
-                )  # fmt: skip
+                sent = signal(flow.pk, name, payload, by=request.user.get_username(), via=ADMIN, reason=reason)
+                self.log_action_of(request, [flow], f"Sent the signal {name}.", reason)
         except (InvalidTaskData, forms.ValidationError) as error:
             field = getattr(error, "field", "")
             form.add_error(field if field in form.fields else None, str(getattr(error, "message", error)))

@@ -6,7 +6,7 @@ import uuid
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from queue_app.core.states import Status
 from queue_app.sql.database import fetch_all
@@ -46,6 +46,11 @@ FROM (
     SELECT string_agg(int4send(after::int), ''::bytea) AS after, string_agg(int4send(before::int), ''::bytea) AS before,
         string_agg(left(condition, 2), '') AS conditions FROM edges
 ) AS edge
+"""
+_NODES: Final = """
+SELECT t.id, t.task_type, COALESCE(node.name, ''), t.status, node.compensates
+FROM queue_app_task AS t LEFT JOIN queue_app_workflownode AS node ON node.task_id = t.id
+WHERE t.workflow_id = %s ORDER BY t.id
 """
 # Counted only so far: a list of workflows must not read a million rows.
 _PENDING: Final = """
@@ -112,6 +117,21 @@ def _numbers(code: str, sent: Any) -> array[Any]:
     if sys.byteorder == "little":
         found.byteswap()
     return found
+
+
+class Node(NamedTuple):
+    """A task of a workflow."""
+
+    id: uuid.UUID
+    task_type: str
+    name: str
+    status: str
+    compensates: uuid.UUID | None
+
+
+def nodes(workflow_id: uuid.UUID) -> list[Node]:
+    """Return the tasks of a small workflow, oldest first."""
+    return [Node(*row) for row in fetch_all(_NODES, [workflow_id])]
 
 
 def pending(workflow_ids: Collection[uuid.UUID], limit: int) -> dict[uuid.UUID, int]:
