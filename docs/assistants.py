@@ -19,7 +19,8 @@ def index() -> str:
     for section in SECTIONS:
         paths = sorted((DOCS / section).glob("*.md"), key=lambda path: (path.stem != "index", path.stem))
         lines += [f"## {_title(paths[0].read_text())}", ""]
-        for path in paths[len(paths) > 1 :]:
+        is_list = len(paths) > 1 and section != "tutorial"  # whose index is its first page
+        for path in paths[is_list:]:
             text = path.read_text()
             says = _sentence(text)
             lines.append(f"- [{_title(text)}]({section}/{path.stem}.html)" + (f": {says}" if says else ""))
