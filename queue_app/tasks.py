@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
@@ -89,6 +89,7 @@ class TaskOptions(TypedDict, total=False):
     upgrade: Upgrade | None
     on_success: Any
     on_failure: Any
+    signals: Mapping[str, Any]
 
 
 class DecoratorOptions(TaskOptions, total=False):
@@ -103,7 +104,7 @@ class DecoratorOptions(TaskOptions, total=False):
 #: Options that belong to the function, not to one of its calls.
 _IN_DECORATOR: Final = (
     "aliases", "backoff", "sensitive", "encrypted", "task_type", "hooks", "version", "upgrade", "on_success",
-    "on_failure",
+    "on_failure", "signals",
 )  # fmt: skip
 # Django 6.0 has no defaults.
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -144,7 +145,9 @@ class QueueTask[**P, R](_Base[P, R]):
     - ``version``, ``upgrade``: the version of the signature, and a function of (version, args, kwargs) that returns
       the arguments of this version for a call that was stored with an older one; only in the decorator;
     - ``on_success``, ``on_failure``: a task (or its type) that is enqueued with the id of this one when it has
-      completed, or failed for good; or ``"webhook:<endpoint>"``; only in the decorator.
+      completed, or failed for good; or ``"webhook:<endpoint>"``; only in the decorator;
+    - ``signals``: the payloads of the signals that it waits for, such as ``{"approved": {"ok": bool}}``: other signals
+      and payloads are refused, and the page of the task shows a form; only in the decorator.
     """
 
     capabilities: Sequence[str] = ()
@@ -167,6 +170,7 @@ class QueueTask[**P, R](_Base[P, R]):
     upgrade: Upgrade | None = None
     on_success: Any = None
     on_failure: Any = None
+    signals: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -196,6 +200,7 @@ class QueueTask[**P, R](_Base[P, R]):
             object.__setattr__(self, "hooks", _hooks(self.hooks))
         if self.on_success or self.on_failure:
             _name_callbacks(self)
+        object.__setattr__(self, "signals", _schemas(self.signals))
         Task.__post_init__(self)
         registry.register(self)
 
@@ -289,6 +294,17 @@ def _name_callbacks(task: QueueTask[..., Any]) -> None:
             given = getattr(task, option)
             object.__setattr__(task, option, None if given is None else name_of(given, option))
     except InvalidTaskData as error:
+        raise InvalidTask(str(error)) from None
+
+
+def _schemas(given: Any) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    from queue_app.core.signals import read_schemas  # noqa: PLC0415 - only tasks with signals need it
+
+    try:
+        return read_schemas(given)
+    except ValueError as error:
         raise InvalidTask(str(error)) from None
 
 

@@ -258,10 +258,12 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
         ``queue_app.signal``, the API and the page of the task send signals. Each is taken once, in order; signals that
         arrive early are kept. After ``timeout`` (seconds, or an aware time), ``SignalTimeout`` is raised. ``schema``
-        declares the fields of the payload, such as ``{"approved": bool}``: the task's page shows a form with them. Like
-        ``sleep`` it counts no failure and holds no slot. In a coroutine, await it.
+        declares the fields of the payload, such as ``{"approved": bool}``: the task's page shows a form with them. The
+        option ``signals`` of the decorator is its default. Like ``sleep`` it counts no failure and holds no slot. In a
+        coroutine, await it.
         """
-        return self._steps().wait_for(signal, timeout, schema)
+        declared = getattr(self.task_result.task, "signals", None) or {}
+        return self._steps().wait_for(signal, timeout, declared.get(signal) if schema is None else schema)
 
     def _steps(self) -> AttemptSteps:
         held = self.held

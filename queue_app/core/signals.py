@@ -36,6 +36,25 @@ def read_schema(schema: Any) -> Fields | None:
     return {str(name): _read_field(name, given) for name, given in schema.items()}
 
 
+def read_schemas(signals: Any) -> dict[str, Fields | None]:
+    """Return the full form of the declarations of a task, {signal: its fields}; raise ``ValueError``."""
+    if not isinstance(signals, Mapping) or not all(isinstance(name, str) and name for name in signals):
+        raise ValueError(
+            f'signals must be {{name: fields}}, such as {{"approved": {{"ok": bool}}}}, not {signals!r:.100}.'
+        )
+    return {name: read_schema(fields) for name, fields in signals.items()}
+
+
+def check_declared(signals: Mapping[str, Fields | None] | None, name: str, payload: Any) -> None:
+    """Raise ``InvalidTaskData`` unless a task that declares its signals takes this one."""
+    if signals is None:
+        return
+    if name not in signals:
+        taken = ", ".join(signals) or "none"
+        raise InvalidTaskData("name", f"The task takes no signal {name!r:.60}. It takes {taken}.")
+    check_payload(signals[name], payload)
+
+
 def _read_field(name: Any, given: Any) -> dict[str, Any]:
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"A field of a schema needs a name such as approved, not {name!r:.60}.")

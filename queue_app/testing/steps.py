@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.payload import dump_json
-from queue_app.core.signals import Fields, check_payload
+from queue_app.core.signals import Fields, check_declared, check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import Step, StepKind
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
@@ -100,6 +100,7 @@ def send(call: StoredCall, name: str, payload: Any) -> bool:
     check_signal_name(name)
     if call.status in TERMINAL:
         raise InvalidTransition(f"The task {predicate(call.status)}; it takes no more signals.", status=call.status)
+    check_declared(call.option("signals"), name, payload)
     is_awaited = _check(call, name, text)
     call.signals.append((name, text))
     if is_awaited and call.status is Status.BLOCKED:

@@ -14,10 +14,10 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from queue_app import conf
+from queue_app import conf, registry
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.payload import dump_json
-from queue_app.core.signals import check_payload
+from queue_app.core.signals import check_declared, check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.encryption import SHARED, applies_to, is_on, seal
 from queue_app.exceptions import InvalidTransition, TaskNotFound
@@ -60,7 +60,9 @@ def signal(  # noqa: PLR0913 - by name
     check_signal_name(name)
     text = None if payload is None else dump_json(payload, field="payload", limits=conf.get().payload)
     _check(awaited(task_id), name, payload)
-    text = _sealed(text, task_id)
+    task_type = types_of([task_id]).get(task_id)
+    check_declared(getattr(registry.find(task_type), "signals", None) if task_type else None, name, payload)
+    text = _sealed(text, task_type)
     is_recorded = bool(by) or via != audit.CODE
     with atomic() if is_recorded else nullcontext(), changing([task_id]) as workflows:
         stored = rows.send(task_id, name, text, by)
@@ -98,11 +100,10 @@ def _to_workflow(workflow_id: uuid.UUID, name: str, payload: Any, text: str | No
     return Sent(signal_id, bool(woken))
 
 
-def _sealed(text: str | None, task_id: uuid.UUID) -> str | None:
+def _sealed(text: str | None, task_type: str | None) -> str | None:
     """Return an encrypted payload if the task is encrypted; for a workflow, if any task of the project may be."""
     if text is None or not is_on():
         return text
-    task_type = types_of([task_id]).get(task_id)
     return seal(text, SHARED) if task_type is None or applies_to(task_type) else text
 
 

@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 import pytest
+from django.tasks.exceptions import InvalidTask
 
 from queue_app import Workflow, chain, group, signal, task
 from queue_app.core.states import Status
-from queue_app.exceptions import InvalidTransition, InvalidWorkflow
+from queue_app.exceptions import InvalidTaskData, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.replay import discard, replay
@@ -21,6 +22,11 @@ from tests.workers.stage import StillWorker
 @task(takes_context=True, max_retries=0)
 def waits(context, name):
     return context.wait_for(name)
+
+
+@task(takes_context=True, max_retries=0, signals={"approved": {"ok": bool}})
+def approvable(context):
+    return context.wait_for("approved")["ok"]
 
 
 class Rows:
@@ -338,3 +344,26 @@ def test_what_cannot_be_a_part_is_refused(kit):
             flow.add(bad)
     with pytest.raises(InvalidWorkflow, match="part of another"):
         part.enqueue()
+
+
+@pytest.mark.parametrize("waits_already", [False, True])
+def test_declared_signals_are_checked_early_and_late(kit, waits_already):
+    result = approvable.enqueue()
+    if waits_already:
+        kit.work()
+    for name, payload, sentence in (
+        ("aproved", {"ok": True}, "takes no signal 'aproved'. It takes approved"),
+        ("approved", {"ok": "yes"}, "ok must be of the type boolean"),
+        ("approved", None, "payload must be an object with ok"),
+    ):
+        with pytest.raises(InvalidTaskData, match=sentence):
+            signal(result, name, payload)
+    assert signal(result, "approved", {"ok": True}) is waits_already
+    kit.work()
+    result.refresh()
+    assert result.return_value is True
+
+
+def test_signals_are_declared_well_or_refused():
+    with pytest.raises(InvalidTask, match="signals must be"):
+        task(takes_context=True, signals=["approved"])(lambda context: None)
