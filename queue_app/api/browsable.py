@@ -13,8 +13,8 @@ from typing import Any, Final
 from django.apps import apps
 from django.template.loader import render_to_string
 from django.urls import resolve
-from django.utils.html import escape
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from rest_framework.renderers import BaseRenderer
 from rest_framework.utils.encoders import JSONEncoder
 
@@ -36,7 +36,7 @@ ADDRESSES: Final = {
 }  # fmt: skip
 #: Field -> collections whose objects it names in their own answers.
 OF_OWN: Final = {"id": frozenset({"tasks", "dlq", "limits", "schedules", "workflows"}), "name": frozenset({"queues"})}
-_PAIR: Final = re.compile(r"&quot;(?P<name>[a-z_]+)&quot;: &quot;(?P<value>[^&\s]{1,100})&quot;")
+_PAIR: Final = re.compile(r'"(?P<name>[a-z_]+)": "(?P<value>[^"&\s]{1,100})"')
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(NAME_PATTERN)
 METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
@@ -104,15 +104,17 @@ def _filters(view: Any, request: Any) -> list[tuple[str, str, str]]:
 def linked(text: str, root: str, path: str) -> SafeString:
     """Return a JSON text as HTML, in which the ids of objects, and the names of queues, lead to their addresses."""
     own = path.removeprefix(root).split("/")[0]
-
-    def link(found: re.Match[str]) -> str:
+    parts: list[tuple[str]] = []
+    end = 0
+    for found in _PAIR.finditer(text):
         name, value = found["name"], found["value"]
         place = ADDRESSES.get(name) or (own if name in {"id", "name"} and own in OF_OWN[name] else None)
         if place is None or not (_ID.fullmatch(value) or (place == "queues" and _NAME.match(value))):
-            return found[0]
-        return f'&quot;{name}&quot;: &quot;<a href="{root}{place}/{value}">{value}</a>&quot;'
-
-    return mark_safe(_PAIR.sub(link, escape(text)))  # noqa: S308 - escaped, and the links are of ids and names
+            continue
+        link = format_html('<a href="{0}{1}/{2}">{2}</a>', root, place, value)
+        parts += [(text[end : found.start("value")],), (link,)]
+        end = found.end("value")
+    return format_html_join("", "{}", [*parts, (text[end:],)])
 
 
 def _about(view: Any, method: str) -> str:
