@@ -9,8 +9,12 @@ from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.records import Lease, TaskRef
 from queue_app.core.states import Status
+from queue_app.sql import database
 from queue_app.sql.columns import LANE, REF, cap
 from queue_app.sql.database import GENERATION_LOCK, atomic, bound_transaction, execute, fetch_all, fetch_value
+
+#: How long grants must wait, at most, for the one that changes the generation: they queue behind it.
+LOCK_WAIT: Final = "5s"
 
 
 def queued_estimate() -> int:
@@ -157,9 +161,24 @@ def condemn(because: str) -> bool:
         )
 
 
+#: Sessions that hold the lock, and whose process has sent nothing for a while although PostgreSQL waits for it.
+_END_FROZEN_GRANTS: Final = """
+SELECT pg_terminate_backend(activity.pid)
+FROM pg_locks AS lock JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
+WHERE lock.locktype = 'advisory' AND lock.objsubid = 1 AND lock.granted AND activity.datname = current_database()
+    AND (lock.classid::bigint << 32) | lock.objid::bigint = %s
+    AND activity.wait_event = 'ClientRead' AND activity.state_change < clock_timestamp() - %s::interval
+"""
+
+
 def _lock_generation() -> None:
+    """Wait for the grants that are being committed; end the sessions of those whose process is gone or frozen.
+
+    Raises ``OperationalError`` if that takes longer than ``LOCK_WAIT``; the caller tries again at its next turn.
+    """
     bound_transaction()  # every grant waits for this lock
-    fetch_all("SELECT pg_advisory_xact_lock(%s)", [GENERATION_LOCK])
+    fetch_all(_END_FROZEN_GRANTS, [GENERATION_LOCK, f"{database.FROZEN_SECONDS} s"])
+    fetch_all("SELECT set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)", [LOCK_WAIT, GENERATION_LOCK])
 
 
 def accepts(number: int, leased_at: int) -> bool:

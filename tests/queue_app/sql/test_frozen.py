@@ -1,10 +1,11 @@
 """A process that freezes within a transaction loses its locks, so others go on."""
 
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from queue_app.models import ScheduleTick, Task
 from queue_app.services.schedules import tick
@@ -46,6 +47,36 @@ def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypa
     with pytest.raises(DatabaseError, match="idle-in-transaction"):
         first.result()
     assert ScheduleTick.objects.get().task_id == Task.objects.get().id
+
+
+@pytest.mark.parametrize("is_complete", [True, False], ids=["in a transaction", "in the middle of a pipeline"])
+def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_complete):
+    """Its session would keep the lock until PostgreSQL notices: by the defaults of Linux, for two hours."""
+    monkeypatch.setattr(snapshot, "LOCK_WAIT", "100ms")
+    with closing(connection.copy()) as other:
+        raw = other.get_new_connection(other.get_connection_params())
+        lock = f"SELECT pg_advisory_xact_lock_shared({database.GENERATION_LOCK})"
+        if is_complete:
+            raw.autocommit = False
+            raw.execute(lock)
+        else:
+            raw.pgconn.enter_pipeline_mode()
+            raw.pgconn.send_query_params(lock.encode(), None)
+            raw.pgconn.send_flush_request()
+            raw.pgconn.flush()
+
+        def is_raised() -> bool:
+            try:
+                snapshot.abandon(1)
+            except OperationalError:  # the grant may still be under way
+                return False
+            return True
+
+        before = snapshot.generation()
+        assert not is_raised()
+        eventually(is_raised, "the generation can be changed")
+        assert snapshot.generation() == before
+        raw.close()
 
 
 def test_grants_go_on_when_a_rebuild_freezes_with_the_lock(engine):
