@@ -24,6 +24,7 @@ from queue_app.services import cancel, pause, resume
 from queue_app.services.doctor import Level
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.read.explain import explain
+from queue_app.services.repair.rebuild import LOCK_SECONDS
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.workflows.steer import cancel_workflow
 from tests.integration.app import tasks
@@ -149,15 +150,23 @@ def flushed(plant: Plant) -> Iterator[None]:
 
 @contextmanager
 def rebuild_hangs(plant: Plant) -> Iterator[None]:
-    """Empty Redis while somebody holds the lock of the rebuild, and does nothing."""
-    token = uuid.uuid4().hex
+    """Empty Redis while another process holds the lock of the rebuild, renews it and does nothing."""
+    token, stop = uuid.uuid4().hex, threading.Event()
 
     def taken() -> bool:
         plant.run.arena.flush()
-        return get_index().lock("rebuild", token, 600)
+        return get_index().lock("rebuild", token, LOCK_SECONDS)
+
+    def hold() -> None:
+        while not stop.wait(0.5):
+            get_index().lock("rebuild", token, LOCK_SECONDS)
 
     eventually(taken, "the lock is ours")
+    thread = threading.Thread(target=hold)
+    thread.start()
     yield
+    stop.set()
+    thread.join()
     get_index().lock("rebuild", token, 0)
 
 
