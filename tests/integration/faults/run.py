@@ -17,8 +17,10 @@ from queue_app.core.states import TERMINAL, Status
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task, TaskResult, Worker
 from queue_app.registry import type_of
+from queue_app.services.doctor import Level, examine
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.notify import index
+from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap
@@ -160,7 +162,13 @@ class Run:
 
     def finish(self) -> Metrics:
         """Wait for the end of all tasks, and judge."""
-        eventually(lambda: self.ended() >= len(self.order), "all tasks end", PATIENCE)
+        try:
+            eventually(lambda: self.ended() >= len(self.order), "all tasks end", PATIENCE)
+        except AssertionError:
+            left = Task.objects.exclude(status__in=TERMINAL)
+            said = [finding for finding in examine() if finding.level is not Level.OK]
+            text = f"{left.count()} tasks do not end: {explain(left[0].id)}; doctor: {said}"
+            raise AssertionError(text) from None
         return self.judge(wait=True)
 
     # -- figures -----------------------------------------------------------------
