@@ -167,7 +167,7 @@ SELECT pg_terminate_backend(activity.pid)
 FROM pg_locks AS lock JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
 WHERE lock.locktype = 'advisory' AND lock.objsubid = 1 AND lock.granted AND activity.datname = current_database()
     AND (lock.classid::bigint << 32) | lock.objid::bigint = %s
-    AND activity.wait_event = 'ClientRead' AND activity.state_change < clock_timestamp() - %s::interval
+    AND activity.wait_event = 'ClientRead' AND activity.state_change < statement_timestamp() - %s::interval
 """
 
 
