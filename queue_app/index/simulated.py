@@ -25,7 +25,7 @@ from typing import Any
 from queue_app import conf
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import scripts
-from queue_app.index.client import connect, in_one_write, translated
+from queue_app.index.client import connect, translated
 from queue_app.index.index import Index
 from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
@@ -48,6 +48,7 @@ class SimulatedIndex(Index):
         self.alias, self.keys, self.clock = "simulation", Keys(prefix), 0
         self._client = client
         self._shas: dict[str, str] = {}
+        self._connection: Any = None
 
     def command(self, name: str, *args: Any) -> tuple[Any, ...]:
         """Return the command that runs a script at the present simulated time."""
@@ -59,7 +60,13 @@ class SimulatedIndex(Index):
     def send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run commands in one round trip; return their replies."""
         with translated("simulate", self.alias):
-            return in_one_write(self._client, *commands)
+            if self._connection is None:  # its own: taking one from the pool costs more than a short script
+                self._connection = self._client.connection_pool.get_connection()
+            connection = self._connection
+            connection.send_packed_command(
+                [b"".join(part for each in commands for part in connection.pack_command(*each))], check_health=False
+            )
+            return [connection.read_response() for _ in commands]
 
     def _call(self, name: str, *args: Any) -> Any:
         return self.send([self.command(name, *args)])[0]
@@ -79,7 +86,11 @@ class SimulatedIndex(Index):
         return math.ceil(float(reply[0][1] if isinstance(reply[0], list) else reply[1]))
 
     def delete(self) -> None:
-        """Delete all keys of the simulation."""
+        """Delete all keys of the simulation, and give its connection back: closed, as a reply may be unread."""
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._client.connection_pool.release(self._connection)
+            self._connection = None
         with translated("simulate", self.alias):
             for key in self._client.scan_iter(match=self.keys.everything, count=1000):
                 self._client.unlink(key)
