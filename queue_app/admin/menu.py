@@ -28,7 +28,8 @@ def group_menu(site: AdminSite) -> None:
 
 
 def _is_ours(app: dict[str, Any]) -> bool:
-    return app.get("app_label") == APP and all(model["object_name"] != OVERVIEW for model in app["models"])
+    names = {model["object_name"] for model in app["models"]}
+    return app.get("app_label") == APP and bool(names) and OVERVIEW not in names
 
 
 def _groups(request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:

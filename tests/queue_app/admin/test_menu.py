@@ -44,6 +44,16 @@ def test_the_page_of_the_app_keeps_its_name(staff):
     assert "<h1>Task queue</h1>" in text
 
 
+def test_a_site_that_lists_the_app_otherwise_stays_as_it_is(db):
+    """Such as one that has grouped it already, or has emptied it."""
+    site = AdminSite("other")
+    for models in ([], [{"object_name": "Overview"}, {"object_name": "Task"}]):
+        listed = [{"app_label": "queue_app", "app_url": "/x/", "name": "Task queue", "models": models}]
+        site.get_app_list = lambda request, app_label=None, listed=listed: listed
+        group_menu(site)
+        assert site.get_app_list(RequestFactory().get("/")) == listed
+
+
 def test_a_site_without_the_app_stays_as_it_is(db):
     site = AdminSite("other")
     group_menu(site)
