@@ -31,6 +31,8 @@ from queue_app.sql.stats import Active, active
 
 #: Interval of the steps of one limit.
 STEP_SECONDS: Final = 3.0
+#: Seconds after which a call leaves the other limits to the next one, as the scheduler has other jobs.
+BUDGET_SECONDS: Final = 1.0
 #: A row of the history covers at most this time.
 ROW: Final = timedelta(minutes=1)
 REASON_LENGTH: Final = 300
@@ -40,11 +42,23 @@ logger = logging.getLogger("taskqueue")
 type Row = Queue | Limit | RuntimeSettings
 
 
+#: The limit that the next call begins with: [number in the list].
+_first: Final = [0]
+
+
 def adapt_limits() -> int:
-    """Step the adaptive limits whose last step is some seconds ago; return how many values changed."""
-    changed, executing = 0, None
+    """Step the adaptive limits whose last step is some seconds ago; return how many values changed.
+
+    A call stops after ``BUDGET_SECONDS``, and the next one goes on: 1000 limits are stepped less often.
+    """
+    changed, executing, began = 0, None, time.monotonic()
     loads: dict[str, float | None] = {}
-    for model, pk, probe in _adaptive():
+    limits = list(_adaptive())
+    place = _first[0] % max(1, len(limits))
+    for done, (model, pk, probe) in enumerate([*limits[place:], *limits[:place]]):
+        if done and time.monotonic() - began > BUDGET_SECONDS:
+            _first[0] = place + done
+            break
         if probe and probe not in loads:
             loads[probe] = _load(probe)
         executing = active() if executing is None else executing

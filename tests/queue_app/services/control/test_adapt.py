@@ -12,6 +12,7 @@ from django.utils import timezone
 from queue_app.core.records import Outcome, TaskRef, Throttling
 from queue_app.index import get_index
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings, Task
+from queue_app.services.control import adapt
 from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.queues import edit_queue, version_of
 from queue_app.services.lifecycle.finish import finish
@@ -331,3 +332,15 @@ def test_two_schedulers_and_an_edit_at_once_make_one_step(engine, monkeypatch):
 def _running(engine) -> list:
     put_many(20)
     return take(engine.worker("a"), 10)
+
+
+def test_a_call_is_bounded_and_the_next_one_goes_on(engine, monkeypatch):
+    for number in range(5):
+        Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="vegas", max_concurrent=9)
+    monkeypatch.setattr(adapt, "BUDGET_SECONDS", -1.0)
+    found = [adapt_limits() for _ in range(5)]
+    assert found == [1] * 5, "one limit a call, each another"
+    assert LimitStep.objects.count() == 5
+    assert set(Limit.objects.values_list("current_concurrent", flat=True)) == {1}
+    Limit.objects.all().delete()
+    assert adapt_limits() == 0
