@@ -35,6 +35,7 @@ def main() -> int:
         "claim",
         "limits",
         "caps",
+        "workers",
         "memory",
         "enqueue",
         "drain",
