@@ -23,6 +23,7 @@ from queue_app.services.lifecycle import claim as claiming
 from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.lifecycle.turnover import turn_over
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
@@ -65,6 +66,13 @@ class Transition:
 def _claim(world: World, number: int) -> list[Any]:
     hand = world.hands[1 + number]
     return claiming.claim(hand.profile, hand.id, 1)
+
+
+def _turn_over(world: World, _number: int) -> list[Any]:
+    hand = world.hands[0]
+    granted: list[Any] = []
+    turn_over(hand.profile, hand.id, [done(task) for task in world.held], 1, granted.extend, lambda _: None)
+    return granted
 
 
 def _cancel_broken(world: World, value: Any, error: BaseException | None) -> Iterator[str]:
@@ -168,6 +176,7 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "complete": Transition(
         lambda world, _: finish([done(task) for task in world.held]), HELD, _stale_broken("completed")
     ),
+    "turn_over": Transition(_turn_over, HELD, _stale_broken("completed")),
     "fail": Transition(lambda world, _: finish([failed(task) for task in world.held]), HELD),
     "die_in_attempt": Transition(lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD),
     "snooze": Transition(lambda world, _: finish([_snoozed(world)]), HELD),
