@@ -39,9 +39,8 @@ def name_of(given: Any, option: str) -> str:
     return registry.type_of(given)
 
 
-def declared_by(task_type: str) -> dict[str, str]:
-    """Return the callbacks that a task type declares, for its metadata."""
-    task = registry.known(task_type)
+def declared_by(task: registry.AnyTask | None) -> dict[str, str]:
+    """Return the callbacks that a task declares, for its metadata."""
     return {name: given for name in sorted(_NAMES) if (given := getattr(task, name, None))}
 
 
@@ -68,7 +67,7 @@ def inherited(metadata: str | None) -> dict[str, Any]:
 def problems(endpoints: Collection[str]) -> Iterator[str]:
     """Yield which callbacks of known tasks are no task, and none of the endpoints."""
     for task_type in registry.known_types():
-        for option, name in declared_by(task_type).items():
+        for option, name in declared_by(registry.known(task_type)).items():
             endpoint = name.removeprefix(WEBHOOK) if name.startswith(WEBHOOK) else None
             if endpoint is not None and endpoint not in endpoints:
                 meant = suggestion(endpoint, endpoints)

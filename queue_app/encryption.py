@@ -13,7 +13,7 @@ import json
 import os
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -45,7 +45,7 @@ def applies_to(task_type: str) -> bool:
     task = registry.find(task_type) if settings.keys else registry.known(task_type)
     if task is None and settings.keys:
         return True
-    asked = _asks(task_type, settings)
+    asked = _asks(task_type, task, settings)
     if asked and not settings.keys:
         raise EncryptionUnavailable(
             f"{task_type} is encrypted, and TASKQUEUE ENCRYPTION.KEYS has no key. `taskqueue encrypt --new-key ID`"
@@ -62,9 +62,11 @@ def hides(task_type: str) -> bool:
         return True
 
 
-def _asks(task_type: str, settings: conf.EncryptionSettings) -> bool:
-    own = getattr(registry.known(task_type), "encrypted", False)
-    return bool(settings.keys if own is None else own) or any(fnmatchcase(task_type, each) for each in settings.tasks)
+def _asks(task_type: str, task: registry.AnyTask | None, settings: conf.EncryptionSettings) -> bool:
+    own = getattr(task, "encrypted", False)
+    if settings.keys if own is None else own:
+        return True
+    return bool(settings.tasks) and any(fnmatchcase(task_type, each) for each in settings.tasks)
 
 
 def new_key(key_id: str) -> str:
@@ -101,7 +103,9 @@ def problems() -> Iterator[str]:
     """Yield what is wrong with the keys, and which tasks lack them."""
     settings = conf.load()[0].encryption
     try:
-        if settings.keys or (asking := [each for each in registry.known_types() if _asks(each, settings)]):
+        if settings.keys or (
+            asking := [each for each in registry.known_types() if _asks(each, registry.known(each), settings)]
+        ):
             _ciphers(tuple(settings.keys))
     except EncryptionUnavailable as error:
         yield str(error) if settings.keys else f"{asking[0]} is encrypted, and {error}"
@@ -180,6 +184,11 @@ def seal_call(task_type: str, args: str, parameters: str) -> tuple[str, str]:
     if not applies_to(task_type):
         return args, parameters
     return seal(f"[{args},{parameters}]", task_type), "{}"
+
+
+def sealed_calls(task_type: str, calls: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Do the same for many calls of a task type."""
+    return (seal_call(task_type, *call) for call in calls) if applies_to(task_type) else calls
 
 
 def call_of(task_type: str, args: Any, parameters: Any) -> tuple[Any, Any]:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from queue_app import registry
 from queue_app.exceptions import Snooze
 from queue_app.registry import AnyTask
 
@@ -24,9 +23,9 @@ MAX_VERSION: Final = 1_000_000
 NEXT_OFFER: Final = 10.0
 
 
-def current(task_type: str) -> int:
-    """Return the version of a task type in this process."""
-    version: int = getattr(registry.known(task_type), "version", 1)
+def of(task: AnyTask | None) -> int:
+    """Return the version of a task in this process; 1 for a type that is not registered."""
+    version: int = getattr(task, "version", 1)
     return version
 
 

@@ -137,21 +137,25 @@ def _of_project(paths: tuple[str, ...]) -> tuple[Hook, ...]:
 
 def hooks_of(task_type: str) -> tuple[Hook, ...]:
     """Return the hooks of a task type, in order."""
+    return _hooks_of(registry.known(task_type))
+
+
+def _hooks_of(task: registry.AnyTask | None) -> tuple[Hook, ...]:
     paths = conf.get().hooks
-    own: tuple[Hook, ...] = getattr(registry.known(task_type), "hooks", ())
+    own: tuple[Hook, ...] = getattr(task, "hooks", ())
     return (*_of_project(tuple(paths)), *own) if paths else own
 
 
 def has_metadata(task_type: str) -> bool:
     """Return whether calls of a type may get metadata."""
-    return bool(hooks_of(task_type) or versions.current(task_type) > 1 or callbacks.declared_by(task_type))
+    task = registry.known(task_type)
+    return bool(_hooks_of(task) or versions.of(task) > 1 or callbacks.declared_by(task))
 
 
 def before_enqueue(row: TaskRow) -> TaskRow:
     """Return a new task with its version, its callbacks and what hooks add; let their exceptions through."""
-    spec = row.spec
-    found, version = hooks_of(spec.task_type), versions.current(spec.task_type)
-    declared = callbacks.declared_by(spec.task_type)
+    spec, task = row.spec, registry.known(row.spec.task_type)
+    found, version, declared = _hooks_of(task), versions.of(task), callbacks.declared_by(task)
     if not (found or version > 1 or declared) or row.metadata is not None:  # a copy keeps the metadata of its original
         return row
     metadata: dict[str, Any] = declared | ({} if version == 1 else {versions.KEY: version})

@@ -49,8 +49,8 @@ def enqueue_callbacks(
 def _row(task: ClaimedTask | TaskRef, task_type: str, args: list[object], metadata: str | None) -> TaskRow:
     registered = registry.find(task_type)
     spec = check_spec(NewTask(task_type=task_type, user=task.user), registered)
-    version = versions.current(task_type)
-    own = callbacks.declared_by(task_type) | ({} if version == 1 else {versions.KEY: version})
+    version = versions.of(registered)
+    own = callbacks.declared_by(registered) | ({} if version == 1 else {versions.KEY: version})
     found = callbacks.inherited(metadata) | own
     text = dump_json(found, field="metadata", limits=LIMITS) if found else None
     return check_call(replace(spec, unique=None, idempotency_key=None), args, {})._replace(metadata=text)

@@ -18,7 +18,7 @@ from queue_app import conf, tracing
 from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
-from queue_app.encryption import seal_call
+from queue_app.encryption import sealed_calls
 from queue_app.exceptions import IdempotencyConflict, UnknownQueue
 from queue_app.hooks import before_enqueue, has_metadata
 from queue_app.models import Queue
@@ -153,7 +153,7 @@ def enqueue_calls[T](
         write = partial(
             insert_calls,
             rows,
-            lambda: (seal_call(spec.task_type, *texts) for texts in check_payloads(calls)),
+            lambda: sealed_calls(spec.task_type, check_payloads(calls)),
             lambda stored: (make(stored), _announcement(stored, queues)),
         )
         made, announce = store_rows(rows, write)

@@ -27,8 +27,9 @@ def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
     task that must not be stored (``WrongArguments`` with a signature, ``UnknownTaskType`` and ``UnknownQueue`` with
     near matches), and the other errors of ``enqueue``.
     """
-    spec = _spec(new, set())
-    row = _row(spec, new)
+    registered = registry.get(check_task_type(new.task_type))
+    spec = _spec(new, registered, set())
+    row = _row(spec, new, registered)
     stored = store_one(row, outside=True, before_push=before_push, locate=True)
     if stored.created:
         return stored
@@ -47,8 +48,9 @@ def submit_many(tasks: Sequence[NewTask]) -> list[Enqueued]:
     queues: set[str] = set()
     for position, new in enumerate(tasks):
         try:
-            spec = _spec(new, queues)
-            rows.append(_row(spec, new))
+            registered = registry.get(check_task_type(new.task_type))
+            spec = _spec(new, registered, queues)
+            rows.append(_row(spec, new, registered))
             _check_repetition(spec.idempotency_key, keys)
         except InvalidTaskData as error:
             error.field = f"tasks[{position}].{error.field}"
@@ -56,12 +58,11 @@ def submit_many(tasks: Sequence[NewTask]) -> list[Enqueued]:
     return store_many(rows, outside=True)
 
 
-def _spec(new: NewTask, queues: set[str]) -> TaskSpec:
+def _spec(new: NewTask, registered: registry.AnyTask, queues: set[str]) -> TaskSpec:
     """Return the checked options; refuse a queue that neither staff nor the task itself have named.
 
     ``queues`` collects the queues that exist, so that each is looked up once.
     """
-    registered = registry.get(check_task_type(new.task_type))
     spec = check_spec(new, registered)
     if spec.queue != registered.queue_name and spec.queue not in queues:
         if not Queue.objects.filter(pk=spec.queue).exists():
@@ -71,16 +72,15 @@ def _spec(new: NewTask, queues: set[str]) -> TaskSpec:
     return spec
 
 
-def _row(spec: TaskSpec, new: NewTask) -> TaskRow:
+def _row(spec: TaskSpec, new: NewTask, registered: registry.AnyTask) -> TaskRow:
     row = check_call(spec, new.args, new.parameters)
     if codecs.are_on():
         codecs.check_forms([*new.args], "args")
         for name, value in new.parameters.items():
             codecs.check_forms(value, f"parameters.{name}")
-    task = registry.get(spec.task_type)
-    check_arguments(task, new.args, new.parameters)
+    check_arguments(registered, new.args, new.parameters)
     if conf.get().typed_arguments:
-        check_types(task, *codecs.decode_call([*new.args], new.parameters))
+        check_types(registered, *codecs.decode_call([*new.args], new.parameters))
     return row
 
 
