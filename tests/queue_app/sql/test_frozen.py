@@ -53,8 +53,7 @@ def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypa
 def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_complete):
     """Its session would keep the lock until PostgreSQL notices: by the defaults of Linux, for two hours."""
     monkeypatch.setattr(snapshot, "LOCK_WAIT", "100ms")
-    with closing(connection.copy()) as other:
-        raw = other.get_new_connection(other.get_connection_params())
+    with closing(connection.get_new_connection(connection.get_connection_params())) as raw:
         lock = f"SELECT pg_advisory_xact_lock_shared({database.GENERATION_LOCK})"
         if is_complete:
             raw.autocommit = False
@@ -76,7 +75,6 @@ def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_co
         assert not is_raised()
         eventually(is_raised, "the generation can be changed")
         assert snapshot.generation() == before
-        raw.close()
 
 
 def test_grants_go_on_when_a_rebuild_freezes_with_the_lock(engine):
