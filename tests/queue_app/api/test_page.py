@@ -28,7 +28,7 @@ def test_every_address_shows_its_purpose_and_an_example(staff, stored):
         assert "style=" not in text
         for method, operation in methods.items():
             if method == "get":
-                assert "curl -H" in text
+                assert "curl -X GET" in text, path
                 assert len(text.split("<h1>")[1].split("</h1>")[0]) > 5
                 continue
             assert f'data-method="{method.upper()}"' in text, path
