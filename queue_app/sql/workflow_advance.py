@@ -45,7 +45,7 @@ UPDATE queue_app_task AS t
 SET status = CASE WHEN {_IS_HELD} THEN 'blocked' WHEN t.run_after > now.clock THEN 'scheduled' ELSE 'queued' END,
     queued_at = CASE WHEN NOT {_IS_HELD} AND t.run_after > now.clock THEN NULL ELSE now.clock END
 FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_workflow AS flow
-WHERE t.id = ANY(ARRAY(SELECT id FROM ready)) AND flow.id = ANY(ARRAY[t.workflow_id])
+WHERE t.id = ANY(ARRAY(SELECT id FROM ready)) AND flow.id = COALESCE(t.workflow_id, t.id)
     AND t.status || '' = 'blocked' AND num_nulls(t.queued_at) = 1 AND t.attempt = 0 AND {_MAY_GO_ON}
 RETURNING t.status, {REF}
 """

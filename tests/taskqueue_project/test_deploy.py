@@ -174,7 +174,7 @@ def test_the_scaler_asks_the_endpoint_for_its_own_workers():
     assert host in MANIFESTS["ConfigMap", "taskqueue"]["data"]["ALLOWED_HOSTS"].split(",")
     assert resolve(path).kwargs == {"name": "default"}
     worker = pod("Deployment", "taskqueue-worker")["containers"][0]["command"]
-    assert parsed(worker)["concurrency"] == int(slots)
+    assert parsed(worker)["concurrency"] == slots
     assert ("TriggerAuthentication", trigger["authenticationRef"]["name"]) in MANIFESTS
 
 
