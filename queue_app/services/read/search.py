@@ -7,7 +7,7 @@ found in errors, parameters and ticks is named by the ids of the newest such tas
 import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -129,7 +129,10 @@ def find(text: str, *, may_view_payload: bool) -> Found:
         found.notes.append("Errors and parameters were not searched: that needs the permission queue_app.view_payload.")
         return found
     _add_tasks(found, "with such an error", _with_error(text))
-    _add_tasks(found, "with this value of a parameter", _with_parameter(text))
+    parameters = _parameter_names()
+    _add_tasks(found, "with this value of a parameter", _with_parameter(text, parameters[:MAX_NAMES]))
+    if len(parameters) > MAX_NAMES:
+        found.notes.append(f"{MAX_NAMES} of {len(parameters)} parameters were read; parameters.NAME:VALUE reads one.")
     return found
 
 
@@ -154,15 +157,20 @@ def _with_error(text: str) -> list[uuid.UUID]:
     return found
 
 
-def _with_parameter(text: str) -> Any:
-    """Return the tasks of which a parameter that known code names has this value."""
+def _parameter_names() -> list[str]:
+    """Return the names of the parameters that functions of the project take."""
     names = set[str]()
     for task in filter(None, map(registry.known, registry.known_types())):
         taken = taken_by(task.func, takes_context=task.takes_context)
         names |= taken.allowed if taken else frozenset()
+    return sorted(names)
+
+
+def _with_parameter(text: str, names: Sequence[str]) -> Any:
+    """Return the tasks of which one of these parameters has this value."""
     contained = Q()
     for value in meanings(text):
-        for name in sorted(names)[:MAX_NAMES]:
+        for name in names:
             if not seeks_hidden({name: value}, ()):
                 contained |= Q(parameters__contains={name: value})
     if not contained:
