@@ -13,7 +13,8 @@ from queue_app.exceptions import IndexNotReady
 from queue_app.index import Proposal
 from queue_app.models import PriorityPolicy, Task
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.lifecycle.actions import cancel, run_now
+from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
@@ -23,6 +24,7 @@ from tests.support.engine import (
     assert_index_agrees,
     at_once,
     done,
+    failed,
     index_away,
     put,
     put_many,
@@ -74,6 +76,17 @@ def test_the_tasks_options_come_before_the_policy_of_its_band(engine):
     put(priority="background")
     tasks = take(engine.worker(), 3)
     assert [(task.timeout, task.max_retries) for task in tasks] == [(77, 9), (5, 0), (600, 3)]
+
+
+def test_the_timeout_grows_with_each_failure_but_not_when_a_task_is_given_back(engine):
+    task_id = put(timeout=10, max_retries=5)
+    for seconds in (10, 15, 22.5):
+        [task] = take(engine.worker())
+        give_back([task])
+        [task] = take(engine.worker())
+        assert task.timeout == seconds
+        finish([failed(task)])
+        run_now(task_id)
 
 
 def test_granted_tasks_come_in_the_order_of_the_index(engine):
