@@ -30,17 +30,20 @@ def ended() -> int:
 
 @pytest.fixture
 def own_redis(fleet, settings, tmp_path_factory):
-    """A server that this test alone uses, and may flush."""
-    servers = EmbeddedServers(Path(tmp_path_factory.mktemp("own")), only=["valkey"], throwaway=True)
+    """A server that this test alone uses, and may flush, by an alias of its own: connections are kept by alias."""
+    folder = Path(tmp_path_factory.mktemp("own"))
+    servers, alias = EmbeddedServers(folder, only=["valkey"], throwaway=True), folder.name
     servers.start()
-    settings.CACHES = {**settings.CACHES, "own": {**settings.CACHES["default"], "LOCATION": servers.redis_url}}
-    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "own"}
-    fleet.env["REDIS_URL"] = servers.redis_url
-    assert rebuild() is not None
-    client = get_redis_connection("own")
-    yield client
-    client.connection_pool.disconnect()
-    servers.stop()
+    try:
+        settings.CACHES = {**settings.CACHES, alias: {**settings.CACHES["default"], "LOCATION": servers.redis_url}}
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": alias}
+        fleet.env["REDIS_URL"] = servers.redis_url
+        assert rebuild() is not None
+        client = get_redis_connection(alias)
+        yield client
+        client.connection_pool.disconnect()
+    finally:
+        servers.stop()
 
 
 def test_an_index_that_is_flushed_again_and_again(fleet, own_redis, history, log):

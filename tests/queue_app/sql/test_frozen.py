@@ -71,8 +71,16 @@ def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_co
                 return False
             return True
 
+        def holds_the_lock() -> bool:
+            return bool(
+                fetch_all("SELECT FROM pg_locks WHERE pid = %s AND locktype = 'advisory'", [raw.info.backend_pid])
+            )
+
         before = snapshot.generation()
+        eventually(holds_the_lock, "the grant has the lock")
+        monkeypatch.setattr(database, "FROZEN_SECONDS", 60.0)
         assert not is_raised()
+        monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
         eventually(is_raised, "the generation can be changed")
         assert snapshot.generation() == before
 
