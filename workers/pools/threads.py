@@ -57,6 +57,8 @@ class ThreadPool(Pool):
 
     def _is_surplus(self) -> bool:
         """Whether the calling thread ends, because there are too many."""
+        if self._alive <= self.slots:  # without the lock, which slots of quick tasks would fight for
+            return False
         with self._lock:
             is_surplus = self._alive > self.slots
             self._alive -= is_surplus
