@@ -128,7 +128,7 @@ def send(endpoint: str, event: str, data: Any, *, url: str = "") -> Any:
 
 @task(takes_context=True, encrypted=None, max_retries=12, retry_delay=10, timeout=60)
 def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -> dict[str, Any]:
-    """Deliver a webhook; retry for about a day, unless the receiver says that it is gone (410)."""
+    """Deliver a webhook; retry for up to half a day, unless the receiver says that it is gone (410)."""
     found = endpoint_of(endpoint)
     host, port, path, is_tls = _target(found, url or found.url)
     body = json.dumps({"type": event, "timestamp": timezone.now().isoformat(), "data": data}, separators=(",", ":"))
