@@ -114,7 +114,8 @@ def peer_rates(peer: str) -> dict[str, float]:
     python = os.environ.get("PEER_PYTHON")
     if not python:
         return {}
-    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    not_the_peers = {"PYTHONPATH", "VIRTUAL_ENV", "DJANGO_SETTINGS_MODULE"}  # Celery reads the last, if it has Django
+    environment = {key: value for key, value in os.environ.items() if key not in not_the_peers}
     script = Path(__file__).with_name("peer_flows.py")
     done = subprocess.run([python, script, peer], env=environment, stdout=subprocess.PIPE, text=True, check=False)
     return json.loads(done.stdout or "{}") if done.returncode == 0 else {}
