@@ -9,7 +9,6 @@ This module uses no models, so a module of tasks may be imported while the apps 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -28,10 +27,10 @@ from django.tasks.base import (
 )
 from django.tasks.exceptions import InvalidTask
 
-from queue_app import registry
+from queue_app import registry, task_options
 from queue_app.core.ids import Id
-from queue_app.exceptions import InvalidTaskData, Retry, near_matches
-from queue_app.versions import MAX_VERSION, Upgrade
+from queue_app.exceptions import Retry, near_matches
+from queue_app.versions import Upgrade
 
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
@@ -56,10 +55,6 @@ type Seconds = float | timedelta
 _ELSEWHERE: Final = {"queue": "queue_name", **dict.fromkeys(("delay", "countdown", "eta"), "run_after")}
 
 
-#: A type that a task names itself; empty: its dotted path.
-_TYPE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199})?", re.ASCII)
-
-
 class Backoff(Protocol):
     """Decides when a failed task is retried: after some seconds, or never (``None``)."""
 
@@ -75,21 +70,11 @@ class TaskOptions(TypedDict, total=False):
     max_retries: int | None
     max_attempts: int | None
     retry_delay: Seconds | None
-    backoff: Backoff | None
     idempotency_key: str | None
     user: str
     concurrency_key: str
     weight: int
-    sensitive: Sequence[str]
-    aliases: Sequence[str]
-    encrypted: bool | None
     unique: Unique | bool | None
-    hooks: Sequence[Any]
-    version: int
-    upgrade: Upgrade | None
-    on_success: Any
-    on_failure: Any
-    signals: Mapping[str, Any]
 
 
 class DecoratorOptions(TaskOptions, total=False):
@@ -99,13 +84,18 @@ class DecoratorOptions(TaskOptions, total=False):
     queue_name: str
     backend: str
     task_type: str
+    aliases: Sequence[str]
+    backoff: Backoff | None
+    sensitive: Sequence[str]
+    encrypted: bool | None
+    hooks: Sequence[Any]
+    version: int
+    upgrade: Upgrade | None
+    on_success: Any
+    on_failure: Any
+    signals: Mapping[str, Any]
 
 
-#: Options that belong to the function, not to one of its calls.
-_IN_DECORATOR: Final = (
-    "aliases", "backoff", "sensitive", "encrypted", "task_type", "hooks", "version", "upgrade", "on_success",
-    "on_failure", "signals",
-)  # fmt: skip
 # Django 6.0 has no defaults.
 _DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
@@ -173,34 +163,7 @@ class QueueTask[**P, R](_Base[P, R]):
     signals: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None:
-            retries = _retries(self.max_attempts)
-            if self.max_retries not in {None, retries}:
-                raise InvalidTask(
-                    f"max_attempts={self.max_attempts} and max_retries={self.max_retries} contradict each other; "
-                    "give one of them (max_attempts counts the first attempt too)."
-                )
-            object.__setattr__(self, "max_retries", retries)
-        if self.backoff is not None and not callable(self.backoff):
-            raise InvalidTask(
-                "backoff must be a function of (exception, task_result); for a number of seconds use retry_delay."
-            )
-        if isinstance(self.capabilities, list | set | frozenset):
-            object.__setattr__(self, "capabilities", tuple(self.capabilities))  # immutable
-        object.__setattr__(self, "sensitive", _names(self.sensitive))
-        object.__setattr__(self, "aliases", _former_names(self.aliases))
-        if self.unique is not None:
-            object.__setattr__(self, "unique", _rule(self))
-        own: object = self.task_type
-        if not isinstance(own, str) or not _TYPE.fullmatch(own):
-            raise InvalidTask(f"task_type must be a name such as 'process_video', not {own!r:.60}.")
-        if self.version != 1 or self.upgrade is not None:
-            _check_version(self.version, self.upgrade)
-        if self.hooks:
-            object.__setattr__(self, "hooks", _hooks(self.hooks))
-        if self.on_success or self.on_failure:
-            _name_callbacks(self)
-        object.__setattr__(self, "signals", _schemas(self.signals))
+        task_options.check(self)
         Task.__post_init__(self)
         registry.register(self)
 
@@ -215,17 +178,7 @@ class QueueTask[**P, R](_Base[P, R]):
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         _check_names(options)
-        for name in (
-            "backoff",
-            "sensitive",
-            "encrypted",
-            "task_type",
-            "hooks",
-            "version",
-            "upgrade",
-            "on_success",
-            "on_failure",
-        ):
+        for name in task_options.IN_DECORATOR:
             if name in options:
                 raise TypeError(
                     f"{name} can be set in the decorator only: a stored task knows its function, not its copy."
@@ -257,78 +210,6 @@ class QueueTask[**P, R](_Base[P, R]):
             self.enqueue(*args, **kwargs)
         else:
             transaction.on_commit(partial(self.enqueue, *args, **kwargs))
-
-
-def _retries(max_attempts: Any) -> int:
-    if type(max_attempts) is not int or max_attempts < 1:
-        raise InvalidTask(f"max_attempts must be a whole number of at least 1, not {max_attempts!r}.")
-    return max_attempts - 1
-
-
-def _rule(task: QueueTask[..., Any]) -> Unique | None:
-    from queue_app.core.unique import rule_of  # noqa: PLC0415 - only tasks with a rule need it
-
-    try:
-        rule = rule_of(task.unique)
-        if rule is not None:
-            rule.check(task.func, takes_context=task.takes_context)
-    except InvalidTaskData as error:
-        raise InvalidTask(str(error)) from None
-    return rule
-
-
-def _check_version(version: Any, upgrade: Any) -> None:
-    if type(version) is not int or not 1 <= version <= MAX_VERSION:
-        raise InvalidTask(f"version must be a whole number from 1 to {MAX_VERSION}, not {version!r:.40}.")
-    if version > 1 and not callable(upgrade):
-        raise InvalidTask("A version above 1 needs upgrade, a function of (version, args, kwargs), for older calls.")
-    if version == 1 and upgrade is not None:
-        raise InvalidTask("upgrade needs a version above 1: raise the version when you change the signature.")
-
-
-def _name_callbacks(task: QueueTask[..., Any]) -> None:
-    from queue_app.callbacks import name_of  # noqa: PLC0415 - only tasks with a callback need it
-
-    try:
-        for option in ("on_success", "on_failure"):
-            given = getattr(task, option)
-            object.__setattr__(task, option, None if given is None else name_of(given, option))
-    except InvalidTaskData as error:
-        raise InvalidTask(str(error)) from None
-
-
-def _schemas(given: Any) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    from queue_app.core.signals import read_schemas  # noqa: PLC0415 - only tasks with signals need it
-
-    try:
-        return read_schemas(given)
-    except ValueError as error:
-        raise InvalidTask(str(error)) from None
-
-
-def _hooks(given: Any) -> tuple[Any, ...]:
-    from queue_app.hooks import resolve  # noqa: PLC0415 - it imports this module's registry
-
-    try:
-        return resolve(given)
-    except InvalidTaskData as error:
-        raise InvalidTask(str(error)) from None
-
-
-def _former_names(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple) or not all(
-        isinstance(each, str) and each and _TYPE.fullmatch(each) for each in given
-    ):
-        raise InvalidTask(f'aliases must be a list of names such as ["shop.tasks.old_name"], not {given!r:.60}.')
-    return tuple(given)
-
-
-def _names(given: Any) -> tuple[str, ...]:
-    if isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) and name for name in given):
-        return tuple(sorted(given))
-    raise InvalidTask(f'sensitive must be a list of names such as ["card_number"], not {given!r:.60}.')
 
 
 @overload

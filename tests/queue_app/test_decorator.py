@@ -16,6 +16,7 @@ from django.tasks.signals import task_enqueued
 from queue_app import task as queue_task
 from queue_app.core.priorities import Band
 from queue_app.models import Task
+from queue_app.task_options import IN_DECORATOR
 from tests.queue_app.test_backend import add, not_decorated
 from tests.support.engine import rolled_back
 
@@ -40,11 +41,15 @@ def test_contradictory_attempts(options):
         add.using(**options)
 
 
-def test_a_backoff_is_a_function_in_the_decorator():
+def test_a_backoff_is_a_function():
     with pytest.raises(InvalidTask, match="retry_delay"):
         queue_task(backoff=5)(not_decorated)
-    with pytest.raises(TypeError, match="decorator only"):
-        add.using(backoff=lambda exception, task_result: 5)
+
+
+@pytest.mark.parametrize("option", IN_DECORATOR)
+def test_options_of_the_function_are_set_in_the_decorator_only(option):
+    with pytest.raises(TypeError, match=f"{option} can be set in the decorator only"):
+        add.using(**{option: None})
 
 
 def test_enqueue_on_commit_stores_in_the_transaction(engine):

@@ -28,7 +28,7 @@ from queue_app.testing import drain
 from queue_app.workers.executor import Executor
 from tests.support.engine import status
 from tests.workers import hooked
-from tests.workers.hooked import Tenant, guarded, hum, plain, say, seen, tenant
+from tests.workers.hooked import guarded, hum, plain, say, seen, tenant
 from tests.workers.test_executor import claimed
 
 
@@ -263,11 +263,6 @@ def test_a_task_refuses_what_is_no_hook(given, message):
 
     with pytest.raises(InvalidTask, match=message):
         task(hooks=given)(function)
-
-
-def test_only_the_decorator_takes_hooks():
-    with pytest.raises(TypeError, match="hooks can be set in the decorator only"):
-        plain.using(hooks=[Tenant])
 
 
 def test_a_check_names_a_hook_that_cannot_be_imported(of_project):

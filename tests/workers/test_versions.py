@@ -92,8 +92,3 @@ def test_a_failing_upgrade_is_retried(hire, deployed):
 def test_bad_versions(options, message):
     with pytest.raises(InvalidTask, match=message):
         task(**options)(charge_now)
-
-
-def test_only_the_decorator_takes_a_version():
-    with pytest.raises(TypeError, match="version can be set in the decorator only"):
-        NEW.using(version=3)
