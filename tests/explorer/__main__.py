@@ -78,7 +78,8 @@ def _divide(options: argparse.Namespace) -> int:
 
 def _explore(options: argparse.Namespace) -> int:
     from tests.explorer.instrument import instrument  # noqa: PLC0415 - models need Django
-    from tests.explorer.search import FAULTS, Explorer, load, sample, search  # noqa: PLC0415
+    from tests.explorer.meetings import sample  # noqa: PLC0415
+    from tests.explorer.search import FAULTS, Explorer, load, search  # noqa: PLC0415
 
     with instrument() as (world, control):
         explorer = Explorer(world, control)

@@ -16,9 +16,10 @@ from tests.explorer.controller import Controller, Fault, Plan, Run, Switch
 from tests.explorer.dependence import HELD, Step, first_dependent, may_hold
 from tests.explorer.ends import digest
 from tests.explorer.gates import BREAK, CLOCK, DIE, LOSE
+from tests.explorer.meetings import Meeting
 from tests.explorer.monitor import READS_CLOCK
-from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
-from tests.explorer.world import OWN_STATES, World
+from tests.explorer.transitions import TRANSITIONS
+from tests.explorer.world import World
 
 FAULTS: Final = (DIE, LOSE, BREAK, CLOCK)
 
@@ -27,40 +28,6 @@ LONGEST: Final = 45
 
 #: A run, and the promises that it broke.
 type Judged = tuple[Run, list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Transitions that begin at the same time, and the state in which they find the task."""
-
-    names: tuple[str, ...]
-    state: str
-
-    def __str__(self) -> str:
-        return f"{' x '.join(self.names)} ({self.state})"
-
-
-#: Three at once, where the third makes a danger of what two leave behind. The turn passes to the next of them, so both
-#: directions are named.
-TRIPLES: Final = tuple(
-    (names, state)
-    for (first, second, third), state in (
-        (("reap", "claim", "complete"), "executing"),  # an attempt that lost its task, and its successor
-        (("give_back", "reconcile", "claim"), "executing"),  # a release that is late by a reconciliation
-        (("complete", "reconcile", "claim"), "executing"),  # a slot that two free
-        (("rebuild", "claim", "give_back"), "executing"),  # leases of two generations
-        (("claim", "cancel", "promote"), "queued"),  # a lane that a task has left, and rises in
-        (("replay", "purge", "reconcile"), "dead"),  # a letter that goes while its task comes back
-        (("claim", "claim", "edit_limit"), "queued"),  # the last place of a limit that is copied again
-        (("claim", "flush", "rebuild"), "queued"),  # a grant of an index that is gone
-        (("claim", "lose_leases", "reconcile"), "queued"),  # a grant of a lease that lost its stamp
-        (("claim", "recover", "reconcile"), "proposed"),  # two that abandon one lease
-        (("fail", "due", "claim"), "executing"),  # a retry that is due before its release
-        (("overdue", "complete", "claim"), "overdue"),  # two ends of one attempt
-        (("requests", "requests", "cancel"), "requested"),  # a request that two carry out
-    )
-    for names in ((first, second, third), (first, third, second))
-)
 
 
 @dataclass(slots=True)
@@ -89,22 +56,6 @@ class Tally:
     schedules: int = 0
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
-
-
-def meetings() -> list[Meeting]:
-    """Return every unordered pair of transitions, in each state in which both mean something."""
-    names = list(TRANSITIONS)
-    found = []
-    for number, one in enumerate(names):
-        for other in names[number:]:
-            both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
-            if both == list(EVERYWHERE):  # neither is about the task
-                both = ["queued", "executing", "proposed"]
-            for name, state in OWN_STATES.items():
-                if name not in (one, other):
-                    both = [each for each in both if each != state]
-            found += [Meeting((one, other), state) for state in both]
-    return found + [Meeting(names, state) for names, state in TRIPLES]
 
 
 class Explorer:
@@ -383,13 +334,6 @@ def search(
             report(meeting, tally.schedules - before, time.monotonic() - at, tally.findings[-found:] if found else [])
     tally.seconds = time.monotonic() - began
     return tally
-
-
-def sample(seed: int) -> list[Meeting]:
-    """Return all meetings in an order of this seed."""
-    found = meetings()
-    random.Random(seed).shuffle(found)
-    return found
 
 
 def load(path: Path) -> tuple[Meeting, Plan]:

@@ -10,7 +10,8 @@ from tests.explorer.controller import Fault, Plan, Switch
 from tests.explorer.ends import digest
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.instrument import instrument
-from tests.explorer.search import Explorer, Meeting, meetings, sample, search
+from tests.explorer.meetings import Meeting, meetings, sample
+from tests.explorer.search import Explorer, search
 from tests.explorer.transitions import TRANSITIONS
 from tests.explorer.twins import find_twin
 from tests.support import index_state

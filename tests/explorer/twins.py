@@ -22,7 +22,8 @@ from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiti
 from queue_app.sql import signals as signal_rows
 from queue_app.sql import steps as step_rows
 from tests.explorer.gates import CLOCK, DIE
-from tests.explorer.search import Explorer, Finding, Meeting, search
+from tests.explorer.meetings import Meeting
+from tests.explorer.search import Explorer, Finding, search
 
 FENCE: Final = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
 ATTEMPT: Final = "t.attempt = v.attempt AND t.worker_id = v.worker_id"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from queue_app.workers import capture
 from queue_app.workers.scheduler import Scheduler
 from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
@@ -31,6 +32,17 @@ def make(engine, settings):
         return made
 
     return make
+
+
+@pytest.fixture
+def captured() -> Iterator[None]:
+    """Capture what attempts log, as a worker's process does."""
+    factory = logging.getLogRecordFactory()
+    capture.install()
+    yield
+    logging.setLogRecordFactory(factory)
+    root = logging.getLogger()
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import Workflow, chain, conf, encryption, registry, signal, task, tracing
+from queue_app import Workflow, chain, registry, signal, task, tracing
 from queue_app.checks import check_encryption
 from queue_app.core.records import NewTask, Outcome, TaskFailure
 from queue_app.core.redaction import HIDDEN, SEALED
@@ -37,7 +37,6 @@ from queue_app.services.repair.remote import is_repeated
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.run import run_schedule
-from queue_app.workers import capture
 from tests.support.asking import answer as answer_of
 from tests.support.asking import ask
 from tests.support.engine import status
@@ -49,20 +48,9 @@ FIRST, SECOND = "first:" + 42 * "a" + "A", "second:" + 42 * "b" + "A"
 
 
 @pytest.fixture(autouse=True)
-def keys(settings):
+def keys(settings, captured):
     use(settings, FIRST)
     seen.clear()
-
-
-@pytest.fixture(autouse=True)
-def captured():
-    """Capture what attempts log, as a worker's process does."""
-    factory = logging.getLogRecordFactory()
-    capture.install()
-    yield
-    logging.setLogRecordFactory(factory)
-    root = logging.getLogger()
-    root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
 
 
 def work(worker) -> None:
@@ -277,29 +265,9 @@ def asking(text):
     """Become a task in one test."""
 
 
-@pytest.mark.parametrize("entry", ["nonsense", "id:short", FIRST.replace("first", "two words"), f"{FIRST}x"])
-def test_a_bad_key_is_reported_without_being_repeated(settings, entry):
-    use(settings, entry)
-    (problem,) = check_encryption()
-    assert "entry 1" in problem.msg
-    assert entry not in problem.msg
-
-
-def test_a_setting_of_another_shape_does_not_repeat_its_value(settings):
-    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": FIRST}}
-    (problem,) = conf.load()[1]
-    assert FIRST not in f"{problem}{problem.hint}"
-
-
 def test_a_pattern_of_the_setting_encrypts_more_tasks(engine, settings):
     use(settings, FIRST, more=["tests.*.plain"])
     assert SEALED in TaskPayload.objects.get(pk=plain.enqueue("a").id).args
-
-
-def test_a_process_without_keys_hides_the_texts(settings):
-    use(settings)
-    assert encryption.hides(type_of(echo))
-    assert not encryption.hides(type_of(plain))
 
 
 # -- rotation ----------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from queue_app.models import TaskLog, TaskPayload, TaskProgress
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.workers import capture
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
 from queue_app.workers.pools.asynchronous import AsyncPool
@@ -20,18 +19,9 @@ from queue_app.workers.progress import ProgressReports
 from tests.support.engine import put, row
 from tests.workers import chores
 
+pytestmark = pytest.mark.usefixtures("captured")
+
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture(autouse=True)
-def captured():
-    """Capture for one test."""
-    factory = logging.getLogRecordFactory()
-    capture.install()
-    yield
-    logging.setLogRecordFactory(factory)
-    root = logging.getLogger()
-    root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
 
 
 def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire):

@@ -8,6 +8,7 @@ from django.test import Client
 
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
+from queue_app.core.states import Status
 from queue_app.dashboard import cache
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index
@@ -15,7 +16,7 @@ from queue_app.models import Task, TaskResult
 from queue_app.services import enqueue
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify.index import breaker
-from tests.support.factories import AttemptFactory, StaffFactory, WorkerFactory, move
+from tests.support.factories import AttemptFactory, DeadLetterFactory, StaffFactory, WorkerFactory, move
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,17 @@ def end_task(run_task) -> Callable:
         return move(task, status, failures=0 if error is None else 1)
 
     return end
+
+
+@pytest.fixture
+def dead(make_task, end_task) -> Callable:
+    """Make a dead task and its dead letter."""
+
+    def make(message="no luck", **options):
+        task = end_task(make_task(**options), Status.DEAD_LETTER, error=message)
+        return DeadLetterFactory(task=task, message=message)
+
+    return make
 
 
 ROLES = {
