@@ -17,7 +17,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -111,7 +111,7 @@ CHECKS = {
 
 #: Codes in the entries of `errors`, in addition to those of the table of errors.
 FIELD_CODES = {
-    "encrypted": "The values of an encrypted task cannot be searched; nor can a request stream submit one.",
+    "encrypted": "An encrypted task: its values cannot be searched, and a request stream cannot submit it.",
     "batch_too_large": "More tasks in one request than `limit`.",
     "blank": "An empty string where a value is needed.",
     "boolean_expected": "Not true or false.",
@@ -129,9 +129,9 @@ FIELD_CODES = {
     "invalid_json": "The body is not JSON; the message says where.",
     "invalid_name": "Not a name of a queue or capability.",
     "invalid_unicode": "An unpaired surrogate.",
-    "invalid_payload": "The payload of a signal lacks what the waiting task declares, or has something else.",
+    "invalid_payload": "The payload of a signal does not match what the waiting task declares.",
     "list_expected": "Not a list.",
-    "masked_value": "A mask where a value is needed; a mask is accepted only in the place of the value that it hides.",
+    "masked_value": "A mask (`***`) where a value is needed.",
     "non_finite_number": "NaN or an infinity.",
     "not_json": "A value that JSON cannot hold (from Python code).",
     "nul_not_allowed": "A NUL character in a text.",
@@ -220,7 +220,7 @@ def comments_of(kind: type) -> dict[str, str]:
     return dict(found)
 
 
-def setting_table(kind: type, section: str = "") -> str:
+def setting_table(kind: type) -> str:
     """Return the table of the settings of a dataclass, without its sections."""
     hints = typing.get_type_hints(kind)
     comments = comments_of(kind)
@@ -230,16 +230,16 @@ def setting_table(kind: type, section: str = "") -> str:
             continue
         name = field.name.upper()
         default = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        variable = "__".join(filter(None, ["TASKQUEUE", section, name]))
         meaning = comments.get(field.name, "")
-        rows.append((code(name), code(variable), type_name(hints[field.name]), literal(default), meaning))
-    return table(("key", "environment", "type", "default", "meaning"), rows)
+        rows.append((code(name), type_name(hints[field.name]), literal(default), meaning))
+    return table(("key", "type", "default", "meaning"), rows)
 
 
 def type_name(hint: object) -> str:
     """Return the type of a setting in words."""
-    names = {str: "text", bool: "yes or no", int: "whole number", float: "number"}
-    return names.get(typing.cast("type", hint), "list of texts")
+    names = {str: "text", bool: "boolean", int: "integer", float: "number"}
+    container = "dict" if typing.get_origin(hint) in (dict, Mapping) else "list"
+    return names.get(typing.cast("type", hint), container)
 
 
 def literal(value: object) -> str:
@@ -255,7 +255,7 @@ def settings() -> str:
     for name, kind in typing.get_type_hints(conf.TaskQueueSettings).items():
         if dataclasses.is_dataclass(kind):
             head = f"## {code(name.upper())}\n\n{summary_of(kind)}"
-            parts.append(f"{head}\n\n{setting_table(typing.cast('type', kind), name.upper())}")
+            parts.append(f"{head}\n\n{setting_table(typing.cast('type', kind))}")
     return "\n\n".join(parts)
 
 
@@ -290,16 +290,19 @@ def transitions() -> str:
 # -- commands ------------------------------------------------------------------------------------
 
 
-def options(add_arguments: Callable[[argparse.ArgumentParser], None]) -> str:
-    """Return the table of options that a function adds to a parser."""
+def options(add_arguments: Callable[[argparse.ArgumentParser], None], leave_out: Iterable[str] = ()) -> str:
+    """Return the table of options that a function adds to a parser, without those whose help is left out."""
     parser = argparse.ArgumentParser(add_help=False)
     add_arguments(parser)
     rows = []
     for action in parser._actions:  # noqa: SLF001 - argparse publishes no list
+        if action.help in leave_out:
+            continue
         value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper().replace("_", "-"))
         names = [*action.option_strings[-1:], value]
-        rows.append((code(" ".join(filter(None, names))), (action.help or "") % {"default": action.default}))
-    return table(("option", "meaning"), rows)
+        meaning = action.help or ", ".join(map(code, action.choices or ())) or f"name of a {value.lower()}"
+        rows.append((code(" ".join(filter(None, names))), meaning % {"default": action.default}))
+    return table(("option", "meaning"), rows) if rows else ""
 
 
 def command(name: str) -> str:
@@ -315,9 +318,13 @@ def verbs() -> str:
     from queue_app.management import verbs as found  # noqa: PLC0415 - needs Django
 
     verbs_by_name = {name: found.load(name) for name in found.names()}
+    common = argparse.ArgumentParser(add_help=False)
+    found.add_by(common)
+    found.add_json(common)
+    of_most = [action.help for action in common._actions]  # noqa: SLF001 - argparse publishes no list
     return "\n\n".join(
         f"### `taskqueue {name}`\n\n{found.summary(verb)}\n\n```console\n$ python manage.py {verb.EXAMPLE}\n```\n\n"
-        f"{options(verb.add_arguments)}"
+        f"{options(verb.add_arguments, of_most)}".rstrip()
         for name, verb in verbs_by_name.items()
     )
 

@@ -85,6 +85,7 @@ def _keys(kind: type[Any]) -> Iterator[str]:
 _MINIMUM: Mapping[str, float] = {
     "look_ahead_ms": 0, "grace_seconds": 0, "max_length": 0, "max_lines": 0,
     "submits_per_minute": 0, "reads_per_minute": 0, "heavy_per_minute": 0,
+    "failed_logins_per_minute": 0,
 }  # fmt: skip
 _MAXIMUM = 10**12
 #: The prefix stands in braces at the start of every key, and in glob patterns.

@@ -1,11 +1,15 @@
 """The generated parts of the reference are up to date."""
 
 import ast
+import dataclasses
 import importlib.util
 import re
+import typing
 
 import pytest
+from django.test import override_settings
 
+from queue_app import conf
 from queue_app.core.states import TRANSITIONS, Status
 from tests.docs.pages import ROOT
 
@@ -38,6 +42,17 @@ def test_every_state_is_described():
 
 def test_every_setting_has_a_meaning():
     assert [line for line in generate.settings().splitlines() if line.endswith("|  |")] == []
+
+
+def test_a_setting_that_documents_zero_accepts_it():
+    found = 0
+    for name, kind in typing.get_type_hints(conf.TaskQueueSettings).items():
+        for key, meaning in generate.comments_of(kind).items() if dataclasses.is_dataclass(kind) else ():
+            if re.search(r"\b0\b", meaning):
+                with override_settings(TASKQUEUE={name.upper(): {key.upper(): 0}}):
+                    assert conf.load()[1] == (), f"{name}.{key}: {meaning}"
+                found += 1
+    assert found > 5
 
 
 def test_every_check_is_described():
