@@ -131,7 +131,7 @@ FIELD_CODES = {
     "invalid_unicode": "An unpaired surrogate.",
     "invalid_payload": "The payload of a signal does not match what the waiting task declares.",
     "list_expected": "Not a list.",
-    "masked_value": "A mask (`***`) where a value is needed.",
+    "masked_value": "The mask `********` in a place that did not hold this masked value.",
     "non_finite_number": "NaN or an infinity.",
     "not_json": "A value that JSON cannot hold (from Python code).",
     "nul_not_allowed": "A NUL character in a text.",
@@ -383,6 +383,7 @@ def http_errors() -> str:
     for rule in (*errors.RULES, errors.UNEXPECTED):
         name = rule.code or getattr(rule.error, "code", "")
         rows.setdefault((rule.status, name), rule.detail or summary_of(rule.error))
+    del rows[403, "task_queue_error"]  # each error has a code of its own, which the other table lists
     rows[403, "permission_denied"] = "You may not do this; names the permission that is missing."
     rows[503, "storage_full"] = "The database has no room left."
     return table(
