@@ -407,7 +407,7 @@ def checks() -> str:
 
 def keys() -> str:
     """Return the table of Redis keys, from the comments of `lua/lib/keys.lua`."""
-    text = (ROOT / "queue_app/index/lua/lib/keys.lua").read_text()
+    text = re.sub(r"\n +-- +", " ", (ROOT / "queue_app/index/lua/lib/keys.lua").read_text())
     rows = [
         (code(key_of(found["key"])), found["what"] or PARTS)
         for found in map(KEY_LINE.match, text.splitlines())
@@ -440,7 +440,7 @@ def scripts() -> str:
     for path in sorted((ROOT / "queue_app/index/lua").glob("*.lua")):
         head = []
         for line in path.read_text().splitlines():
-            if line.strip() in ("--", ""):
+            if line.strip() == "--" or not line.startswith("-- "):
                 break
             head.append(line.removeprefix("--").strip())
         rows.append((code(path.stem), " ".join(head)))
