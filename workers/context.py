@@ -22,7 +22,7 @@ from queue_app.exceptions import Interruption, StepRefused, TaskCancelled, Workf
 from queue_app.results import earlier_attempts
 from queue_app.services.lifecycle import steps as step_service
 from queue_app.workers.steps import AttemptSteps
-from queue_app.workflows import RunningWorkflow
+from queue_app.workflow_builder import RunningWorkflow
 
 if TYPE_CHECKING:
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only

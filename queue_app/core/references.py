@@ -20,6 +20,7 @@ _KINDS: Final = (ONE, MANY, ADDED)
 #: Text that every stored reference contains.
 MARK: Final = '"$'
 _PATH: Final = "path"
+_LATER: Final = "it exists once the task has run. Give it to a task as an argument of its own."
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,14 @@ class Reference:
     path: tuple[str | int, ...] = ()
 
     __iter__ = None  # it has __getitem__, which alone would make Python iterate for ever
+
+    def __bool__(self) -> bool:
+        """Refuse: what the result is, is not known yet."""
+        raise TypeError(f"A result cannot be tested here: {_LATER}")
+
+    def __format__(self, spec: str) -> str:
+        """Refuse: a text would contain the name of the reference."""
+        raise TypeError(f"A result cannot be part of a text: {_LATER}")
 
     def __getitem__(self, key: str | int) -> Reference:
         """Return the reference to the value under a key, or at a place, of this result."""

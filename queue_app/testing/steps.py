@@ -21,7 +21,7 @@ from queue_app.testing.stored import StoredCall
 from queue_app.testing.workflows import MemoryWorkflow, RunningInMemory
 from queue_app.workers.context import MESSAGE_LENGTH, QueueTaskContext
 from queue_app.workers.steps import AttemptSteps
-from queue_app.workflows import RunningWorkflow
+from queue_app.workflow_builder import RunningWorkflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from queue_app.models.workflow import Condition, OnFailure, WorkflowState
 from queue_app.registry import AnyTask
 from queue_app.services.advance import DOOMING, MET
 from queue_app.services.enqueue.validate import check_task
-from queue_app.workflows import RunningWorkflow
+from queue_app.workflow_builder import RunningWorkflow
 
 if TYPE_CHECKING:
     from queue_app.testing.stored import StoredCall

@@ -284,7 +284,7 @@ def test_a_signal_to_a_workflow_is_taken_by_one_of_its_tasks(hire):
     worker.until_empty()
     assert sorted(result(task_id)[0] for task_id in tasks) == ["first", "second"]
     assert_index_agrees()
-    with pytest.raises(InvalidTransition, match="The workflow has ended"):
+    with pytest.raises(InvalidTransition, match="The workflow is completed"):
         signal(flow, "item")
 
 

@@ -210,7 +210,13 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Operation": record(_OPERATION),
     "Schedule": record(_SCHEDULE),
-    "Workflow": record(columns(Workflow, representation.WORKFLOW.names)),
+    "Workflow": record(
+        columns(
+            Workflow,
+            representation.WORKFLOW.names,
+            **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
+        )
+    ),
     "DeadLetter": record(_LETTER),
     "DeadLetterDetail": record(
         _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)}

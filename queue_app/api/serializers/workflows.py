@@ -8,7 +8,7 @@ from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models.columns import NAME_LENGTH
+from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
 from queue_app.models.workflow import STANDINGS, WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
 from queue_app.services.workflows.submit import NewFlow, NewNode
 
@@ -38,6 +38,7 @@ class NodeSubmission(Submission):
 
     name = kinds.text(NAME_LENGTH, required=True, help_text="Of its own in the workflow.")
     after = Field(_after, _AFTER)
+    compensate = kinds.text(TYPE_LENGTH, help_text="Task type that undoes this one, with its parameters.")
 
 
 class NewWorkflow(Body):
@@ -72,7 +73,7 @@ def new_flow(values: Mapping[str, Any], user: str) -> NewFlow:
     """Return the workflow of a submission."""
     nodes = []
     for task in values["tasks"]:
-        name, after = task.pop("name"), task.pop("after", ())
-        nodes.append(NewNode(name=name, task=NewTask(user=user, **task), after=after))
+        own = {name: task.pop(name) for name in ("name", "after", "compensate") if name in task}
+        nodes.append(NewNode(task=NewTask(user=user, **task), **own))
     options = {name: values[name] for name in ("on_failure", "deadline", "max_concurrent") if name in values}
     return NewFlow(name=values["name"], nodes=nodes, user=user, **options)

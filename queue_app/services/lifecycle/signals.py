@@ -67,7 +67,7 @@ def signal(  # noqa: PLR0913 - by name
     with atomic() if is_recorded else nullcontext(), changing([task_id]) as workflows:
         stored = rows.send(task_id, name, text, by)
         if stored is None and task_id in (found := statuses([task_id])):
-            raise _refusal("task", found[task_id])
+            raise _refusal("task", found[task_id], is_over=found[task_id] in TERMINAL)
         if is_recorded:
             target = "workflow" if stored is None else "task"
             audit.record(
@@ -90,9 +90,10 @@ def _to_workflow(workflow_id: uuid.UUID, name: str, payload: Any, text: str | No
         _check(awaited(workflow_id, in_workflow=True), name, payload)
         stored = rows.send_to_workflow(workflow_id, name, text, by)
         if stored is None:
-            if not Workflow.objects.using(alias()).filter(pk=workflow_id).exists():
+            flow = Workflow.objects.using(alias()).filter(pk=workflow_id).first()
+            if flow is None:
                 raise TaskNotFound(f"There is no task or workflow {workflow_id}.")
-            raise _refusal("workflow", None)
+            raise _refusal("workflow", flow.state, is_over=flow.finished_at is not None)
         signal_id, woken = stored
         held = advance({task.id: Status.QUEUED for task in woken}) if woken else set[uuid.UUID]()
         free = [task for task in woken if task.id not in held]
@@ -113,12 +114,12 @@ def _check(waits: Sequence[Awaited], name: str, payload: Any) -> None:
             check_payload(one.fields, payload)
 
 
-def _refusal(what: str, status: Status | None) -> InvalidTransition:
-    if status in TERMINAL:
-        return InvalidTransition(f"The {what} {predicate(status)}; it takes no more signals.", status=status)
-    ended = "" if status else "has ended, or "
-    text = f"The {what} {ended}has {rows.MAX_UNTAKEN} signals that it has not taken; it takes no more until it does."
-    return InvalidTransition(text, status=status or "")
+def _refusal(what: str, state: str, *, is_over: bool) -> InvalidTransition:
+    if is_over:
+        said = predicate(state) if what == "task" else f"is {state}"
+        return InvalidTransition(f"The {what} {said}; it takes no more signals.", status=state)
+    text = f"The {what} has {rows.MAX_UNTAKEN} signals that it has not taken; it takes no more until it does."
+    return InvalidTransition(text, status=state)
 
 
 asignal = sync_to_async(signal)

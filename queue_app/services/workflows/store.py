@@ -41,7 +41,10 @@ def check_workflow(
     if flow.max_concurrent is not None:
         check_integer(flow.max_concurrent, "max_concurrent", 1, MAX_CAP)
     if isinstance(deadline, timedelta):
-        deadline = now() + deadline
+        try:
+            deadline = now() + deadline
+        except OverflowError:
+            raise InvalidWorkflow("deadline", "deadline must lie before the year 10000.") from None
     if deadline is not None and check_aware(deadline, "deadline") <= now():
         raise InvalidWorkflow("deadline", "deadline must be in the future.")
     return replace(flow, deadline=deadline)

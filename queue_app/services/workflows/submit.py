@@ -15,7 +15,7 @@ from typing import Any
 from queue_app import conf, registry
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra, check_references, check_size, in_order
 from queue_app.core.ids import uuid7
-from queue_app.core.records import Enqueued, NewTask
+from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.references import MANY, ONE, Reference, marked
 from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import InvalidTaskData, InvalidWorkflow, near_matches
@@ -23,6 +23,7 @@ from queue_app.models.columns import NAME_LENGTH
 from queue_app.models.workflow import Condition, OnFailure
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type, check_text
 from queue_app.services.workflows.store import check_workflow, enqueue_workflow
+from queue_app.services.workflows.undo import undoing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class NewNode:
     name: str
     task: NewTask
     after: Sequence[str] | Mapping[str, str] = ()
+    compensate: str = ""  # the task type that undoes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +104,37 @@ def _add(graph: Graph, node: NewNode, ids: Mapping[str, uuid.UUID], waits: Mappi
     registered = registry.get(check_task_type(new.task_type))
     if new.idempotency_key is not None:
         raise InvalidWorkflow("idempotency_key", "A task of a workflow cannot have an idempotency key; leave it out.")
-    spec = check_spec(_of_user(new, user), registered)
-    if spec.unique is not None:
-        raise InvalidWorkflow("task_type", "A unique task cannot be part of a workflow.")
+    spec = _spec_of(new, user)
     found: list[Reference] = []
-    args, parameters = (marked(_referring(value, ids), found) for value in (list(new.args), new.parameters))
+    given = _referring(list(new.args), ids), _referring(new.parameters, ids)
+    args, parameters = (marked(value, found) for value in given)
     check_arguments(registered, args, parameters)
     row = check_call(spec, args, parameters)
     graph.rows.append(row)
-    graph.extras[row.id] = NodeExtra(name=node.name)
+    graph.extras[row.id] = NodeExtra(node.name, _undoing(node, user, *given, row.id))
     graph.edges |= {(row.id, ids[name]): condition for name, condition in waits.items()}
     graph.references += [(row.id, reference) for reference in found]
     return row.id
 
 
-def _of_user(new: NewTask, user: str) -> NewTask:
-    return new if new.user else replace(new, user=user)
+def _spec_of(new: NewTask, user: str) -> TaskSpec:
+    spec = check_spec(new if new.user else replace(new, user=user), registry.find(new.task_type))
+    if spec.unique is not None:
+        raise InvalidWorkflow("task_type", "A unique task cannot be part of a workflow.")
+    return spec
+
+
+def _undoing(node: NewNode, user: str, args: Any, parameters: Any, task_id: uuid.UUID) -> str | None:
+    """Return the call that undoes a task, as it is stored."""
+    if not node.compensate:
+        return None
+    try:
+        task = registry.get(check_task_type(node.compensate))
+        spec = _spec_of(NewTask(task_type=node.compensate), user or node.task.user)
+        return undoing(task, spec, args, parameters, Reference(ONE, (task_id,)))
+    except InvalidTaskData as error:
+        error.field = "compensate"
+        raise
 
 
 def _referring(value: Any, ids: Mapping[str, uuid.UUID]) -> Any:

@@ -1,7 +1,10 @@
 """Workflows over the API: submit a graph, look at it, steer it."""
 
 import pytest
+from django.db.models.functions import Now
+from jsonschema import Draft202012Validator
 
+from queue_app.api.views.docs import document
 from queue_app.models import AuditEntry, Signal, Task, Workflow
 from tests.workers import chores
 
@@ -59,6 +62,17 @@ def test_a_wrong_graph_is_refused_and_nothing_stored(admin, change, said):
     assert not Task.objects.exists()
 
 
+@pytest.mark.django_db(transaction=True)  # an end is settled after the commit
+def test_what_a_graph_names_undoes_it(admin):
+    saga = {"name": "saga", "tasks": [ORDER["tasks"][0] | {"compensate": ECHO}, ORDER["tasks"][1]]}
+    found = admin.post(URL, saga).json()
+    Task.objects.filter(pk=found["tasks"]["pay"]).update(status="completed", finished_at=Now(), attempt=1)
+    assert admin.post(f"{URL}/{found['id']}/cancel").json()["state"] == "compensating"
+    undo = Task.objects.exclude(pk__in=found["tasks"].values()).get()
+    assert (undo.task_type, undo.payload.parameters) == (ECHO, {"value": 7})
+    assert admin.post(URL, {"name": "x", "tasks": [ORDER["tasks"][0] | {"compensate": "no.such"}]}).status_code == 400
+
+
 def test_the_list_goes_on_where_it_stopped(admin):
     ids = [admin.post(URL, ORDER).json()["id"] for _ in range(3)]
     first = admin.get(f"{URL}?limit=2").json()
@@ -109,8 +123,9 @@ def test_users_see_their_own_and_steer_nothing(alice, submitted):
     for path in ("", "/graph"):
         assert alice.get(f"{at}{path}").status_code == 404
     Workflow.objects.update(user="alice", paused=True, paused_by="ada", paused_reason="secret")
-    own = alice.get(at).data
+    own = alice.get(at).json()
     assert (own["paused"], own["paused_by"], own["paused_reason"]) == (True, None, None)
+    Draft202012Validator(document()["components"]["schemas"]["Workflow"]).validate(own)
     assert alice.post(f"{at}/cancel").status_code == 403
 
 

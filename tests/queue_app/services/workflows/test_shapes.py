@@ -290,7 +290,7 @@ def test_two_running_tasks_add_at_once(engine):
 def test_nothing_is_added_to_or_signalled_after_the_end():
     flow, _ = two()
     work()
-    with pytest.raises(InvalidTransition, match="workflow has ended"):
+    with pytest.raises(InvalidTransition, match="The workflow is completed; it takes no more signals"):
         signal(flow, "approved")
     with pytest.raises(InvalidTransition, match="is completed; it can no longer be cancelled"):
         cancel_workflow(flow.id)

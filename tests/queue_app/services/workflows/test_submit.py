@@ -8,19 +8,19 @@ import pytest
 from queue_app import Workflow, chain, group
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData, InvalidWorkflow
-from queue_app.models import Task, TaskDependency
+from queue_app.models import Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.services.workflows.store import add_nodes
 from queue_app.services.workflows.submit import NewFlow, NewNode, submit_workflow
 from tests.support.engine import assert_index_agrees, rolled_back
-from tests.workers.flow_tasks import charge, label, node, total, undo
+from tests.workers.flow_tasks import charge, label, node, refund, total, undo
 
 
-def new(name, after=(), **options):
+def new(name, after=(), *, compensate="", **options):
     options = {"task_type": type_of(node), "parameters": {"name": name}} | options
-    return NewNode(name=name, task=NewTask(**options), after=after)
+    return NewNode(name=name, task=NewTask(**options), after=after, compensate=compensate)
 
 
 def test_a_graph_as_json_is_stored_with_names_conditions_and_results(engine):
@@ -102,6 +102,7 @@ def refused(build) -> str:
         (lambda _flow, _other: Workflow("x", on_failure="panic"), "must be one of hold, cancel, continue"),
         (lambda _flow, _other: group((node, "a")).enqueue("x", max_concurrent=0), "between 1 and"),
         (lambda _flow, _other: group((node, "a")).enqueue("x", deadline=timedelta(-1)), "must be in the future"),
+        (lambda _flow, _other: group((node, "a")).enqueue("x", deadline=timedelta.max), "before the year 10000"),
         (lambda _flow, _other: group((node, "a")).enqueue("x\x00"), "control or invisible"),
     ],
 )
@@ -116,6 +117,57 @@ def test_a_workflow_is_enqueued_once(engine):
     flow.enqueue()
     with pytest.raises(InvalidWorkflow, match="enqueued already"):
         flow.enqueue()
+
+
+def test_what_is_added_after_the_enqueue_is_refused_and_not_lost(engine):
+    flow, part = Workflow("stored"), Workflow("part")
+    part.add(node, "a")
+    flow.add(part)
+    flow.enqueue()
+    more = Workflow("more")
+    more.add(node, "c")
+    for late in (flow, part):
+        for task in (node, chain((node, "b")), more):
+            with pytest.raises(InvalidWorkflow, match="enqueued already, or part of another; add its tasks before"):
+                late.add(task, *["b"] * (task is node))
+    more.enqueue()
+    assert Task.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    "use", [bool, "to {}".format, lambda result: f"{result['address']}", list, lambda result: "a" in result]
+)
+def test_a_result_that_does_not_exist_yet_is_no_text_no_truth_and_no_list(use):
+    with pytest.raises(TypeError):
+        use(Workflow("x").add(charge, 1).result)
+
+
+def test_a_workflow_is_an_item_of_a_chain(engine):
+    part = Workflow("part")
+    part.add(node, "b")
+    chain((node, "a"), part, total).enqueue()
+    a, b, end = (Task.objects.get(pk=task_id) for task_id in Task.objects.order_by("id").values_list("id", flat=True))
+    waits = {(edge.after_id, edge.before_id) for edge in TaskDependency.objects.all()}
+    assert len(waits) == 2
+    assert {a.status, b.status, end.status} == {"queued", "blocked"}
+
+
+def test_a_task_of_a_graph_as_json_is_undone_by_the_one_that_it_names(engine):
+    pay = new("pay", task_type=type_of(charge), parameters={"order": 1}, compensate=type_of(refund))
+    stick = new("stick", ["pay"], compensate=type_of(undo))
+    _, tasks = submit_workflow(NewFlow(name="saga", nodes=[pay, stick], user="ina"))
+    undoes = WorkflowNode.objects.get(task_id=tasks["pay"].id).compensation
+    assert (undoes["task_type"], undoes["user"]) == (type_of(refund), "ina")
+    assert undoes["parameters"] == {"order": 1, "result": {"$result": str(tasks["pay"].id)}}
+    assert WorkflowNode.objects.get(task_id=tasks["stick"].id).compensation["parameters"] == {"name": "stick"}
+
+
+@pytest.mark.parametrize(("name", "code"), [("no.such", "unknown_task_type"), (type_of(total), "wrong_arguments")])
+def test_a_task_that_cannot_undo_is_refused(engine, name, code):
+    with pytest.raises(InvalidTaskData) as caught:
+        submit_workflow(NewFlow(name="saga", nodes=[new("a", compensate=name)]))
+    assert (caught.value.field, caught.value.code) == ("tasks[a].compensate", code)
+    assert not Task.objects.exists()
 
 
 def test_nothing_is_added_to_a_workflow_that_has_ended(engine):
