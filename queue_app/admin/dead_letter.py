@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -23,7 +24,7 @@ from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import DeadLetter, TaskPayload
+from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import STATE_NAMES, DeadLetterQuerySet
 
 StateFilter = choice_filter(
@@ -59,6 +60,18 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     masked_parameters = column(_lazy("parameters"), lambda letter: json_block(_displayed(letter)[2]))
     died = column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
     expires = column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Go to the page of the task, which tells all of this. Only a dead letter whose task was purged has a page."""
+        letter = self.get_object(request, unquote(object_id))
+        if letter is None or request.method == "POST" or not request.user.has_perm("queue_app.view_task"):
+            return super().change_view(request, object_id, form_url, extra_context)
+        if not (self.has_view_permission(request, letter) and Task.objects.filter(pk=letter.task_id).exists()):
+            return super().change_view(request, object_id, form_url, extra_context)
+        which = "" if letter.replayed_at is None else f"?letter={letter.pk}"  # a task has one that is not replayed
+        return HttpResponseRedirect(self.url_of_model("task", "change", letter.task_id) + which)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Read the payloads of the page's tasks, to hide their secrets in the messages."""

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.approvals import ApprovalMixin
-from queue_app.admin.columns import column, two_lines
+from queue_app.admin.columns import changes_text, column, two_lines
 from queue_app.admin.filters import (
     SORTED,
     BandFilter,
@@ -34,7 +34,7 @@ from queue_app.admin.filters import (
     WorkerFilter,
     WorkflowFilter,
 )
-from queue_app.admin.mixins import AnnotatedChangeList, ReadOnlyAdmin, page
+from queue_app.admin.mixins import RECENT, AnnotatedChangeList, ReadOnlyAdmin, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
@@ -42,12 +42,14 @@ from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import Task, TaskPayload, Worker, Workflow
+from queue_app.models import AuditEntry, Task, TaskPayload, Worker, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.search import named
 from queue_app.services.read.task_filter import matching
 
+#: Parameters of the list's address that may leave few tasks, for whose ended ones there are indexes.
+NARROW: Final = frozenset({"queue", "task_type", "worker_id", "concurrency_key", "q"})
 #: Maximum number of suggestions of the search.
 SUGGESTED: Final = 20
 
@@ -58,6 +60,8 @@ class TaskChangeList(AnnotatedChangeList):
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
         """Sort as asked, and add the bands that promotion gives the tasks."""
         found = cast("TaskQuerySet", super().get_queryset(request, *args, **kwargs))
+        if not NARROW.isdisjoint(request.GET):
+            found = found.pending_or_ended()
         if order := SORTED.get(request.GET.get("sort", "")):
             found = cast("TaskQuerySet", order(found))
         return found.with_effective_priority()
@@ -169,15 +173,23 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     def page_context(self, request: HttpRequest, found: Task) -> dict[str, Any]:
         """Return everything about the task."""
+        detail = load_detail(
+            found, timezone.now(), may_view_payload=self.may_view_payload(request), letter_id=_id_in(request)
+        )
+        of_letter = Q(target="deadletter", target_id=str(detail["letter"].pk)) if detail["letter"] else Q(pk__in=())
+        changes = AuditEntry.objects.filter(Q(target="task", target_id=str(found.pk)) | of_letter)[:RECENT]
+        may_view_audit = request.user.has_perm("queue_app.view_auditentry")
         return {
             "title": _("Task"),
             "reason_length": REASON_LENGTH,
-            "detail": load_detail(found, timezone.now(), may_view_payload=self.may_view_payload(request)),
+            "detail": detail,
+            "history": [(entry, changes_text(entry)) for entry in changes] if may_view_audit else [],
             "bands": [(band.label, band.value == found.priority) for band in Band],
             **self.buttons(request, found),
             "may_signal": self.has_send_permission(request),
             "may_view_workers": request.user.has_perm("queue_app.view_worker"),
             "may_view_queues": request.user.has_perm("queue_app.view_queue"),
+            "may_view_schedules": request.user.has_perm("queue_app.view_schedule"),
             "may_view_workflows": request.user.has_perm("queue_app.view_workflow"),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             "may_replay_letter": request.user.has_perm("queue_app.replay_deadletter"),
@@ -207,3 +219,11 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         response["Cache-Control"] = "no-store"
         response["X-Task-Status"] = task.status
         return response
+
+
+def _id_in(request: HttpRequest) -> uuid.UUID | None:
+    """Return the id of the dead letter that the address names."""
+    try:
+        return uuid.UUID(request.GET.get("letter", ""))
+    except ValueError:
+        return None

@@ -19,6 +19,7 @@ from queue_app.dashboard import labels
 from queue_app.displayed_payload import argument_names, displayed_payload
 from queue_app.models import (
     DeadLetter,
+    ScheduleTick,
     Signal,
     StepResult,
     Task,
@@ -43,8 +44,13 @@ MAX_STEPS = 200
 MAX_NEIGHBOURS = 12
 
 
-def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> dict[str, Any]:
-    """Read the page of a task; parameters, result and messages only for users who may view them."""
+def load_detail(
+    task: Task, now: datetime, *, may_view_payload: bool = True, letter_id: UUID | None = None
+) -> dict[str, Any]:
+    """Read the page of a task; parameters, result and messages only for users who may view them.
+
+    ``letter_id`` names a dead letter that was replayed, and is told instead of the present one.
+    """
     detail: dict[str, Any] = {"may_view_payload": may_view_payload}
     secrets: frozenset[str] = frozenset()
     if may_view_payload:
@@ -72,13 +78,15 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
     detail |= _steps_and_signals(task, secrets, may_view_payload=may_view_payload)
     if task.workflow_id is not None:
         detail |= _in_workflow(task.pk, task.workflow_id)
-    letter = DeadLetter.objects.filter(task_id=task.pk, replayed_at__isnull=True).first()
-    last = displayed[0] if displayed else letter
+    which = {"replayed_at__isnull": True} if letter_id is None else {"pk": letter_id}
+    letter = DeadLetter.objects.filter(task_id=task.pk, **which).first()
+    last = letter if letter_id is not None or not displayed else displayed[0]
     return detail | {
         "worker": workers.get(task.worker_id) if task.worker_id else None,
         "attempts": [
             {
                 "row": row,
+                "number": str(row.attempt),
                 "message": redact(row.message, secrets) if may_view_payload else "",
                 "traceback": redact(row.traceback, secrets) if may_view_payload else "",
                 "worker": workers.get(row.worker_id) if row.worker_id else None,
@@ -101,6 +109,7 @@ def load_detail(task: Task, now: datetime, *, may_view_payload: bool = True) -> 
         "waited": waited,
         "ran": sum(span.seconds for span in found) - waited,
         "letter": letter,
+        "tick": ScheduleTick.objects.filter(task_id=task.pk).select_related("schedule").first(),
         "hints": [reason.text for reason in explain_task(task).reasons] if task.status in WAITING else [],
     }
 

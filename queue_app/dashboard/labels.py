@@ -164,7 +164,15 @@ def when(task: Task, now: datetime) -> SafeString:
 def type_label(task_type: str) -> SafeString:
     """Return the function's name with the module below."""
     module, _, name = task_type.rpartition(".")
-    return format_html('<span class="tq-type">{}<small>{}</small></span>', name or task_type, module)
+    return format_html('<span class="tq-type">{}<small>{}</small></span>', name or task_type, breakable(module))
+
+
+_BREAK: Final = re.compile(r"(?<=[._/:@-])")
+
+
+def breakable(name: object) -> SafeString:
+    """Return a long name that a narrow page breaks after its dots, and never within a word if it can."""
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in _BREAK.split(str(name))))
 
 
 def short_id(task_id: object) -> str:

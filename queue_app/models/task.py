@@ -103,6 +103,12 @@ class Task(models.Model):
             models.Index(fields=["status", "id"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful"),
             # the API's lists and counts by type: a task enters once, when it ends, so only the finish pays
             models.Index(fields=["task_type", "id"], condition=Q(finished_at__isnull=False), name="taskqueue_by_type"),
+            # lists of one concurrency key: as above, and only tasks that have one
+            models.Index(
+                fields=["concurrency_key", "id"],
+                condition=Q(finished_at__isnull=False) & ~Q(concurrency_key=""),
+                name="taskqueue_by_key",
+            ),
             # lists and counts of ended tasks by a rare or missing value: PostgreSQL skips pages. An entry covers 32
             # pages, so a finish costs far less than with four B-tree indexes
             BlockIndex(

@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client
 
 from queue_app.dashboard import cache
+from queue_app.models import Queue
 
 ROWS = 1_000_000
 TIMES = 5
@@ -21,7 +22,14 @@ SELECT id, 1, now(), now(), CASE WHEN n % 3 = 0 THEN 'builtins.ValueError' ELSE 
     CASE WHEN n % 10000 = 0 THEN 'no route to host-' || n ELSE 'declined for order ' || n END, repeat('x', 500)
 FROM (SELECT id, row_number() OVER () AS n FROM queue_app_task) AS numbered WHERE n % 10 = 0
 """
+#: One task in fifty has a concurrency key, of 2,000; one key is rare.
+_KEYS = """
+UPDATE queue_app_task SET concurrency_key = CASE WHEN n % 100000 = 0 THEN 'rare' ELSE 'customer:' || n % 2000 END
+FROM (SELECT id AS numbered_id, row_number() OVER (ORDER BY id) AS n FROM queue_app_task) AS numbered
+WHERE id = numbered_id AND n % 50 = 0
+"""
 _TASKS = "/admin/queue_app/task/"
+_STATS = "/admin/queue_app/taskstats/"
 #: Name -> (address, milliseconds of database time asked for).
 PAGES = {
     "overview": ("/admin/queue_app/queue/live/", "≤ 20"),
@@ -42,8 +50,43 @@ PAGES = {
     "sort=oldest": (f"{_TASKS}?sort=oldest", "≤ 500"),
     "sort=slowest": (f"{_TASKS}?sort=slowest", "≤ 500"),
     "sort=attempts of one queue": (f"{_TASKS}?sort=attempts&queue=queue-3", "≤ 500"),
+    "sort=oldest of a type that there is not": (f"{_TASKS}?sort=oldest&task_type=shop.none", "≤ 500"),
+    "sort=oldest of one worker": (f"{_TASKS}?sort=oldest&worker_id=00000000-0000-7000-8000-000000000007", "≤ 500"),
+    "sort=oldest of status=queued": (f"{_TASKS}?sort=oldest&status=queued", "≤ 500"),
+    "sort=oldest of status=completed": (f"{_TASKS}?sort=oldest&status=completed", "≤ 500"),
+    "sort=oldest of a rare key": (f"{_TASKS}?sort=oldest&concurrency_key=rare", "≤ 500"),
+    "sort=slowest of a rare key": (f"{_TASKS}?sort=slowest&concurrency_key=rare", "≤ 500"),
     "concurrency_key= (none)": (f"{_TASKS}?concurrency_key=nothing", "≤ 500"),
+    "concurrency_key= (ten)": (f"{_TASKS}?concurrency_key=rare", "≤ 500"),
+    "concurrency_key= (500)": (f"{_TASKS}?concurrency_key=customer:1050", "≤ 500"),
+    "a queue that there is not": (f"{_TASKS}?queue=nowhere", "≤ 500"),
+    "a worker that there is not": (f"{_TASKS}?worker_id=00000000-0000-7000-8000-000000000077", "≤ 500"),
+    "a rare type": (f"{_TASKS}?task_type=shop.tasks.rare", "≤ 500"),
+    "priority=background (few)": (f"{_TASKS}?priority=background", "≤ 500"),
+    "status=completed, ended=1h": (f"{_TASKS}?status=completed&ended=1h", "≤ 500"),
+    "failed_any, ended=1m": (f"{_TASKS}?status=failed_any&ended=1m", "≤ 500"),
+    "since=24h, status=failed": (f"{_TASKS}?since=24h&status=failed", "≤ 500"),
+    "error_class (many)": (f"{_TASKS}?error_class=shop.errors.Declined", "≤ 500"),
+    "error_class (none)": (f"{_TASKS}?error_class=shop.errors.Nothing", "≤ 500"),
+    "schedule=nothing": (f"{_TASKS}?schedule=nothing", "≤ 500"),
+    "a word": (f"{_TASKS}?q=declined", "≤ 500"),
+    "the end of an id": (f"{_TASKS}?q=00000f4240", "≤ 500"),
+    "key:rare": (f"{_TASKS}?q=key:rare", "≤ 500"),
+    "types": (_STATS, "≤ 50"),
+    "users": (f"{_STATS}?kind=user", "≤ 50"),
+    "page of a type": (f"{_STATS}type/shop.tasks.3/", "≤ 500"),
+    "page of a user": (f"{_STATS}user/user-7/", "≤ 500"),
+    "page of a key (500)": (f"{_STATS}key/customer:1050/", "≤ 500"),
+    "page of a key (none)": (f"{_STATS}key/nothing/", "≤ 500"),
+    "dead letters": ("/admin/queue_app/deadletter/", "≤ 50"),
     "dead letters by cause": ("/admin/queue_app/deadletter/causes/", "≤ 50"),
+    "workers": ("/admin/queue_app/worker/", "≤ 50"),
+    "queues": ("/admin/queue_app/queue/", "≤ 50"),
+    "page of a queue": ("/admin/queue_app/queue/queue-3/change/", "≤ 500"),
+    "operations": ("/admin/queue_app/operation/", "≤ 50"),
+    "audit log": ("/admin/queue_app/auditentry/", "≤ 50"),
+    "maintenance": ("/admin/queue_app/maintenancejob/", "≤ 50"),
+    "snapshots": ("/admin/queue_app/queuestats/", "≤ 50"),
 }
 
 
@@ -55,6 +98,8 @@ def run(table: Table) -> None:
     fill(rows)
     with connection.cursor() as cursor:
         cursor.execute(_ATTEMPTS)
+        cursor.execute(_KEYS)
+    Queue.objects.get_or_create(name="queue-3")
     analyze()
     user = User.objects.create_superuser(f"bench-{time.time_ns()}")
     client = Client()

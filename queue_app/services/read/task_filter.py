@@ -27,7 +27,16 @@ _BEFORE_THE_END: Final = ("created", "queued", "started")
 _CLOCK_SKEW: Final = timedelta(minutes=10)
 #: Filters with an index that covers ended tasks only.
 _INDEXED_ENDED: Final = frozenset(
-    {"task_types", "effective_bands", "bands", "queues", "worker_id", "capabilities", "created_before"}
+    {
+        "task_types",
+        "effective_bands",
+        "bands",
+        "queues",
+        "worker_id",
+        "capabilities",
+        "created_before",
+        "concurrency_key",
+    }
 )
 
 

@@ -99,11 +99,13 @@
 
   // -- small things --------------------------------------------------------------
 
+  /* Of a traceback, the frames of libraries are copied too, but not the words that fold them. */
+  const plain = (node) => [...node.querySelectorAll('pre')].map((part) => part.textContent).join('\n') || node.textContent;
   document.addEventListener('click', (event) => {
     const copy = event.target.closest('[data-tq-copy]');
     if (copy) {
       const source = document.getElementById(copy.dataset.tqCopy);
-      if (source && navigator.clipboard) navigator.clipboard.writeText(source.textContent).then(() => copy.classList.add('tq-done'));
+      if (source && navigator.clipboard) navigator.clipboard.writeText(plain(source)).then(() => copy.classList.add('tq-done'));
     }
     if (help && event.target.closest('[data-tq-help]')) help.showModal();
     if (help && event.target === help) help.close();

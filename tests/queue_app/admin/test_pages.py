@@ -20,12 +20,16 @@ from queue_app.models import (
     Queue,
     QueueStats,
     RuntimeSettings,
+    Schedule,
+    ScheduleTick,
     Task,
     Worker,
 )
 from queue_app.services import cancel, pause
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.schedules.edit import create_schedule
 from tests.support.factories import AttemptFactory, DeadLetterFactory, QueueStatsFactory, move
+from tests.workers import chores
 
 MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
 
@@ -85,12 +89,28 @@ def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
         assert part in page
 
 
-def test_task_page_leads_to_its_dead_letter(client_of, staff, make_task, end_task):
+def test_task_page_tells_of_its_dead_letter(client_of, staff, make_task, end_task):
     task = end_task(make_task(), "dead_letter")
-    assert "Dead letter</dt>" not in text_of(staff.get(url(Task, "change", task.pk)))
-    page = url(DeadLetter, "change", DeadLetterFactory(task_id=task.pk).pk)
-    assert page in text_of(staff.get(url(Task, "change", task.pk)))
-    assert page not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+    told = 'id="tq-letter"'
+    assert told not in text_of(staff.get(url(Task, "change", task.pk)))
+    DeadLetterFactory(task_id=task.pk)
+    assert told in text_of(staff.get(url(Task, "change", task.pk)))
+    assert told not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+
+
+def test_task_page_names_its_schedule_and_latest_changes(client_of, staff, make_task):
+    task = make_task()
+    schedule = create_schedule("nightly", {"task_type": f"{chores.__name__}.echo", "args": [1], "cron": "0 3 * * *"})
+    ScheduleTick.objects.create(
+        schedule=schedule, instant=timezone.now(), kind="due", at=timezone.now(), task_id=task.pk
+    )
+    staff.post(url(Task, "priority", task.pk), {"priority": "high", "reason": "the director asked"})
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    assert url(Schedule, "change", schedule.pk) in page
+    assert "the director asked" in page
+    page = text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+    assert url(Schedule, "change", schedule.pk) not in page
+    assert "the director asked" not in page, "without view_auditentry"
 
 
 def test_task_page_names_similar_failures_and_attempts_that_failed_alike(staff, make_task):

@@ -20,6 +20,14 @@ from tests.workers import chores
 NOBODY = "00000000-0000-7000-8000-000000000000"
 LIST = "/admin/queue_app/task/"
 LETTERS = "/admin/queue_app/deadletter/"
+#: Parameter of the list -> (a value, the index that finds the ended tasks with it).
+INDEXED = {
+    "concurrency_key": ("customer:7", "taskqueue_by_key"),
+    "task_type": ("shop.gone", "taskqueue_by_type"),
+    "queue": ("nowhere", "taskqueue_ended_pages"),
+    "worker_id": ("00000000-0000-7000-8000-000000000077", "taskqueue_ended_pages"),
+    "q": ("key:customer:7", "taskqueue_by_key"),
+}
 
 
 @pytest.fixture
@@ -188,3 +196,15 @@ def test_a_list_costs_the_same_with_many_workers(staff, shop):
         costs.append(len(queries))
     assert costs[0] >= costs[1]
     assert costs[1] <= 16
+
+
+@pytest.mark.parametrize("parameter", INDEXED)
+def test_the_list_finds_rare_values_by_their_index(staff, parameter):
+    """Else a list of one queue, worker, type or key would read all tasks, from the newest to the oldest."""
+    value, index = INDEXED[parameter]
+    found = staff.get("/admin/queue_app/task/", {parameter: value}).context["cl"].queryset
+    others = {name for _value, name in INDEXED.values()} | {"taskqueue_finished"}
+    with connection.cursor() as cursor:  # which on an empty table are as good
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        cursor.execute(f"DROP INDEX {', '.join(sorted(others - {index}))}")
+    assert index in found.explain()

@@ -38,7 +38,7 @@ def crawl(client, task, *, api=True):
         pages.append(f"/admin/queue_app/worker/{task.worker_id}/change/")
     text = ""
     for page in pages if api else [page for page in pages if page.startswith("/admin/")]:
-        response = client.get(page)
+        response = client.get(page, follow=True)
         assert response.status_code == 200, page
         assert CANARY not in response.getvalue().decode(), page
         text += response.getvalue().decode() if response.streaming else response.content.decode()

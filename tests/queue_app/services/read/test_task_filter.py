@@ -29,6 +29,14 @@ def test_an_index_finds_ended_tasks_by_type(plan):
     assert "taskqueue_by_type" not in plan(waiting)
 
 
+def test_an_index_finds_ended_tasks_by_concurrency_key(plan):
+    waiting, ended = parts(TaskFilter(concurrency_key="customer:7"), Task.objects.all())
+    with connection.cursor() as cursor:
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_ended_pages, taskqueue_finished")
+    assert "taskqueue_by_key" in plan(ended.order_by("-id")[:50])
+    assert "taskqueue_by_key" not in plan(waiting)
+
+
 @pytest.mark.parametrize(
     "wanted",
     [
