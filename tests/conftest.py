@@ -13,6 +13,7 @@ their connections and read their locks; a test marked ``serial`` runs while all 
 
 import atexit
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -71,6 +72,10 @@ def _configure_django() -> None:
     # The conftest.py of a folder may import models; pytest loads it before pytest-django sets Django up.
     django.setup()
 
+
+# A shell lets a command in the background ignore Ctrl-C, and the processes that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Time limits of examples fail on a loaded machine, although nothing is wrong.
 hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -159,10 +159,14 @@ class Fleet:
 
 @contextmanager
 def fleet_on(env: dict[str, str], folder: Path) -> Iterator[Fleet]:
-    """Yield a fleet, and end it with the block."""
+    """Yield a fleet, and end it with the block; print what its processes have said if the block fails."""
     made = Fleet(env, folder)
     try:
         yield made
+    except BaseException:
+        for process in made.processes:
+            print(*process.arguments, "is alive" if process.alive else "has ended", process.log[-4_000:], sep="\n")
+        raise
     finally:
         made.stop()
 

@@ -47,6 +47,13 @@ def read(lines: bytes) -> list[dict]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def places(monkeypatch):
+    """Count places anew: a request of an earlier test may still wait on a thread of its server."""
+    for kind in ("waiters", "streams"):
+        monkeypatch.setattr(waiting, kind, waiting.Places())
+
+
 class TestLongPoll:
     def test_it_ends_when_the_task_does(self, alice, published):
         began = time.monotonic()
