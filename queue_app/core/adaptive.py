@@ -93,7 +93,7 @@ class State:
     failure_share: float = 0.0  # the usual one
     ratio: float | None = None  # of the last judgement
     cause: str = ""  # why the value is what it is
-    reason: str = "It begins at the least."
+    reason: str = ""
     since: float = 0.0  # since when that is the cause
 
     @classmethod
@@ -109,10 +109,22 @@ class State:
         """Return the limit in force, a whole number within the bounds."""
         return max(bounds.least, min(bounds.most, round(self.limit)))
 
+    def moved(self, seconds: float) -> Self:
+        """Return the state with its times moved, after the clock was set back or forward."""
+        full = self.full_since and self.full_since + seconds
+        return replace(
+            self, changed_at=self.changed_at + seconds, measure_at=self.measure_at + seconds,
+            full_since=full, since=self.since + seconds,
+        )  # fmt: skip
 
-def begin(bounds: Bounds, now: float) -> State:
-    """Return the state of a limit that has just become adaptive."""
-    return State(limit=float(bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now)
+
+def begin(bounds: Bounds, now: float, value: int | None = None) -> State:
+    """Return the state of a limit that has just become adaptive, or that goes on with a value."""
+    reason = "It goes on with its last value." if value else "It begins at the least."
+    return State(
+        limit=float(value or bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now,
+        reason=reason, is_starting=value is None,
+    )  # fmt: skip
 
 
 class Judged(NamedTuple):
@@ -170,7 +182,7 @@ def _decide(state: State, bounds: Bounds, seen: Measurement, share: float) -> St
     if is_settled and seen.failures >= MIN_FAILURES and share > 2 * state.failure_share + FAILURE_SHARE:
         return _backed_off(state, BACKOFF, "failures", f"{share:.0%} of the attempts failed.")
     if is_settled and seen.load is not None and seen.load > 1:
-        return _backed_off(state, PROBE_BACKOFF, "probe", f"The probe reports {seen.load:.2f} of a full load.")
+        return _backed_off(state, PROBE_BACKOFF, "probe", f"The probe reports {seen.load:.3g} of a full load.")
     wanted = max(3, min(MIN_TASKS, state.value(bounds)))
     count = sum(sample.tasks for sample in seen.samples.values())
     if count < wanted:

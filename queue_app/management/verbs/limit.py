@@ -13,7 +13,7 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "settings", type=setting, nargs="+", metavar="NAME.FIELD=VALUE",
+        "changes", type=setting, nargs="+", metavar="NAME.FIELD=VALUE",
         help="such as queue:mail.max_concurrent=5, type:shop.tasks.export.adaptive=vegas, key:customer.rate_count=10,"
         " everything.max_concurrent=40 or band:low.promote_after_seconds=60; none for no limit",
     )  # fmt: skip
@@ -24,6 +24,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(call: Call) -> int:
     """Write the settings in one transaction, and record them in the audit log."""
-    changes = settings_by_owner(call["settings"])
+    changes = settings_by_owner(call["changes"])
     rows = apply(changes, by=call.by, via=audit.COMMAND, reason=call["reason"])
     return call.answer(f"set: {', '.join(map(str, rows))}", changes)

@@ -7,22 +7,21 @@ Crash points: before the commit nothing has changed; after it, the reconciler co
 scheduler runs, the last value stays in force.
 """
 
-import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import QuerySet
-from django.utils.module_loading import import_string
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Least
 
-from queue_app import conf
 from queue_app.core.adaptive import Bounds, Measurement, State, begin, step
 from queue_app.core.events import EventName, Occasion, Run
 from queue_app.core.limit_values import Gate, Scope
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
+from queue_app.services.control.probes import load_of
 from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import adaptive as rows
@@ -37,7 +36,8 @@ BUDGET_SECONDS: Final = 1.0
 ROW: Final = timedelta(minutes=1)
 REASON_LENGTH: Final = 300
 
-logger = logging.getLogger("taskqueue")
+#: A key with one of these has a limit of its own; that of its family does not hold for it.
+OWN: Final = Q(max_concurrent__isnull=False) | Q(rate_count__isnull=False) | Q(min_delay_seconds__isnull=False)
 
 type Row = Queue | Limit | RuntimeSettings
 
@@ -52,19 +52,19 @@ def adapt_limits() -> int:
     A call stops after ``BUDGET_SECONDS``, and the next one goes on: 1000 limits are stepped less often.
     """
     changed, executing, began = 0, None, time.monotonic()
-    loads: dict[str, float | None] = {}
+    loads: dict[str, tuple[float | None, str]] = {"": (None, "")}
     limits = list(_adaptive())
     place = _first[0] % max(1, len(limits))
     for done, (model, pk, probe) in enumerate([*limits[place:], *limits[:place]]):
         if done and time.monotonic() - began > BUDGET_SECONDS:
             _first[0] = place + done
             break
-        if probe and probe not in loads:
-            loads[probe] = _load(probe)
+        if probe not in loads:
+            loads[probe] = load_of(probe)
         executing = active() if executing is None else executing
         with atomic():
             row = _rows(model).select_for_update().filter(pk=pk).exclude(adaptive="").first()
-            changed += row is not None and _step(row, executing, loads.get(probe))
+            changed += row is not None and _step(row, executing, *loads[probe])
     return changed
 
 
@@ -79,24 +79,33 @@ def _rows(model: type[Row]) -> QuerySet[Any]:
 
 
 def _running(gate: Gate, executing: list[Active]) -> int:
-    """Return how many tasks hold slots; of a family of keys, those of the key that has most."""
+    """Return how many tasks hold slots; of a family of keys, those of the key that has most and no limit of its own."""
     found: Counter[str] = Counter()
+    family = f"{gate.name}:" if gate.scope == Scope.KEY and ":" not in gate.name else ""
     for each in executing:
         if gate.scope == Scope.KEY:
-            if each.key == gate.name or each.key.startswith(f"{gate.name}:"):
+            if each.key == gate.name or (family and each.key.startswith(family)):
                 found[each.key] += each.tasks
         elif not gate.name or gate.name == (each.queue if gate.scope == Scope.QUEUE else each.task_type):
             found[""] += each.tasks
+    if len(found) > 1:
+        for name in _rows(Limit).filter(OWN, scope=Scope.KEY, name__startswith=family).values_list("name", flat=True):
+            found.pop(name, None)
     return max(found.values(), default=0)
 
 
-def _step(row: Any, executing: list[Active], load: float | None) -> bool:
+def _step(row: Any, executing: list[Active], load: float | None, trouble: str) -> bool:
     """Step one limit; return whether its value changed."""
     gate, now = row.gate, clock()
     bounds = Bounds(algorithm=row.adaptive, least=row.min_concurrent or 1, most=row.max_concurrent)
-    last = LimitStep.objects.using(alias()).filter(gate=gate.index_name).order_by("-at", "-id").first()
-    if last is None or row.current_concurrent is None:  # it was fixed until now
-        last, state, stored = None, begin(bounds, now.timestamp()), {}
+    steps = LimitStep.objects.using(alias()).filter(gate=gate.index_name)
+    last = steps.order_by("-at", "-id").first()
+    if last is None or row.current_concurrent is None:  # it was fixed until now, or its history was purged
+        last, state, stored = None, begin(bounds, now.timestamp(), row.current_concurrent), {}
+    elif last.stepped_at - now > timedelta(seconds=STEP_SECONDS):  # the clock was set back
+        state = State.load(last.state).moved((now - last.stepped_at).total_seconds())
+        stored, last.at, last.stepped_at = last.state, min(last.at, now), now
+        steps.filter(stepped_at__gt=now).update(at=Least("at", Value(now)), stepped_at=now)
     elif now - last.stepped_at < timedelta(seconds=STEP_SECONDS / 2):
         return False
     else:
@@ -126,6 +135,8 @@ def _step(row: Any, executing: list[Active], load: float | None) -> bool:
         ),
     )  # fmt: skip
     value = after.value(bounds)
+    if trouble:
+        after = replace(after, reason=f"{after.reason} {trouble}")
     _record(last, gate, now, after, seen, value=value, running=running, until=until)
     if value == row.current_concurrent:
         return False
@@ -171,17 +182,3 @@ def _copy(row: Row) -> None:
 def _publish(gate: Gate, before: int | None, after: int, reason: str) -> None:
     details = ("scope", gate.scope, "name", gate.name, "from", str(before or ""), "to", str(after), "reason", reason)
     push_on_commit((), events=[Run(Occasion(EventName.LIMIT_ADAPTED.value, "", "", "", "", "", "", "", details), [])])
-
-
-def _load(name: str) -> float | None:
-    """Return what a probe reports; ``None`` if it fails, because the limit must not depend on it."""
-    path = conf.get().all_probes.get(name)
-    began = time.monotonic()
-    try:
-        load = float(import_string(path)()) if path else None
-    except Exception as error:  # noqa: BLE001 - of the project's code
-        logger.warning("probe %s failed: %s: %s", name, type(error).__name__, " ".join(str(error).split())[:200])
-        return None
-    if time.monotonic() - began > 1:
-        logger.warning("probe %s took %.1f s, and holds the scheduler up", name, time.monotonic() - began)
-    return load if load is not None and math.isfinite(load) and load >= 0 else None

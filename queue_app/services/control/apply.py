@@ -71,7 +71,8 @@ def apply(changes: Mapping[str, Mapping[str, Any]], *, by: str, via: str, reason
         for row, fields in found:
             before = {name: getattr(row, name) for name in fields}
             for name, value in fields.items():
-                setattr(row, name, value)
+                column = row._meta.get_field(name)  # noqa: SLF001 - documented by Django
+                setattr(row, name, "" if value is None and not column.null else value)
             with translated_errors():
                 row.full_clean(validate_unique=False)
             row.save(using=alias())

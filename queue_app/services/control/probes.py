@@ -1,11 +1,83 @@
-"""Ready-made probes for adaptive limits: each returns a load, 1 for a full one.
+"""Probes of adaptive limits: how a step asks one, and the ready-made ones. Each returns a load, 1 for a full one."""
 
-A probe runs in the scheduler at every step, so it must answer within milliseconds.
-"""
-
+import logging
+import math
 import os
+import threading
+import time
+from typing import Final
 
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from queue_app import conf
 from queue_app.sql.database import fetch_value
+
+#: Seconds that a step waits for a probe. A later answer counts in the next step, up to this age.
+PATIENCE: Final = 0.5
+FRESH_SECONDS: Final = 10.0
+#: Interval of the warnings about one probe.
+WARN_SECONDS: Final = 60.0
+
+logger = logging.getLogger("taskqueue")
+
+
+class _Question(threading.Thread):
+    """One call of a probe, in a thread of its own: the code is the project's, and may hang or end its thread."""
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name=f"probe {name}", daemon=True)
+        self.probe, self.path = name, path
+        self.asked_at = time.monotonic()
+        self.load: float | None = None
+        self.trouble = ""
+
+    def run(self) -> None:
+        try:
+            load = float(import_string(self.path)())
+            if math.isfinite(load) and load >= 0:
+                self.load = load
+            else:
+                self.trouble = f"it returned {load}, not a number from 0"
+        except BaseException as error:  # noqa: BLE001 - SystemExit too must not end adaptation
+            self.trouble = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        finally:
+            connections.close_all()
+
+    def seconds(self) -> float:
+        """Return the time since the question."""
+        return time.monotonic() - self.asked_at
+
+
+_questions: Final[dict[str, _Question]] = {}
+_warned: Final[dict[str, float]] = {}
+
+
+def load_of(name: str) -> tuple[float | None, str]:
+    """Return what a probe reports, or ``None`` and what is wrong with it: a limit must not depend on its probe."""
+    path = conf.get().all_probes.get(name)
+    if path is None:
+        return None, _warn(name, "TASKQUEUE PROBES does not name it")
+    last = _questions.get(name)
+    if last is None or not last.is_alive():
+        question = _questions[name] = _Question(name, path)
+        question.start()
+        question.join(PATIENCE)
+        if question.is_alive() and last is not None and last.path == path and last.seconds() < FRESH_SECONDS:
+            return last.load, last.trouble and _warn(name, last.trouble)
+        last = question
+    if last.is_alive():
+        return None, _warn(name, f"it has not answered for {last.seconds():.1f} s") if last.seconds() > 1 else ""
+    return last.load, last.trouble and _warn(name, last.trouble)
+
+
+def _warn(name: str, trouble: str) -> str:
+    """Log a trouble once a minute, and return it as a sentence for the history."""
+    now = time.monotonic()
+    if now - _warned.get(name, -WARN_SECONDS) >= WARN_SECONDS:
+        _warned[name] = now
+        logger.warning("probe %s does not count: %s", name, trouble)
+    return f"The probe {name} does not count; the log of the scheduler says why."
 
 
 def host_cpu() -> float:

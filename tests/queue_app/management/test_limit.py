@@ -19,7 +19,8 @@ def test_limit_sets_what_the_admin_can_set(engine):
     assert set(entries) == {
         (target, "ops", "command", "more memory") for target in ("prioritypolicy", "runtimesettings", "queue", "limit")
     }
-    assert call("limit", "queue:mail.max_concurrent=none")[0] == 0
+    assert call("limit", "queue:mail.max_concurrent=none", "everything.adaptive=none")[0] == 0
+    assert RuntimeSettings.objects.get().adaptive == "", "fixed again"
     assert Queue.objects.get(pk="mail").max_concurrent is None
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command
 from django.db import OperationalError
 from django.tasks import task
 from django.utils import timezone
@@ -61,6 +61,15 @@ def read(*words: object) -> object:
     code, text = call(*words, "--json")
     assert code == 0, text
     return json.loads(text)
+
+
+@pytest.mark.parametrize("name", verbs.names())
+def test_no_argument_of_a_verb_has_the_name_of_an_option_of_django(name):
+    """Django takes ``options.settings`` and such for its own when a command is called from a shell."""
+    parser = Command().create_parser("manage.py", "taskqueue")
+    sub = parser._subparsers._group_actions[0].choices[name]
+    of_django = {action.dest: action.option_strings for action in BaseCommand().create_parser("", "")._actions}
+    assert all(of_django.get(action.dest, action.option_strings) == action.option_strings for action in sub._actions)
 
 
 @pytest.mark.parametrize("name", verbs.names())
