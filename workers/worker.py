@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import connections
 
+from queue_app.core.records import WorkerReport
 from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE
 from queue_app.workers import capture
@@ -224,14 +225,8 @@ class Worker(WorkerLoop):
     def _beat(self) -> bool:
         draining = self._shutdown.draining
         done, free = self._in_flight.done, 0 if self._shutdown.is_closed else self._claimer.free_slots
-        alive = self._transport.heartbeat(
-            self.id,
-            draining=draining,
-            tasks_done=done,
-            free_slots=free,
-            usage=self._usage.read(),
-            slots=self.slots if self.auto_slots else None,
-        )
+        slots = self.slots if self.auto_slots else None
+        alive = self._transport.heartbeat(self.id, WorkerReport(draining, done, free, self._usage.read(), slots))
         if alive and not self._shutdown.draining and self._transport.is_asked_to_drain(self.id):
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()

@@ -325,6 +325,16 @@ class Usage(NamedTuple):
 UNKNOWN_USAGE: Final = Usage(None, None)
 
 
+class WorkerReport(NamedTuple):
+    """What a worker reports about itself with each heartbeat."""
+
+    draining: bool = False
+    tasks_done: int = 0
+    free_slots: int = 0  # slots for which its last claim brought no task; 0 if the worker wants none
+    usage: Usage = UNKNOWN_USAGE
+    slots: int | None = None  # its number of slots, if that changes
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
     """What one attempt reported since its last report: progress, log lines, and a request for more time."""

@@ -23,42 +23,35 @@ t.status = 'blocked' AND EXISTS (
     SELECT FROM queue_app_stepresult AS step WHERE step.task_id = t.id AND step.done_at IS NULL AND step.signal = {name}
 )
 """
-_SEND: Final = f"""
-WITH target AS (
-    SELECT t.id FROM queue_app_task AS t
-    WHERE t.id = %s AND t.status IN ('blocked', 'scheduled', 'queued', 'executing') AND %s > (
-        SELECT count(*) FROM queue_app_signal AS untaken WHERE untaken.task_id = t.id AND untaken.taken_at IS NULL)
+#: Stores a signal for the task or workflow ``target``, and wakes the tasks that wait for it.
+_STORE: Final = f"""
 ), sent AS (
-    INSERT INTO queue_app_signal (task_id, name, payload, sent_at, sent_by)
+    INSERT INTO queue_app_signal ({{receiver}}, name, payload, sent_at, sent_by)
     SELECT target.id, %s::text, %s::jsonb, clock_timestamp(), %s::text FROM target
     RETURNING id
 ), woken AS (
     UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp(), run_after = NULL
-    FROM target WHERE t.id = target.id AND {WAITS_FOR.format(name="%s::text")}
+    FROM target WHERE t.{{key}} = target.id AND {WAITS_FOR.format(name="%s::text")}
     RETURNING t.*
 )
 SELECT sent.id, t.id IS NOT NULL, {REF} FROM sent LEFT JOIN woken AS t ON true
 """
+_SEND: Final = """
+WITH target AS (
+    SELECT t.id FROM queue_app_task AS t
+    WHERE t.id = %s AND t.status IN ('blocked', 'scheduled', 'queued', 'executing') AND %s > (
+        SELECT count(*) FROM queue_app_signal AS untaken WHERE untaken.task_id = t.id AND untaken.taken_at IS NULL)
+""" + _STORE.format(receiver="task_id", key="id")
 
 # Wakes all tasks of the workflow that wait for the signal: if one of them ends before it takes it, another takes it.
 # The others wait again.
-_SEND_TO_WORKFLOW: Final = f"""
+_SEND_TO_WORKFLOW: Final = """
 WITH target AS (
     SELECT flow.id FROM queue_app_workflow AS flow
     WHERE flow.id = %s AND flow.finished_at IS NULL AND %s > (
         SELECT count(*) FROM queue_app_signal AS untaken
         WHERE untaken.workflow_id = flow.id AND untaken.taken_at IS NULL)
-), sent AS (
-    INSERT INTO queue_app_signal (workflow_id, name, payload, sent_at, sent_by)
-    SELECT target.id, %s::text, %s::jsonb, clock_timestamp(), %s::text FROM target
-    RETURNING id
-), woken AS (
-    UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp(), run_after = NULL
-    FROM target WHERE t.workflow_id = target.id AND {WAITS_FOR.format(name="%s::text")}
-    RETURNING t.*
-)
-SELECT sent.id, t.id IS NOT NULL, {REF} FROM sent LEFT JOIN woken AS t ON true
-"""
+""" + _STORE.format(receiver="workflow_id", key="workflow_id")
 
 # Takes the oldest signal of the task, else of its workflow, unless the step has taken one already. If there is none,
 # the step waits, or its time is over.

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from queue_app.core.records import Usage
+from queue_app.core.records import WorkerReport
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
 _LIVE: Final = "status IN ('active', 'draining')"
@@ -28,16 +28,15 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 )
 
 
-def heartbeat(  # noqa: PLR0913, PLR0917 - what a heartbeat carries
-    worker_id: uuid.UUID, status: str, tasks_done: int, free_slots: int, usage: Usage, slots: int | None
-) -> bool:
-    """Record that the worker lives; return false if it has stopped or was declared dead."""
+def heartbeat(worker_id: uuid.UUID, report: WorkerReport) -> bool:
+    """Record that the worker lives; return false if it was declared dead, and must stop its tasks, or has stopped."""
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
         " free_slots = %s, concurrency = COALESCE(%s, concurrency), cpu_percent = %s, memory_bytes = %s"
         f" WHERE id = %s AND {_LIVE}"
     )
-    return execute(sql, [status, tasks_done, free_slots, slots, *usage, worker_id]) == 1
+    status = "draining" if report.draining else "active"
+    return execute(sql, [status, report.tasks_done, report.free_slots, report.slots, *report.usage, worker_id]) == 1
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:

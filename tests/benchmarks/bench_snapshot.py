@@ -15,10 +15,12 @@ import psycopg
 from bench import Table, analyze, fill, register
 from django.db import connection
 
+from queue_app.core.records import WorkerReport
 from queue_app.index import Profile
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.repair import workers
 from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.sql import workers as worker_rows
 from queue_app.workers.scheduler import Scheduler
 
 TASKS = 1_000_000
@@ -52,7 +54,7 @@ def run(table: Table) -> None:
     profile, worker_id = register()
     identity = WorkerIdentity(id=worker_id, name="w", host="h", pid=0, process_identity="remote", version="1")
     workers.register(identity, profile, concurrency=10, heartbeat_seconds=600)
-    workers.heartbeat(worker_id, draining=False, tasks_done=0, free_slots=10)  # so the watchdog asks for waiting tasks
+    worker_rows.heartbeat(worker_id, WorkerReport(free_slots=10))  # so the watchdog asks for waiting tasks
     fill(10 * CLAIMS)
     analyze()
     before = _claim_seconds(profile, worker_id)

@@ -21,7 +21,7 @@ from growth import ask
 
 from queue_app import conf
 from queue_app.core.priorities import Band
-from queue_app.core.records import ClaimedTask, NewTask, Outcome
+from queue_app.core.records import ClaimedTask, NewTask, Outcome, WorkerReport
 from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, Task, Worker
 from queue_app.services.enqueue.store import enqueue_many
@@ -30,6 +30,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import workers as services
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.sql import workers as worker_rows
 
 COUNTS = (1, 10, 100, 1000)
 THREADS, SLOTS, BURST = 4, 5, 200
@@ -97,7 +98,7 @@ class Crew:
             if worker.beats_at <= now:
                 worker.beats_at = now + BEAT_SECONDS
                 self.counted["beats"] += 1
-                services.heartbeat(worker.id, draining=False, tasks_done=worker.done)
+                worker_rows.heartbeat(worker.id, WorkerReport(tasks_done=worker.done))
 
 
 def run(table: Table) -> None:
@@ -168,7 +169,7 @@ def _cost_of_a_beat(crew: list[Simulated]) -> float:
     """Return the processor seconds of PostgreSQL for a heartbeat."""
     before = _seconds()[1]
     for number in range(1000):
-        services.heartbeat(crew[number % len(crew)].id, draining=False, tasks_done=0)
+        worker_rows.heartbeat(crew[number % len(crew)].id, WorkerReport())
     return (_seconds()[1] - before) / 1000
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.core.records import ClaimedTask, Outcome, WorkerReport
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile, get_index
@@ -18,6 +18,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import workers as service
 from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
 from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.sql import workers as worker_rows
 
 #: A worker claims this long after its last claim even if nobody called it (``workers.background``).
 WAIT_SECONDS = 10.0
@@ -44,7 +45,7 @@ class YardWorker:
         if self._was_called() or self._yard.now - self._claimed_at >= WAIT_SECONDS:
             while self._claim() and not self.holds:
                 self.finish()
-        service.heartbeat(self.id, draining=False, tasks_done=0, free_slots=self.free)
+        worker_rows.heartbeat(self.id, WorkerReport(free_slots=self.free))
 
     def _was_called(self) -> bool:
         index = get_index()

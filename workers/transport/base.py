@@ -6,7 +6,7 @@ from typing import Protocol
 
 from django.tasks.base import TaskError
 
-from queue_app.core.records import UNKNOWN_USAGE, ClaimedTask, Outcome, ProgressReport, Usage
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
@@ -37,20 +37,8 @@ class Transport(Protocol):
         """Register a worker with an index that was rebuilt."""
         return None
 
-    def heartbeat(  # noqa: PLR0913 - what a heartbeat carries
-        self,
-        worker_id: uuid.UUID,
-        *,
-        draining: bool,
-        tasks_done: int,
-        free_slots: int = 0,
-        usage: Usage = UNKNOWN_USAGE,
-        slots: int | None = None,
-    ) -> bool:
-        """Report that the worker lives; return false if the worker was declared dead.
-
-        ``free_slots``: slots for which its last claim brought no task. ``slots``: its number of slots, if that changes.
-        """
+    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> bool:
+        """Report that the worker lives; return false if the worker was declared dead."""
 
     def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
         """Return whether staff asked the worker to drain."""

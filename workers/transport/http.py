@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from queue_app import signals
 from queue_app.core.priorities import parse_band
-from queue_app.core.records import UNKNOWN_USAGE, ClaimedTask, Outcome, ProgressReport, Usage
+from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
@@ -103,17 +103,9 @@ class HttpTransport(Transport):
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
 
-    def heartbeat(  # noqa: PLR0913 - what a heartbeat carries
-        self,
-        worker_id: uuid.UUID,
-        *,
-        draining: bool,
-        tasks_done: int,
-        free_slots: int = 0,
-        usage: Usage = UNKNOWN_USAGE,
-        slots: int | None = None,
-    ) -> bool:
-        self._state = {"draining": draining, "tasks_done": tasks_done, "free_slots": free_slots, **usage._asdict()}
+    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> bool:
+        state = {name: getattr(report, name) for name in ("draining", "tasks_done", "free_slots")}
+        self._state = state | report.usage._asdict()
         running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
         try:
             answer = self._call(worker_id, "heartbeat", self._state | {"running": running[:MAX_RUNNING]})

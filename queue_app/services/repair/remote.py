@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queue_app import registry
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
@@ -259,8 +259,9 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     worker = _own(token, worker_id)
     if current_load is not None and not draining:
         free_slots = free_slots or max(0, worker.concurrency - current_load)
-    usage = Usage(cpu_percent, memory_bytes)
-    if not service.heartbeat(worker_id, draining=draining, tasks_done=tasks_done, free_slots=free_slots, usage=usage):
+    if not worker_rows.heartbeat(
+        worker_id, WorkerReport(draining, tasks_done, free_slots, Usage(cpu_percent, memory_bytes))
+    ):
         raise WorkerLost("The worker was declared dead; register again.")
     attempts = [(report.task_id, report.attempt) for report in reports]
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
-from queue_app.core.records import UNKNOWN_USAGE, Usage
 from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, get_index
@@ -66,24 +65,6 @@ def register(
     notify_index(Index.register, "register", profile, identity.id)
     if mark_dead_locally():  # a worker that replaces a dead one on this machine requeues its tasks at once
         reap_orphans()
-
-
-def heartbeat(  # noqa: PLR0913 - what a heartbeat carries
-    worker_id: uuid.UUID,
-    *,
-    draining: bool,
-    tasks_done: int,
-    free_slots: int = 0,
-    usage: Usage = UNKNOWN_USAGE,
-    slots: int | None = None,
-) -> bool:
-    """Record that the worker lives; return false when it was declared dead and must stop its tasks.
-
-    ``free_slots``: slots for which its last claim brought no task; 0 if the worker wants none. ``slots``: its
-    number of slots, if that changes.
-    """
-    status = WorkerStatus.DRAINING if draining else WorkerStatus.ACTIVE
-    return worker_rows.heartbeat(worker_id, status, tasks_done, free_slots, usage, slots)
 
 
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:

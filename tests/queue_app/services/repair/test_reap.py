@@ -9,6 +9,7 @@ import pytest
 from django.db.models import F
 
 from queue_app import signals
+from queue_app.core.records import WorkerReport
 from queue_app.models import Task, Worker
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel
@@ -16,7 +17,8 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper, reap, reap_overdue
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, deregister, heartbeat, register
+from queue_app.services.repair.workers import WorkerIdentity, deregister, register
+from queue_app.sql.workers import heartbeat
 from tests.support.engine import (
     assert_index_agrees,
     at_once,
@@ -74,7 +76,7 @@ def test_a_silent_worker_is_declared_dead_once(engine):
     signals.worker_reaped.disconnect(listener)
     assert heard == [hand.id]
     assert Worker.objects.get().status == "dead"
-    assert heartbeat(hand.id, draining=False, tasks_done=0) is False
+    assert heartbeat(hand.id, WorkerReport()) is False
     assert Worker.objects.get().status == "dead", "a late heartbeat does not revive it"
     assert hand.profile.id not in engine.check().profiles
 
@@ -104,7 +106,7 @@ def looks(reaper: Reaper, wait: Callable[[float], None], seconds: int) -> int:
 def beat(*hands: Hand) -> None:
     """Let workers send a heartbeat."""
     for hand in hands:
-        assert heartbeat(hand.id, draining=False, tasks_done=0)
+        assert heartbeat(hand.id, WorkerReport())
 
 
 def dead() -> list[uuid.UUID]:
@@ -156,7 +158,7 @@ def test_a_worker_within_its_budget_keeps_its_tasks(engine, wait, draining):
     put_many(1)
     hand = enlist(engine)
     take(hand)
-    assert heartbeat(hand.id, draining=draining, tasks_done=1)
+    assert heartbeat(hand.id, WorkerReport(draining, tasks_done=1))
     assert looks(Reaper(), wait, 30) == 0
     assert engine.check().leases
 
