@@ -56,7 +56,7 @@ def run(call: Call) -> int:
     window = {"since": since, "until": until} if since else {}
     if not window and call["until"]:
         raise InvalidTaskData("since", "--until needs --since or --last.")
-    seconds = float(scenario.pop("seconds", 86_400))
+    seconds = scenario.pop("seconds", 86_400)
     answer = simulate(scenario, **window, seconds=seconds, shared_server=call["shared_server"], report=_progress(call))
     call.write_json(answer)
     for line in lines(answer, call["by"] or ["band", "queue"]):
@@ -72,7 +72,7 @@ def lines(answer: dict[str, Any], tables: list[str]) -> list[str]:
     for name in ("unchanged", "changed"):
         if one := answer.get(name):
             drained = (
-                f"drained at {one['drained_at']}" if one["drained_at"] else f"{one['starved']:,} tasks never start"
+                f"drained at {one['drained_at']}" if one["drained_at"] else f"{one['starved']:,} of them never start"
             )
             text = f"{name}: {one['tasks']:,} tasks, {one['utilisation']:.0%} of the slots in use, {drained}"
             text += f" (simulated in {one['took_seconds']} s"

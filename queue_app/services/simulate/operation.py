@@ -101,6 +101,9 @@ def carry_out(operation_id: uuid.UUID) -> Operation:
         raise
     except TaskQueueError as error:
         _end(operation, OperationState.STOPPED, {"error": str(error)})
+    except Exception as error:  # another try would end the same way
+        _end(operation, OperationState.STOPPED, {"error": f"{type(error).__name__}: {error}"[:500]})
+        raise
     else:
         _end(operation, OperationState.DONE, answer)
     return operation

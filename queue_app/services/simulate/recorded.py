@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
@@ -19,6 +19,8 @@ from queue_app.sql import snapshot
 from queue_app.sql.database import alias
 
 MAX_WINDOW: Final = timedelta(days=31)
+#: Number of tasks after which the reader reports.
+REPORT: Final = 10_000
 #: Utilisation from which recorded waits were those for workers.
 WORKER_BOUND: Final = 0.95
 
@@ -39,13 +41,16 @@ def check_window(since: datetime, until: datetime) -> None:
         raise SimulationRefused("The window must begin before it ends, lie in the past, and last at most 31 days.")
 
 
-def record(since: datetime, until: datetime) -> Recording:
-    """Read a window; raise ``SimulationRefused`` for one that is empty, reversed, too long or in the future."""
+def record(since: datetime, until: datetime, report: Callable[[], None] = lambda: None) -> Recording:
+    """Read a window; raise ``SimulationRefused`` for one that is empty, reversed, too long or in the future.
+
+    ``report`` is called now and then; it may raise an error to cancel.
+    """
     check_window(since, until)
     load, unknown, times, withdrawn = Load(), [], defaultdict(list), 0
     spans: dict[uuid.UUID, list[tuple[int, int, Kind]]] = defaultdict(list)
     known = _worker_rows(since, until)
-    for task in rows.tasks(since, until):
+    for task in _reported(rows.tasks(since, until), report):
         kind, queued_at = Kind(*task.kind), task.queued_at or 0
         if len(load) >= MAX_TASKS:
             raise SimulationRefused(f"The window has more than {MAX_TASKS:,} tasks: choose a shorter one.")
@@ -79,6 +84,13 @@ def record(since: datetime, until: datetime) -> Recording:
     return Recording(
         plan, tuple(_notes(plan, since, until, withdrawn=withdrawn, unknown=len(unknown), gone=len(spans)))
     )
+
+
+def _reported(tasks: Iterable[rows.RecordedTask], report: Callable[[], None]) -> Iterable[rows.RecordedTask]:
+    for number, task in enumerate(tasks):
+        if number % REPORT == 0:
+            report()
+        yield task
 
 
 def _worker_rows(since: datetime, until: datetime) -> dict[uuid.UUID, Worker]:

@@ -23,6 +23,7 @@ MAX_COUNT: Final = 1_000_000
 MAX_SLOTS: Final = 100_000
 MAX_TEXT: Final = 255
 MAX_DEPTH: Final = 5
+MAX_SECONDS: Final = 366 * 86_400
 _WHOLE: Final = {"max_concurrent", "max_concurrent_per_user", "rate_count", "rate_burst", "count", "slots", "weight"}
 
 
@@ -66,9 +67,24 @@ def changed(plan: Plan, scenario: Mapping[str, Any]) -> Plan:
     )
 
 
-def empty(begin: int, seconds: float) -> Plan:
+def empty(begin: int, seconds: float | str) -> Plan:
     """Return a plan without tasks and workers, for a scenario that brings its own."""
-    return Plan(load=Load(), crews=(), begin=begin, end=begin + round(seconds * SECOND))
+    lasts = round(_seconds({"seconds": seconds}, "seconds", 0.0) * SECOND)
+    if not lasts:
+        raise InvalidTaskData("seconds", "seconds, the length of the scenario, must be above 0.")
+    return Plan(load=Load(), crews=(), begin=begin, end=begin + lasts)
+
+
+def idle_names(plan: Plan, scenario: Mapping[str, Any]) -> list[str]:
+    """Return the limits, and the task types under priorities, that no task of the plan has: typing errors, perhaps."""
+    kinds, found = plan.load.kinds, {EVERYTHING}
+    found |= {gate_of("queue", kind.queue) for kind in kinds} | {gate_of("type", kind.task_type) for kind in kinds}
+    found |= {gate_of("key", name) for kind in kinds for name in (kind.key, kind.key.partition(":")[0])}
+    types = {kind.task_type for kind in kinds}
+    names = [*_table(scenario, "limits"), *(str(each.get("limit", "everything")) for each in _list(scenario, "pauses"))]
+    return [name for name in names if gate_named(name) not in found] + sorted(
+        f"type:{name}" for name in scenario.get("priorities", {}) if name not in types
+    )
 
 
 def gate_named(name: str) -> str:
@@ -145,6 +161,8 @@ def _crew(each: Mapping[str, Any], plan: Plan, types: Sequence[str]) -> Crew:
     changes = [(plan.begin + round(_seconds(each, "at", 0.0) * SECOND), slots)]
     if "until" in each:
         changes.append((plan.begin + round(_seconds(each, "until", 0.0) * SECOND), -slots))
+        if changes[1] <= changes[0]:
+            raise InvalidTaskData("until", "workers: until must come after at.")
     names = [_names(each, part) for part in ("queues", "task_types", "capabilities")]
     return Crew(names[0], names[1] or tuple(types), names[2], tuple(changes))
 
@@ -206,8 +224,11 @@ def _number(values: Mapping[str, Any], name: str, default: Any, most: float = 10
 def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
     """Return seconds, also of a text such as 90s or 1h30m; times count from the beginning of the window."""
     value = values.get(name, default)
-    if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
-        return sum(float(part or 0) * unit for part, unit in zip(found.groups(), (86_400, 3600, 60, 1), strict=True))
-    if type(value) not in (int, float) or not 0 <= value <= 366 * 86_400:
-        raise InvalidTaskData(name, f"{name} must be seconds, or a duration such as 90s or 1h30m, not {value!r:.60}.")
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value)) and value:
+        parts = zip(found.groups(), (86_400, 3600, 60, 1), strict=True)
+        value = sum(float(part or 0) * unit for part, unit in parts)
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
+        raise InvalidTaskData(
+            name, f"{name} must be a time up to 366d: seconds, or such as 90s or 1h30m, not {value!r:.60}."
+        )
     return float(value)

@@ -11,7 +11,7 @@ from queue_app.index.simulated import simulated_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.simulate.engine import Engine
 from queue_app.services.simulate.recorded import record
-from queue_app.services.simulate.scenario import changed, check, empty
+from queue_app.services.simulate.scenario import changed, check, empty, idle_names
 from queue_app.sql.database import alias
 
 type Report = Callable[[str, float], None]
@@ -25,7 +25,7 @@ def simulate(  # noqa: PLR0913 - by name
     *,
     since: datetime | None = None,
     until: datetime | None = None,
-    seconds: float = 86_400.0,
+    seconds: float | str = 86_400.0,
     shared_server: bool = False,
     report: Report = lambda _what, _share: None,
 ) -> dict[str, Any]:
@@ -38,7 +38,8 @@ def simulate(  # noqa: PLR0913 - by name
     notes: tuple[str, ...] = ()
     if since is not None and until is not None:
         report("reading", 0.0)
-        plan, notes = _recorded(since, until)
+        found = record(since, until, lambda: report("reading", 0.0))
+        plan, notes = found.plan, found.notes
     else:
         plan = empty(round(time.time() * SECOND), seconds)
         if not scenario.get("load"):
@@ -55,14 +56,10 @@ def simulate(  # noqa: PLR0913 - by name
         answer["calibration"] = agreement(answer["actual"]["waits"]["band"], simulated["band"])
     if scenario:
         other = changed(plan, scenario)
+        answer["notes"] += [f"{name}: no task of the simulation has this name." for name in idle_names(other, scenario)]
         answer["changed"] = _run(other, targets, "changed", shared_server=shared_server, report=report)
         answer["words"] = list(_words(answer))
     return answer
-
-
-def _recorded(since: datetime, until: datetime) -> tuple[Plan, tuple[str, ...]]:
-    found = record(since, until)
-    return found.plan, found.notes
 
 
 def _run(
@@ -96,7 +93,10 @@ def _words(answer: Mapping[str, Any]) -> Iterator[str]:
     before = answer.get("unchanged", {}).get("waits", {}).get("queue", {})
     for queue, now in answer["changed"]["waits"]["queue"].items():
         if queue not in before:
-            yield f"{queue}: new; 95 % of {now['tasks']:,} tasks wait at most {_span(now['p95'])}."
+            started, starved = now["tasks"] - now["starved"], now["starved"]
+            parts = [f"95 % of {started:,} wait at most {_span(now['p95'])}"] if started else []
+            parts += [f"{starved:,} never start"] if starved else []
+            yield f"{queue}: new; of {now['tasks']:,} tasks, {', '.join(parts)}."
             continue
         parts = []
         for name, text in (("p50", "half"), ("p95", "95 %")):

@@ -14,6 +14,7 @@ from queue_app.services.control.apply import apply
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import cancel_operation
 from queue_app.services.simulate import operation as module
+from queue_app.services.simulate import recorded
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
 from queue_app.workers.scheduler import Scheduler
 from tests.support.recorded import history, last_window
@@ -89,6 +90,35 @@ def test_staff_stop_it(request_it, monkeypatch):
         carry_out(operation.pk)
     operation.refresh_from_db()
     assert (operation.state, operation.ended_by, operation.result) == ("cancelled", "bob", None)
+
+
+def test_an_error_of_the_program_ends_it_with_its_name(request_it, monkeypatch):
+    """Without that, two more processes would die, and the operation would say only that they died."""
+    operation = request_it()
+    monkeypatch.setattr(module, "simulate", lambda *_args, **_given: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        carry_out(operation.pk)
+    operation.refresh_from_db()
+    assert operation.state == "stopped"
+    assert operation.result["error"].startswith("ZeroDivisionError: ")
+
+
+def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, monkeypatch):
+    operation = request_it()
+    monkeypatch.setattr(module, "SIGN", timedelta())
+    monkeypatch.setattr(recorded, "REPORT", 1)
+    monkeypatch.setattr(recorded, "_notes", lambda *_args, **_given: 1 // 0)  # the reading does not come to its end
+    looks = []
+
+    def cancelled_at_the_third(*args, **values):
+        looks.append(values["changed"])
+        if len(looks) == 3:
+            raise OperationEnded("stopped")
+
+    monkeypatch.setattr(module, "_update", cancelled_at_the_third)
+    with pytest.raises(OperationEnded):
+        carry_out(operation.pk)
+    assert looks == [0, 0, 0]
 
 
 def test_a_window_without_tasks_ends_with_the_reason(engine):

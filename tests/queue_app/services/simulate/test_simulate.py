@@ -138,7 +138,9 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
         ({"bands": {"urgent": {}}}, "is no band"),
         ({"workers": {"count": 2}}, "must be a list"),
         ({"workers": [{"cores": 2}]}, "workers has no 'cores'"),
-        ({"pauses": [{"limit": "queue:mail", "at": "noon"}]}, "at must be seconds"),
+        ({"pauses": [{"limit": "queue:mail", "at": "noon"}]}, "at must be a time"),
+        ({"load": [{"at": "99999999999999d"}]}, "at must be a time up to 366d"),
+        ({"workers": [{"at": "2h", "until": "1h"}]}, "until must come after at"),
         ({"load": [{"count": 10**9}]}, "at most 1e+06"),
         ({"load": [{"count": 10**6}] * 6}, "at most 5,000,000 tasks"),
         ({"load": [{"user": datetime(2020, 1, 1, tzinfo=UTC)}]}, "must hold tables"),
@@ -190,6 +192,30 @@ runs = 10
     call_command("taskqueue", "simulate", "--scenario", str(path), "--set", "queue:imports.max_concurrent=2", "--json")
     answer = json.loads(capsys.readouterr().out)
     assert answer["changed"]["waits"]["queue"]["imports"]["worst"] < 200
+
+
+@pytest.mark.parametrize("seconds", [1e308, float("nan"), 0, -1, "soon", "400d"])
+def test_a_scenario_has_a_length_that_a_clock_can_count(engine, seconds):
+    with pytest.raises(InvalidTaskData, match="seconds"):
+        simulate({"load": [{"queue": "a"}]}, seconds=seconds)
+
+
+def test_what_never_starts_is_said_and_no_wait_is_made_up(engine):
+    heavy = {"queue": "a", "count": 5, "weight": 50}
+    answer = simulate({"load": [heavy], "workers": [{"slots": 1}]}, seconds=60)
+    assert answer["words"] == ["a: new; of 5 tasks, 5 never start."]
+
+
+def test_a_name_that_no_task_has_is_said(engine, window):
+    history(window, tasks=20)
+    scenario = {
+        "limits": {"queue:imprts": {"max_concurrent": 3}, "queue:imports": {"max_concurrent": 3}},
+        "priorities": {"shop.tasks.nothing": "low"},
+    }
+    notes = " ".join(simulate(scenario, since=window[0], until=window[1])["notes"])
+    assert "queue:imprts: no task of the simulation has this name." in notes
+    assert "type:shop.tasks.nothing: no task" in notes
+    assert "queue:imports" not in notes
 
 
 def test_the_command_shows_actual_beside_simulated(engine, window, capsys):
