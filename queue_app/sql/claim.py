@@ -21,6 +21,9 @@ from queue_app.sql.database import (
 )
 from queue_app.sql.prepared import Row, Statement
 
+#: Time for which a claim waits for a locked row (s).
+LOCK_SECONDS: Final = 1
+
 # Lock and update are two statements in one implicit transaction and one round trip. The shared lock comes first, so
 # that the update's snapshot is younger than the lock: a rebuild that takes the lock exclusively either waits for this
 # commit before it reads, or has raised the generation, and this update changes nothing. For the same reason a worker
@@ -28,14 +31,14 @@ from queue_app.sql.prepared import Row, Statement
 # The reconciler may have taken back the lease of a proposal that was not granted in time. It raised `abandoned_until`
 # before that, under the same lock, so a late grant changes nothing. Stamps are compared within one generation only.
 # Another transaction may hold a row locked, for example because it cancelled the task and goes on. Such a row must not
-# delay the rest of the proposal. So the claim waits for one second, then skips locked rows. It does not skip them at
+# delay the rest of the proposal. So the claim waits for LOCK_SECONDS, then skips locked rows. It does not skip them at
 # once, because locking rows first costs every claim a write for each row.
 # The commit does not wait for the disk: a claim that is lost with the server leaves a queued row.
 # PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BY_KEYS_ONLY forces plans
 # that suit full tables. The `|| ''` hides the partial indexes of waiting and executing tasks from the planner.
 _LOCK: Final = f"""
 SELECT pg_advisory_xact_lock_shared(%s), set_config('synchronous_commit', 'off', true),
-    set_config('lock_timeout', '1s', true), {BY_KEYS_ONLY}
+    set_config('lock_timeout', '{LOCK_SECONDS}s', true), {BY_KEYS_ONLY}
 """
 GRANT: Final = f"""
 UPDATE queue_app_task AS t
@@ -69,6 +72,17 @@ def claim(ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, lease
         rows = fetch_prepared(lock, (_GRANT_UNLOCKED, params))
     granted = {row[0]: ClaimedTask.from_row(row) for row in rows}
     return [granted[task_id] for task_id in ids if task_id in granted]
+
+
+def grantable(ids: Sequence[uuid.UUID], worker_id: uuid.UUID) -> set[uuid.UUID]:
+    """Return the queued tasks that a claim of the worker can be granted, unless they are locked."""
+    found = fetch_all(
+        "SELECT t.id FROM queue_app_task AS t JOIN queue_app_taskpayload AS payload ON payload.task_id = t.id"
+        " WHERE t.id = ANY(%s) AND t.status || '' = 'queued'"
+        " AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))",
+        [list(ids), worker_id],
+    )
+    return {task_id for (task_id,) in found}
 
 
 def statuses(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:

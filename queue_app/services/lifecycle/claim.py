@@ -79,41 +79,48 @@ def claim(  # noqa: PLR0913 - the parts of a claim
 
 def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
     """Return the tasks that the rows grant of a proposal; end the leases of the others."""
+    began = time.monotonic()
     granted = claim_rows.claim(
         [task_id for task_id, _ in proposal.tasks], worker_id, proposal.generation, proposal.leased_at
     )
     if len(granted) < len(proposal.tasks):
+        locked = time.monotonic() - began >= claim_rows.LOCK_SECONDS
         try:
-            return_refused(proposal, {task.id for task in granted})
+            return_refused(proposal, {task.id for task in granted}, worker_id, locked=locked)
         except (IndexUnavailable, DatabaseError):
             if not granted:  # granted tasks must reach the worker; the reconciler ends the other leases
                 raise
     return granted
 
 
-def return_refused(proposal: Proposal, granted: set[uuid.UUID]) -> None:
+def return_refused(proposal: Proposal, granted: set[uuid.UUID], worker_id: uuid.UUID, *, locked: bool = False) -> None:
     """End the leases of the tasks that the rows refused.
 
     - An executing row was granted to another worker; that worker's lease is restored.
     - If the proposal is outdated (another generation, or abandoned), its queued tasks go back to their places.
-    - Otherwise a queued row was queued a moment ago, or another transaction has locked it. Its lease stays, so that
-      the index does not propose the task again at once; the reconciler abandons the lease.
+    - So does a queued row that the next claim can be granted: it was queued a moment ago, or its arguments were
+      replaced while the claim waited for it.
+    - If the claim found rows ``locked`` by another transaction, the leases of queued rows stay, so that the index does
+      not propose the tasks again at once; the reconciler abandons them. So do those of rows that nobody can claim.
     """
     refused = {task_id: queue for task_id, queue in proposal.tasks if task_id not in granted}
     found = snapshot.leases(list(refused))
-    outdated = not granted and not snapshot.accepts(proposal.generation, proposal.leased_at)
     executing = [lease for status, lease in found.values() if status is Status.EXECUTING]
     waiting = {task_id for task_id, (status, _) in found.items() if status is Status.QUEUED}
+    outdated = not granted and not snapshot.accepts(proposal.generation, proposal.leased_at)
+    back = waiting
+    if waiting and not outdated:
+        back = set() if locked else claim_rows.grantable(list(waiting), worker_id)
     index = get_index()
     if executing:
         index.restore_leases(executing)
-    kept = {lease.id for lease in executing} | (set() if outdated else waiting)
+    kept = {lease.id for lease in executing} | (waiting - back)
     ended = [(task_id, queue) for task_id, queue in refused.items() if task_id not in kept]
     index.release(Lease(task_id, queue, proposal.leased_at) for task_id, queue in ended)
-    if outdated:
-        index.push(snapshot.refs(list(waiting)))
-        if snapshot.generation() != proposal.generation:
-            raise IndexNotReady("The index is of another generation than the rows.")
+    if back:
+        index.push(snapshot.refs(list(back)))
+    if outdated and snapshot.generation() != proposal.generation:
+        raise IndexNotReady("The index is of another generation than the rows.")
 
 
 def abandon(leases: Sequence[Lease]) -> int:

@@ -62,7 +62,7 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         if len(held) < len(outcomes):  # their slots were not free after all
             abandon([Lease(task_id, queue, proposal.leased_at) for task_id, queue in proposal.tasks])
         elif len(granted) < len(proposal.tasks):
-            return_refused(proposal, {task.id for task in granted})
+            return_refused(proposal, {task.id for task in granted}, worker_id)
     if held:
         events.finished(first, held)
     if granted:
