@@ -14,6 +14,7 @@ import hmac
 import http.client
 import ipaddress
 import json
+import re
 import socket
 import ssl
 from base64 import b64decode, b64encode
@@ -37,10 +38,16 @@ LEAST, MOST = 24, 64
 TIMEOUT_SECONDS: Final = 10.0
 #: Difference between the clocks of sender and receiver that ``verify`` accepts (s).
 TOLERANCE: Final = 300.0
+_FIXED_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "django-priority-taskqueue"}
 MAX_RETRY_AFTER: Final = 86_400.0
+RETRY_DELAY: Final = 10  # s, doubled with each retry
 _SUCCESS, _REDIRECT = 2, 3  # first digit of an answer's status
+#: What the internet uses of IPv6. Other addresses are local, or lead to an IPv4 address that they contain.
+_GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
 #: Public by their number, but they lead to other addresses.
-_TUNNELS: Final = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "2002::/16", "2001::/32")))
+_TUNNELS: Final = tuple(map(ipaddress.ip_network, ("2002::/16", "2001::/32", "192.88.99.0/24")))
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?|[0-9a-f:.]+")  # a name, or an address of IPv4 or IPv6
+_EVENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
 
 
 class DeliveryFailed(Exception):
@@ -68,9 +75,13 @@ def endpoint_of(name: str) -> Endpoint:
         hint = suggestion(min(unknown), ("url", "hosts", "secrets", "private"))
         raise _unusable(name, f"has no {min(unknown)!r:.40}.{hint}")
     url, private = given.get("url", ""), given.get("private", False)
-    hosts = given.get("hosts") or [urlsplit(url).hostname or ""]
+    if not isinstance(url, str) or not isinstance(private, bool):
+        raise _unusable(name, "`url` is a text, `private` is True or False.")
+    hosts = given.get("hosts") or [url and (urlsplit(url).hostname or "")]
+    if not isinstance(hosts, list | tuple) or not all(isinstance(each, str) for each in hosts):
+        raise _unusable(name, f'`hosts` is a list of texts such as ["*.example.org"], not {hosts!r:.100}.')
     secrets = list(_secrets(name, given.get("secrets")))
-    found = Endpoint(name, url, hosts, secrets, private is True)
+    found = Endpoint(name, url, hosts, secrets, private)
     if url:
         _target(found, url)
     return found
@@ -105,14 +116,17 @@ def problems() -> Iterator[str]:
 def _target(endpoint: Endpoint, url: str) -> tuple[str, int, str, bool]:
     """Return (host, port, path, whether TLS) of an address; raise ``InvalidTaskData`` for one that is not allowed."""
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(str(url))
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise _unusable(endpoint.name, f"{url!r:.100} is no address.") from None
     if parts.scheme != "https" and not (endpoint.private and parts.scheme == "http"):
         raise _unusable(endpoint.name, "the address must begin with https://.")
-    if parts.username is not None or not host or any(not "!" <= sign <= "~" for sign in url):
-        raise _unusable(endpoint.name, "the address needs a host, and no user, password or other signs than ASCII.")
+    is_plain = parts.username is None and port != 0 and all("!" <= sign <= "~" for sign in str(url))
+    if not is_plain or not _HOST.fullmatch(host) or ".." in host:
+        raise _unusable(
+            endpoint.name, "the address needs a valid host, and no user, password or other signs than ASCII."
+        )
     if not any(fnmatchcase(host, pattern.lower()) for pattern in endpoint.hosts):
         raise _unusable(endpoint.name, f"the host {host:.100} is not among its hosts.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -122,11 +136,16 @@ def _target(endpoint: Endpoint, url: str) -> tuple[str, int, str, bool]:
 def send(endpoint: str, event: str, data: Any, *, url: str = "") -> Any:
     """Enqueue a delivery in the caller's transaction; return its result. Raises ``InvalidTaskData``."""
     found = endpoint_of(endpoint)
+    name: object = event  # whatever an untyped caller passed
+    if not isinstance(name, str) or not _EVENT.fullmatch(name):
+        raise InvalidTaskData("event", f"{event!r:.60} is no name of an event such as 'order.paid'.")
+    if not (url or found.url):
+        raise _unusable(endpoint, "has no `url`: pass the address as url=….")
     _target(found, url or found.url)
     return deliver.enqueue(endpoint, event, data, url) if url else deliver.enqueue(endpoint, event, data)
 
 
-@task(takes_context=True, encrypted=None, max_retries=12, retry_delay=10, timeout=60)
+@task(takes_context=True, encrypted=None, max_retries=12, retry_delay=RETRY_DELAY, timeout=60)
 def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -> dict[str, Any]:
     """Deliver a webhook; retry for up to half a day, unless the receiver says that it is gone (410)."""
     found = endpoint_of(endpoint)
@@ -136,7 +155,7 @@ def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -
     began = time()
     connection = _Connection(host, port, is_tls=is_tls, private=found.private)
     try:
-        connection.request("POST", path, body.encode(), headers | {"Content-Type": "application/json"})
+        connection.request("POST", path, body.encode(), headers | _FIXED_HEADERS)
         answer = connection.getresponse()
         status, retry_after = answer.status, answer.headers.get("Retry-After", "")
     except (OSError, http.client.HTTPException) as error:
@@ -150,8 +169,9 @@ def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -
     if status // 100 == _REDIRECT:
         raise DeliveryFailed(f"{host} answered {status}; redirects are not followed: configure the final address.")
     why = f"{host} answered {status}."
-    if retry_after.isascii() and retry_after.isdigit():
-        raise Retry(why, after=min(float(retry_after), MAX_RETRY_AFTER))
+    if retry_after.isascii() and retry_after.isdigit():  # sooner than usual would use up the retries
+        usual = RETRY_DELAY * 2.0 ** (context.attempt - 1)
+        raise Retry(why, after=max(min(float(retry_after), MAX_RETRY_AFTER), usual))
     raise DeliveryFailed(why)
 
 
@@ -204,6 +224,8 @@ def is_public(address: str) -> bool:
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
             return is_public(str(found.ipv4_mapped))
-        if any(found in network for network in _TUNNELS):
+        if found not in _GLOBAL_UNICAST:
             return False
+    if any(found in network for network in _TUNNELS):
+        return False
     return found.is_global and not found.is_multicast

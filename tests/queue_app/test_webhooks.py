@@ -123,14 +123,30 @@ def test_a_webhook_as_callback_tells_the_end(receiver, paying):
 
 
 def test_a_retry_has_the_same_id(receiver):
-    receiver.answers = [(500, {}), (503, {"Retry-After": "7"}), (204, {})]
+    receiver.answers = [(500, {}), (503, {"Retry-After": "70"}), (204, {})]
     with freeze() as clock:
         result = send("crm", "order.paid", 7)
         began = clock.now
         drain(to_the_end=True)
-        assert (clock.now - began).total_seconds() == 10 + 7
+        assert (clock.now - began).total_seconds() == 10 + 70
     assert {headers["webhook-id"] for headers, _, _ in receiver.received} == {result.id}
     assert status_of(result) is Status.COMPLETED
+
+
+def test_a_receiver_that_asks_for_a_retry_at_once_does_not_use_up_the_retries(receiver):
+    receiver.answers = [(429, {"Retry-After": "0"})] * 13
+    with freeze() as clock:
+        result = send("crm", "order.paid", 7)
+        began = clock.now
+        drain(to_the_end=True)
+        assert (clock.now - began).total_seconds() > 10 * 3600
+    assert status_of(result) is Status.DEAD_LETTER
+
+
+@pytest.mark.parametrize("event", ["", "a b", "a\nb", "x" * 101, 5, None])
+def test_an_event_has_a_name(event):
+    with pytest.raises(InvalidTaskData, match="no name of an event"):
+        send("crm", event, 7)
 
 
 def test_gone_ends_the_delivery(receiver):
@@ -196,6 +212,7 @@ def test_the_checked_address_is_the_one_that_is_called(settings, monkeypatch):
         ("100.64.0.1", False), ("169.254.169.254", False), ("224.0.0.1", False), ("255.255.255.255", False),
         ("::1", False), ("::", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
         ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("2001::1", False), ("ff02::1", False),
+        ("::127.0.0.1", False), ("::ffff:0:127.0.0.1", False), ("fec0::1", False), ("192.88.99.1", False),
     ],
 )  # fmt: skip
 def test_which_addresses_are_public(address, public):
@@ -206,7 +223,9 @@ def test_which_addresses_are_public(address, public):
     "url",
     [
         "http://crm.example.com/", "https://other.example.org/", "https://user:secret@crm.example.com/", "file:///etc",
-        "https:///x", "https://crm.example.com:x/", "https://crm.example.com/\r\nX: y", "https://[::1", "gopher://x",
+        "https://a b.example.com/", "https://x\\.example.com/", "https://.example.com/", "https://crm.example.com:0/",
+        "https://a..example.com/", 5, "https:///x", "https://crm.example.com:x/",
+        "https://crm.example.com/\r\nX: y", "https://[::1", "gopher://x",
     ],
 )  # fmt: skip
 def test_an_address_of_the_caller_must_be_one_of_the_endpoints_hosts(settings, url):
@@ -223,6 +242,8 @@ def test_an_address_of_the_caller_must_be_one_of_the_endpoints_hosts(settings, u
         {"url": "https://a.example/"}, {"url": "https://a.example/", "secrets": ["plain"]},
         {"url": "https://a.example/", "secrets": ["whsec_c2hvcnQ="]}, {"url": "http://a.example/", "secrets": [NEW]},
         {"url": "https://a.example/", "secrets": [NEW], "host": ["x"]}, {"url": "https://a.example/", "secrets": NEW},
+        {"hosts": "*.example.com", "secrets": [NEW]}, {"hosts": [5], "secrets": [NEW]}, {"url": 5, "secrets": [NEW]},
+        {"url": "https://a.example/", "secrets": [NEW], "private": "no"},
     ],
 )  # fmt: skip
 def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint):
@@ -230,6 +251,19 @@ def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint
     found = [problem.msg for problem in check_callbacks()]
     assert found
     assert not any(str(secret) in text for secret in endpoint.get("secrets", ()) for text in found if len(secret) > 1)
+
+
+def test_hosts_as_a_text_allow_no_address(settings):
+    """Each of its letters would be a pattern, and ``*`` is among them."""
+    use(settings, hosts="*.example.com", secrets=[NEW])
+    with pytest.raises(InvalidTaskData, match="list of texts"):
+        send("crm", "order.paid", 7, url="https://other.example.org/")
+
+
+def test_an_endpoint_without_an_address_asks_for_one(settings):
+    use(settings, hosts=["*.example.com"], secrets=[NEW])
+    with pytest.raises(InvalidTaskData, match="pass the address"):
+        send("crm", "order.paid", 7)
 
 
 def test_an_unknown_endpoint_is_answered_with_the_one_that_was_meant():

@@ -41,7 +41,8 @@ class Command(ServerCommand):
         """Run the verb and exit with its code."""
         verb = verbs.load(options["verb"])
         try:
-            self._prepare(verb.NEEDS)
+            if options.get("new_key") is None:  # a key is made before the settings that need it are right
+                self._prepare(verb.NEEDS)
             code = verb.run(verbs.Call(options, self.stdout, self.stderr, self.style))  # type: ignore[arg-type]
         except (InvalidTaskData, ImproperlyConfigured) as error:
             raise CommandError(str(error), returncode=verbs.USAGE) from None
