@@ -19,6 +19,25 @@
     }
   }
 
+  // -- names of the cells, for the cards of small screens ------------------------
+
+  function label(within) {
+    for (const table of within.querySelectorAll('#result_list, .tq-table')) {
+      const heads = Array.from(table.querySelectorAll('thead th'));
+      const names = heads.map((head) => head.textContent.trim());
+      const all = table.querySelector('#action-toggle');
+      if (all) all.closest('th').dataset.label = all.getAttribute('aria-label');
+      for (const row of table.querySelectorAll('tbody tr')) {
+        const cells = Array.from(row.children);
+        if (cells.length !== names.length) continue; // one cell over all columns
+        cells.forEach((cell, n) => {
+          const isTitle = cell.matches('.tq-title, .action-checkbox, .field-type, .tq-row-action') || (cell.matches('th') && !cell.matches('.field-short_id'));
+          if (names[n] && !isTitle) cell.dataset.label = names[n];
+        });
+      }
+    }
+  }
+
   // -- shortcuts ---------------------------------------------------------------
 
   const isTyping = (target) => target.closest('input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]');
@@ -120,10 +139,11 @@
       menu.querySelector('summary').focus();
     }
   });
-  localise(document);
+  const dress = (within) => { localise(within); label(document); };
+  dress(document);
   const live = document.getElementById('tq-live');
-  if (live) new MutationObserver(() => localise(live)).observe(live, { childList: true, subtree: true });
-  document.addEventListener('taskqueue:updated', (event) => localise(event.detail));
+  if (live) new MutationObserver(() => dress(live)).observe(live, { childList: true, subtree: true });
+  document.addEventListener('taskqueue:updated', (event) => dress(event.detail));
   /* Reload the page of what runs until it has ended, but not while a person uses its form. */
   const running = document.querySelector('[data-tq-running]');
   if (running) {

@@ -3,7 +3,7 @@
 (function () {
   'use strict';
   const OURS = ['tq-here', 'selected']; // classes that scripts of the page have set
-  const STAY = ['open', 'checked', 'value']; // what the viewer changes
+  const STAY = ['open', 'checked', 'value', 'data-label']; // what the viewer changes, and the names in cards
 
   function key(node) {
     if (node.nodeType !== 1) return '';
