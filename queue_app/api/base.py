@@ -38,10 +38,14 @@ from queue_app.api.throttles import ScopedThrottle
 from queue_app.api.waiting import Database, Place, waiter
 from queue_app.core import trace
 from queue_app.exceptions import InvalidTaskData
+from queue_app.models import ApiKey
 from queue_app.services.control import audit
+from queue_app.services.control.api_keys import is_in_force
 from queue_app.sql.database import atomic
 
 ANYTHING: Final = "*/*"
+#: Maximum age of what a waiting request knows about its key.
+KEY_SECONDS: Final = 1.0
 #: The scope depends on the body: the view calls ``check_scope`` itself.
 BY_CONTENT: Final = "by content"
 
@@ -108,6 +112,8 @@ class ApiView(APIView):
     bodies: Mapping[str, type[BodySerializer]] = MappingProxyType({})
     #: Method -> what its query string may hold.
     queries: Mapping[str, type[Query]] = MappingProxyType({})
+    #: Whether the query string of any other method must be empty.
+    refuses_query = True
     #: Whether a request must wait for the right to use the database; those that report health must not.
     uses_database = True
     #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
@@ -168,9 +174,11 @@ class ApiView(APIView):
         self._body.check_headers()
         super().initial(request, *args, **kwargs)
         if request.auth is not None and self.authentication_classes:
-            scope = self.key_scopes.get("GET" if request.method == "HEAD" else request.method or "")
+            scope = self.key_scopes.get(self._method_of(request))
             if scope not in {None, BY_CONTENT}:  # None: there is no such method
                 check_scope(request, scope)
+        if request.META.get("QUERY_STRING") and self.refuses_query and self._method_of(request) not in self.queries:
+            Query.read(request.query_params)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the HTML page set its own media type, also for a problem."""
@@ -209,7 +217,10 @@ class ApiView(APIView):
 
     def read_query(self, request: Request) -> dict[str, Any]:
         """Return what the serializer of the method makes of the query string."""
-        return self.queries["GET" if request.method == "HEAD" else request.method or ""].read(request.query_params)
+        return self.queries[self._method_of(request)].read(request.query_params)
+
+    def _method_of(self, request: Request) -> str:
+        return "GET" if request.method == "HEAD" else request.method or ""
 
     def address(self, request: Request, path: str) -> str:
         """Return the absolute address of a path from the root; faster than ``build_absolute_uri``."""
@@ -219,11 +230,14 @@ class ApiView(APIView):
     def waiting(self, request: Request, caller: str) -> Iterator[None]:
         """Hold no connection to the database during a block that waits, and a place from the first such block on.
 
-        Raises ``TooManyWaiters`` and ``TooManyOfCaller``.
+        Raises ``TooManyWaiters`` and ``TooManyOfCaller``, and ``AuthenticationFailed`` if the caller's key was revoked
+        meanwhile.
         """
         self._place = self._place or waiter(request._request, caller)  # noqa: SLF001 - the wrapped request of Django
         with self.database.idle():
             yield
+        if isinstance(request.auth, ApiKey) and not is_in_force(request.auth, KEY_SECONDS):
+            raise exceptions.AuthenticationFailed
 
     def username(self, request: Request) -> str:
         """Return the name that the caller's tasks are stored under."""
@@ -233,6 +247,8 @@ class ApiView(APIView):
 
 class PublicView(ApiView):
     """An endpoint that anyone may call; it does not use the database on its own thread."""
+
+    refuses_query = False  # a probe may send one
 
     uses_database = False
     authentication_classes = ()

@@ -49,13 +49,13 @@ class Shape:
 
 submitted: Final = Shape(
     "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "required_capabilities",
-    "created_at", task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
+    "created_at", "trace_id", task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
     required_capabilities="spec.capabilities",
 )  # fmt: skip
 summary: Final = Shape(
     "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
     "workflow_id", "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at",
-    "deadline", "completed_at", "cancel_requested_at", task_id="id", priority="band.label",
+    "deadline", "completed_at", "cancel_requested_at", "trace_id", task_id="id", priority="band.label",
     effective_priority="effective_band.label", required_capabilities="capabilities", retry_count="failures",
     assigned_worker_id="worker_id", completed_at="finished_at",
 )  # fmt: skip
@@ -145,7 +145,6 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
         "unique_key": found.task.unique_key,
-        "trace_id": found.trace_id,
         "error": _error(found, secrets) if visible else None,
         "payload_hidden": not visible,
         "parameters": parameters if visible else None,
@@ -154,7 +153,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
         "attempts": [
             ATTEMPT(attempt)
             | {
-                "trace_id": found.trace_id,
+                "trace_id": found.task.trace_id,
                 "exception_class": redact(attempt.exception_class, secrets) if visible else None,
                 "message": redact(attempt.message, secrets) if visible else None,
                 "traceback": redact(attempt.traceback, secrets) if inside else None,

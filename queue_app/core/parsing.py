@@ -85,7 +85,7 @@ def _in_utc(value: datetime, name: str) -> datetime:
     except OverflowError:
         found = None
     if found is None or not EARLIEST <= found <= LATEST:
-        message = f"{name} must lie between {EARLIEST:%Y-%m-%d} and {LATEST:%Y-%m-%d} in UTC."
+        message = f"{name} must lie between {EARLIEST.date()} and {LATEST.date()} in UTC."
         raise InvalidTaskData(name, message, code="date_out_of_range")
     return found
 

@@ -94,6 +94,12 @@ class Enqueued(NamedTuple):
     queued_at: datetime | None = None  # of a new task that is queued
     created: bool = True
     queue_position: int | None = None
+    sent_trace: str | None = None  # if ``submit`` stored it
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the task's trace."""
+        return trace.trace_id(trace.of_task(self.id, self.sent_trace))
 
     @property
     def replayed(self) -> bool:

@@ -127,7 +127,7 @@ def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
 def check_range(field: str, value: datetime | None) -> None:
     """Raise ``InvalidTaskData`` for a time at the ends of the calendar, near which sums overflow."""
     if value is not None and not EARLIEST <= value <= LATEST:
-        message = f"{field} must lie between {EARLIEST:%Y-%m-%d} and {LATEST:%Y-%m-%d} in UTC."
+        message = f"{field} must lie between {EARLIEST.date()} and {LATEST.date()} in UTC."
         raise InvalidTaskData(field, message, code="date_out_of_range")
 
 

@@ -45,7 +45,7 @@ def check_fair_weights(value: Any) -> None:
     if len(value) > MAX_FAIR_WEIGHTS:
         raise ValidationError(f"Enter at most {MAX_FAIR_WEIGHTS} names; all others have the weight 1.")
     for name, weight in value.items():
-        if not isinstance(name, str) or not 0 < len(name) <= USER_LENGTH:
+        if not isinstance(name, str) or not 0 < len(name) <= USER_LENGTH or "\x00" in name:
             raise ValidationError(f"{name!r:.60} is not a user or key of 1 to {USER_LENGTH} characters.")
         if (
             type(weight) not in (int, float)

@@ -12,6 +12,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import F, Func, Q, Value
 
+from queue_app.core import trace
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
 from queue_app.core.unique import LENGTH as UNIQUE_LENGTH
@@ -204,6 +205,11 @@ class Task(models.Model):
     def effective_band(self) -> Band:
         """The band after promotion, if ``with_effective_priority`` loaded it; else the task's own band."""
         return Band(getattr(self, "effective_priority", self.priority))
+
+    @property
+    def trace_id(self) -> str:
+        """The id of its trace, if ``services.read.inspect`` loaded what the caller sent; else the task's own."""
+        return trace.trace_id(trace.of_task(self.id, getattr(self, "sent_trace", None)))
 
 
 class TaskPayload(models.Model):

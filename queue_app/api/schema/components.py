@@ -107,6 +107,7 @@ _NAMES: Final[Schema] = {"type": "array", "items": TEXT}
 _SUMMARY: Final = columns(
     Task, representation.summary.names, task_id=UUID, priority=BAND, effective_priority=BAND,
     required_capabilities=_NAMES, retry_count=COUNT, assigned_worker_id=maybe(UUID), completed_at=maybe(TIME),
+    trace_id=TEXT,
 )  # fmt: skip
 _ATTEMPT: Final = record(
     columns(TaskAttempt, representation.ATTEMPT.names, exception_class=maybe(TEXT))
@@ -169,6 +170,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             queue_position=maybe(COUNT),
             replayed=FLAG,
             required_capabilities=_NAMES,
+            trace_id=TEXT,
         )
     ),
     "Task": record(_SUMMARY, optional=_SUMMARY),  # the parameter ``fields`` selects them
@@ -184,7 +186,6 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "timeout_seconds": NUMBER,
             "max_retries": COUNT,
             "retry_delay": NUMBER,
-            "trace_id": TEXT,
             "error": maybe(record({"class": TEXT, "message": TEXT, "retriable": FLAG})),
             "metadata": maybe(OBJECT),
             "attempts": listed(_ATTEMPT),

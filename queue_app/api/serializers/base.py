@@ -226,7 +226,8 @@ class Body(serializers.Serializer[Any]):
                 yield InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field")
                 continue
             matches = [repr(match) for match in near_matches(name[:NAME_LENGTH], fields)]
-            hint = f" Did you mean {' or '.join(matches)}?" if matches else f" Known: {', '.join(sorted(fields))}."
+            known = f"Known: {', '.join(sorted(fields))}." if fields else "Nothing is known here; leave it out."
+            hint = f" Did you mean {' or '.join(matches)}?" if matches else f" {known}"
             yield InvalidTaskData(name, f"{name!r:.80} is not known here.{hint}", code=self.unknown_code)
 
     @cached_property

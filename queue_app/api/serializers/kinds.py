@@ -161,9 +161,13 @@ def number(low: float, high: float, *, above: bool = False, **options: Any) -> F
 
 def _within[N: float](value: N, name: str, low: N, high: N) -> N:
     if not low <= value <= high:
-        message = f"{name} must be between {low} and {high}."
+        message = f"{name} must be between {_plain(low)} and {_plain(high)}."
         raise InvalidTaskData(name, message, code="out_of_range", limit=int(high))
     return value
+
+
+def _plain(bound: float) -> float:
+    return int(bound) if float(bound).is_integer() else bound
 
 
 def json_object(value: Any, name: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from queue_app.core.states import PENDING_NAME, Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, KEY_LENGTH, MAX_WEIGHT, TYPE_LENGTH, USER_LENGTH
 from queue_app.models.operation import OperationKind
+from queue_app.services.enqueue.submit import check_whole
 from queue_app.services.enqueue.validate import (
     MAX_CAPABILITIES,
     MAX_DELAY,
@@ -100,13 +101,15 @@ def new_task(values: dict[str, Any], user: str, key_header: str | None) -> NewTa
 def new_tasks(values: dict[str, Any], user: str, key_header: str | None) -> list[NewTask]:
     """Return the tasks of many submissions.
 
-    A key in the header covers the whole request: each task without its own key gets a key derived from it.
+    A key in the header covers the whole request: each task without its own key gets a key derived from it. Raises
+    ``IdempotencyConflict`` if the header was used for fewer or more tasks.
     """
     if key_header is not None:
         base = hashlib.sha256(key_header.encode(errors="replace")).hexdigest()[:48]
-        for position, task in enumerate(values["tasks"]):
-            if task.get("idempotency_key") is None:
-                task["idempotency_key"] = f"{base}-{position}"
+        derived = {f"{base}-{at}": task for at, task in enumerate(values["tasks"]) if not task.get("idempotency_key")}
+        check_whole(user, list(derived), f"{base}-{len(values['tasks'])}")
+        for key, task in derived.items():
+            task["idempotency_key"] = key
     return [NewTask(user=user, **task) for task in values["tasks"]]
 
 

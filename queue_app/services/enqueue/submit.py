@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from queue_app import codecs, conf, registry
+from queue_app.core import trace
 from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
-from queue_app.exceptions import InvalidTaskData, UnknownQueue
+from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQueue
 from queue_app.models import Queue, Task
 from queue_app.services.enqueue.store import BeforePush, store_many, store_one
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type
-from queue_app.services.read.inspect import get_task, position_of
+from queue_app.services.read.inspect import get_task, position_of, trace_of
+from queue_app.sql.admission import taken_keys
 from queue_app.typed import check_types
 
 
@@ -32,10 +34,11 @@ def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
     row = _row(spec, new, registered)
     stored = store_one(row, outside=True, before_push=before_push, locate=True)
     if stored.created:
-        return stored
+        return stored._replace(sent_trace=trace.of_caller())
     task = get_task(Task.objects.all(), stored.id)
     spec = replace(spec, queue=task.queue, priority=task.priority, capabilities=tuple(task.capabilities))
-    return stored._replace(spec=spec, status=Status(task.status), queue_position=position_of(task))
+    position, sent = position_of(task), trace_of(task)
+    return stored._replace(spec=spec, status=Status(task.status), queue_position=position, sent_trace=sent)
 
 
 def submit_many(tasks: Sequence[NewTask]) -> list[Enqueued]:
@@ -82,6 +85,17 @@ def _row(spec: TaskSpec, new: NewTask, registered: registry.AnyTask) -> TaskRow:
     if conf.get().typed_arguments:
         check_types(registered, *codecs.decode_call([*new.args], new.parameters))
     return row
+
+
+def check_whole(user: str, keys: Sequence[str], following: str) -> None:
+    """Raise ``IdempotencyConflict`` if the keys of one request were used for a request with fewer or more tasks.
+
+    ``following`` is the key that one more task would have.
+    """
+    pairs = [(user, key) for key in (*keys, following)]
+    taken = taken_keys(pairs, conf.get().retention.idempotency_seconds)
+    if taken and taken != set(pairs[:-1]):
+        raise IdempotencyConflict("The idempotency key was used for a request with other tasks.")
 
 
 def _check_repetition(key: str | None, keys: set[str]) -> None:

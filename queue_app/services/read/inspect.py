@@ -10,14 +10,23 @@ from django.db.models import F
 from django.db.models.functions import Coalesce
 
 from queue_app import conf
-from queue_app.core import trace
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
 from queue_app.index import Index
-from queue_app.models import PriorityPolicy, Queue, Signal, StepResult, Task, TaskAttempt, TaskLog, TaskProgress
+from queue_app.models import (
+    PriorityPolicy,
+    Queue,
+    Signal,
+    StepResult,
+    Task,
+    TaskAttempt,
+    TaskLog,
+    TaskPayload,
+    TaskProgress,
+)
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, matching, parts
@@ -56,7 +65,6 @@ class TaskDetail:
     task: Task
     args: list[Any]
     parameters: dict[str, Any]
-    trace_id: str
     metadata: dict[str, Any] | None
     result: Any
     attempts: list[TaskAttempt]
@@ -76,6 +84,7 @@ def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, befor
     more = len(found) > page_size
     found = found[:page_size]
     _set_effective_bands(found)
+    _set_traces(found)
     return Page(found, found[-1].id if more else None)
 
 
@@ -117,6 +126,21 @@ def _set_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None
             vars(task)["effective_priority"] = effective_band(task.band, since, at, thresholds)
 
 
+def _set_traces(tasks: list[Task]) -> None:
+    """Set ``sent_trace`` of the tasks whose caller sent a trace."""
+    sent = TaskPayload.objects.filter(pk__in=[task.id for task in tasks]).exclude(trace=None)
+    traces = dict(sent.values_list("task_id", "trace"))
+    for task in tasks:
+        if task.id in traces:
+            vars(task)["sent_trace"] = traces[task.id]
+
+
+def trace_of(task: Task) -> str | None:
+    """Return the trace that the caller of a task sent."""
+    sent: str | None = TaskPayload.objects.filter(pk=task.id).values_list("trace", flat=True).first()
+    return sent
+
+
 def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]]:
     """Yield all tasks that match the filter, newest first, in pages.
 
@@ -132,6 +156,7 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
         found = list(page.order_by("-id")[:EXPORT_PAGE])
         if found:
             _set_effective_bands(found, thresholds)
+            _set_traces(found)
             yield found
         if len(found) < EXPORT_PAGE:
             return
@@ -162,6 +187,7 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
     if found is None:
         raise TaskNotFound(f"There is no task {task_id}.")
     task = found.task
+    vars(task)["sent_trace"] = found.trace
     if task.status == Status.QUEUED and task.queued_at is not None:
         thresholds = {Band(band): policy.promote_after_seconds for band, policy in found.policies.items()}
         vars(task)["effective_priority"] = effective_band(task.band, task.queued_at, found.at, thresholds)
@@ -174,7 +200,6 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
         task=task,
         args=found.args,
         parameters=found.parameters,
-        trace_id=trace.trace_id(trace.of_task(task.id, found.trace)),
         metadata=found.metadata,
         result=found.result,
         attempts=list(failed),

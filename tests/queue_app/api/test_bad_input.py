@@ -171,5 +171,21 @@ def test_bad_input_changes_nothing(send, stored, plain_type, caplog):
         assert "\nERROR" not in record.getMessage()
 
 
+def test_a_parameter_that_no_endpoint_knows(send, stored):
+    """Every endpoint refuses it, except those that anyone may call, such as probes."""
+    asked = 0
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            answer = send(method.upper(), f"{re.sub(r'{[^}]*}', 'x', path)}?colour=1", b"{}")
+            if operation["security"] == [{}]:
+                assert answer.json().get("code") != "unknown_parameter", path
+                continue
+            if answer.status_code == 404 and path == "/api/v1/workflows/{workflow_id}/events/":
+                continue  # looks for the workflow first
+            asked += 1
+            assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter"), (method, path)
+    assert asked > 60
+
+
 def _registration(task_type: str) -> bytes:
     return json.dumps({"name": "far", "task_types": [task_type]}).encode()

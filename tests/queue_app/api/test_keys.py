@@ -18,6 +18,7 @@ from queue_app.core.ids import uuid7
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import SCOPES, create_key, find_key, forget_keys, revoke_key
+from queue_app.services.notify import subscribe
 from queue_app.status_page import StatusView
 
 TASKS = "/api/v1/tasks"
@@ -115,6 +116,19 @@ def test_every_route_needs_a_scope_that_exists(with_key, db, queues):
                 assert (answer.status_code, answer.data["code"]) == (403, "permission_denied"), (method, address)
                 asked += 1
     assert asked > 40
+
+
+def test_a_request_that_waits_is_refused_when_its_key_is_revoked(transactional_db, with_key, stored, monkeypatch):
+    task = stored()
+
+    def wait(*_: object) -> bool:
+        ApiKey.objects.update(revoked_at=timezone.now())  # by another process
+        forget_keys()
+        return False
+
+    monkeypatch.setattr(subscribe.threading.Event, "wait", wait)
+    refused = with_key()("GET", f"{TASKS}/{task.id}?wait=1")
+    assert (refused.status_code, refused.data["code"]) == (401, "authentication_failed")
 
 
 def test_a_view_without_a_scope_cannot_be_routed():

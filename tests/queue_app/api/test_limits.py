@@ -129,6 +129,7 @@ def test_a_queue_and_its_limits(admin):
         ({"order": "lifo"}, "order"),
         ({"fair_weights": {"ada": 0}}, "fair_weights"),
         ({"fair_weights": []}, "fair_weights"),
+        ({"fair_weights": {"a\x00": 1}}, "fair_weights"),
         ({"rate_count": 3}, "rate_seconds"),
         ({"rate_burst": 3}, "rate_burst"),
         (RATE | {"rate_burst": 0}, "rate_burst"),

@@ -68,6 +68,10 @@ class TestBulkSubmit:
         assert all(task["replayed"] for task in again.data["tasks"])
         body["tasks"][2]["parameters"] = {"n": 9}
         assert alice.post(BULK, body, **key).status_code == 409
+        body["tasks"][2]["parameters"] = {"n": 2}
+        for tasks in (body["tasks"][:2], [*body["tasks"], {"task_type": plain_type}]):
+            refused = alice.post(BULK, {"tasks": tasks}, **key)
+            assert (refused.status_code, refused.data["code"]) == (409, "idempotency_conflict"), "the whole request"
         assert bob.post(BULK, body, **key).status_code == 201
 
 

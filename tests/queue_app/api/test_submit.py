@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,8 @@ from queue_app import registry, task
 from queue_app.core.priorities import Band
 from queue_app.exceptions import WrongArguments
 from queue_app.models import Queue, Task
+
+TASKS = "/api/v1/tasks"
 
 
 def stored_task(response) -> Task:
@@ -57,6 +60,21 @@ def test_the_body_overrides_the_registered_task(alice, render_type):
     task = stored_task(alice.submit(task_type=render_type, parameters={"frame": 3}, **body))
     assert (task.queue, task.band, task.capabilities) == ("reports", Band.LOW, ["cpu"])
     assert (task.timeout, task.max_retries, task.idempotency_key) == (5, 0, "k" * 64)
+
+
+def test_every_answer_about_a_task_has_its_trace(alice, plain_type):
+    trace, key = "0af7651916cd43dd8448eb211c80319c", {"Idempotency-Key": "once"}
+    header = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    own = alice.submit(task_type=plain_type)
+    body = {"task_type": plain_type}
+    sent, again = alice.post(TASKS, body, **header, **key), alice.post(TASKS, body, **key)
+    assert (own.data["trace_id"], sent.data["trace_id"], again.data["trace_id"]) == (
+        uuid.UUID(own.data["task_id"]).hex, trace, trace
+    )  # fmt: skip
+    assert [task["trace_id"] for task in alice.get(TASKS).data["results"]] == [trace, own.data["trace_id"]]
+    exported = alice.http.get(f"{TASKS}/export?fields=trace_id").getvalue().decode().splitlines()
+    assert [json.loads(line)["trace_id"] for line in exported] == [trace, own.data["trace_id"]]
+    assert alice.get(f"{TASKS}/{sent.data['task_id']}").data["trace_id"] == trace
 
 
 def test_null_means_missing(alice, render_type):
