@@ -77,9 +77,10 @@ while (!draining) {
   const want = SLOTS - held.size;
   if (want <= 0) { free = 0; await sleep(50); continue; }
   try {
-    const { tasks } = await call(`${worker}/poll`, { available_capacity: want, wait: 2, holding: [...held.keys()] });
+    const { tasks, notified } = await call(`${worker}/poll`, { available_capacity: want, wait: 2, holding: [...held.keys()] });
     free = want - tasks.length; // slots for which there was no task; the scheduler asks why if a task waits
     tasks.forEach(run);
+    if (notified) await beat(); // a task was cancelled, or the worker should drain
   } catch (error) { if (error.status < 500) process.exit(3); await sleep(1000); }
 }
 while (held.size) await sleep(50);

@@ -128,11 +128,13 @@ class HttpTransport(Transport):
 
     def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> Call | None:
         try:
-            called = self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)["called"]
+            answer = self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)
         except ServerFull as error:
             time.sleep(min(seconds, error.retry_after))
             return None
-        return Call.WAKE_UP if called else None
+        if answer.get("notified"):  # an older server does not say
+            return Call.NOTIFICATION
+        return Call.WAKE_UP if answer["called"] else None
 
     def unserved_types(self, profile: Profile) -> set[str]:
         return self._unserved - set(profile.task_types)  # as of the last heartbeat

@@ -14,6 +14,7 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
 from queue_app.api.serializers import workers as serializers
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
+from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
 from queue_app.models.worker import WorkerStatus
@@ -83,11 +84,13 @@ class PollView(WorkerView):
 
         Returns up to ``available_capacity`` tasks. If there is none, the request waits up to ``wait`` seconds for the
         first one, unless too many requests wait already, in this process (503) or with this token (429). A worker that
-        does not wait polls again after ``poll_interval_ms``.
+        does not wait polls again after ``poll_interval_ms``. If the worker should drain, ``drain`` is true, and it gets
+        no task. ``notified`` asks for a heartbeat now: a task was cancelled, or the worker should drain.
         """
-        tasks = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
-        found = [representation.claimed(task) for task in tasks]
-        return Response({"tasks": found, "poll_interval_ms": POLL_INTERVAL_MS})
+        found = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
+        tasks = [representation.claimed(task) for task in found.tasks]
+        news = {"drain": found.drain, "notified": found.notified}
+        return Response({"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news)
 
 
 class WaitView(WorkerView):
@@ -98,12 +101,12 @@ class WaitView(WorkerView):
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
 
-        Returns whether the queue woke the worker within ``wait`` seconds. Too many waiting requests are refused as in a
-        poll.
+        Returns whether the queue woke the worker within ``wait`` seconds, and whether it was ``notified``: then a
+        heartbeat brings news, such as a cancelled task. Too many waiting requests are refused as in a poll.
         """
         seconds = self.read_body(request)["wait"]
-        called = remote.wait_for_call(self.token, self.worker(worker_id), seconds, self.idle(request))
-        return Response({"called": called})
+        call = remote.wait_for_call(self.token, self.worker(worker_id), seconds, self.idle(request))
+        return Response({"called": call is not None, "notified": call is Call.NOTIFICATION})
 
 
 class ResultView(WorkerView):

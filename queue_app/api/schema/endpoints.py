@@ -263,11 +263,12 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
         example={"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "capacity": 4},
     ),
     (workers.PollView, "POST"): Endpoint(
-        id="poll", answer=record({"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT}), problems=(409,),
+        id="poll", problems=(409,),
+        answer=record({"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG}),
         example={"available_capacity": 4, "wait": 20},
     ),
     (workers.WaitView, "POST"): Endpoint(
-        id="wait_for_call", answer=record({"called": FLAG}), example={"wait": 20}, problems=(409,),
+        id="wait_for_call", answer=record({"called": FLAG, "notified": FLAG}), example={"wait": 20}, problems=(409,),
     ),
     (workers.ResultView, "POST"): Endpoint(
         id="report", answer=record(_REPORTED, optional=["replayed", "refused"]),

@@ -14,13 +14,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from queue_app import registry
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
+from queue_app.core.wakeup import Call
 from queue_app.displayed_payload import displayed_payload
 from queue_app.encryption import call_of, failure_texts, opened_if, opened_task
 from queue_app.exceptions import (
@@ -51,6 +52,8 @@ from queue_app.sql.database import idle
 
 #: Seconds between two checks of the token while a poll waits: a revoked token ends the wait.
 TOKEN_CHECK_SECONDS: Final = 2.0
+#: Maximum seconds for which a poll of a draining worker waits.
+DRAIN_SECONDS: Final = 1.0
 MAX_UNSERVED: Final = 100  # names of task types in one reply
 #: Makes the block in which a request waits.
 type Waiting = Callable[[], AbstractContextManager[None]]
@@ -68,6 +71,14 @@ class Registration:
     concurrency: int
     heartbeat_seconds: float = 30.0
     version: str = ""
+
+
+class Polled(NamedTuple):
+    """The reply to a poll."""
+
+    tasks: list[ClaimedTask]
+    drain: bool  # whether to finish what runs and exit
+    notified: bool  # whether one of the worker's rows changed, so that a heartbeat brings news
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +135,10 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     holding: Sequence[uuid.UUID] | None = None,
     capabilities: Sequence[str] | None = None,
     waiting: Waiting = idle,
-) -> list[ClaimedTask]:
-    """Return up to ``want`` tasks that now belong to the worker; wait up to ``wait`` seconds for the first.
+) -> Polled:
+    """Return up to ``want`` tasks that now belong to the worker; wait up to ``wait`` seconds for one, or for news.
+
+    A worker that drains gets none, and waits ``DRAIN_SECONDS`` at most: it may not know yet.
 
     It waits within ``waiting``, which closes the connection to the database, and may refuse to wait by an error.
 
@@ -140,24 +153,28 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     profile = _change(worker, capabilities=capabilities)
     if holding is not None:
         give_back_unacknowledged(worker_id, list(holding))
+    notified = False
     while True:
-        room = _room(token)
+        drains = worker.drain_requested_at is not None or worker.status == WorkerStatus.DRAINING
+        room = 0 if drains else _room(token)
         tasks = _claim(profile, worker_id, min(want, room), reserve=want <= room)
         left = deadline - time.monotonic()
-        if tasks or left <= 0:
-            return tasks
+        if tasks or left <= 0 or notified:
+            return Polled(tasks, drains, notified)
+        if drains:
+            deadline, left = 0.0, min(left, DRAIN_SECONDS)
         with waiting():
-            service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS))
+            notified = service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS)) is Call.NOTIFICATION
         if not tokens.is_in_force(token.id):
             raise TokenRefused("The worker token is not valid.")
-        _own(token, worker_id)
+        worker = _own(token, worker_id)
 
 
-def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float, waiting: Waiting = idle) -> bool:
-    """Wait up to ``seconds`` until the index wakes the worker; return whether it did."""
+def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float, waiting: Waiting = idle) -> Call | None:
+    """Wait up to ``seconds`` until the index wakes or notifies the worker; return which, or ``None``."""
     _own(token, worker_id)
     with waiting():
-        return service.wait_for_wake(worker_id, seconds) is not None
+        return service.wait_for_wake(worker_id, seconds)
 
 
 def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:

@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.records import Outcome, ProgressReport, TaskFailure
+from queue_app.core.wakeup import Call
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, HttpTransport, ServerRefused
@@ -86,6 +87,20 @@ def test_long_logs_of_many_attempts_go_in_several_requests(server):
     server.record_progress(notes)
     assert sum(len(body["running"]) for body in server.bodies) == 64
     assert max(len(json.dumps(body)) for body in server.bodies) <= MAX_BODY + 1000
+
+
+@pytest.mark.parametrize(
+    ("answer", "call"),
+    [
+        ({"called": True, "notified": True}, Call.NOTIFICATION),
+        ({"called": True, "notified": False}, Call.WAKE_UP),
+        ({"called": True}, Call.WAKE_UP),  # an older server
+        ({"called": False}, None),
+    ],
+)
+def test_a_notification_lets_the_worker_send_its_heartbeat_now(server, monkeypatch, answer, call):
+    monkeypatch.setattr(server, "_call", lambda *_, **__: answer)
+    assert server.wait_for_wake(uuid.uuid4(), 1) is call
 
 
 class Hasty(BaseHTTPRequestHandler):

@@ -1,17 +1,21 @@
 """Remote workers: scopes of tokens, answers, and refused requests."""
 
+import time
 import uuid
 
 import pytest
 from django.test import Client
 
+from queue_app.api.waiting import waiters
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
+from queue_app.index import get_index
 from queue_app.models import AuditEntry, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker, WorkerToken
 from queue_app.services import cancel, enqueue
 from queue_app.services.repair import remote as service
 from queue_app.services.repair import tokens
-from tests.support.engine import assert_index_agrees
+from queue_app.services.repair import workers as service_of_workers
+from tests.support.engine import Side, assert_index_agrees, until
 
 TYPE = "shop.tasks.render"
 
@@ -252,6 +256,49 @@ def test_a_throttle_closes_a_gate_for_all_workers(remote):
     assert remote.take() == [], "nothing of the type starts"
     assert Task.objects.get(pk=ids[0]).failures == 0
     assert_index_agrees()
+
+
+@pytest.mark.parametrize("request_drain", [True, False])
+def test_a_poll_that_waits_is_ended_by_news(remote, request_drain):
+    """Before, a worker heard of a cancellation, or that it should drain, with its next heartbeat."""
+    task_id = put()
+    remote.take()
+    side = Side(lambda: remote.call("poll", want=1, wait=60).json())
+    began = time.monotonic()
+    until(lambda: waiters.taken == 1, "it waits")
+    if request_drain:
+        service_of_workers.request_drain(uuid.UUID(remote.id), by="root")
+    else:
+        cancel(task_id)
+    found = side.result()
+    assert (found["tasks"], found["drain"], found["notified"]) == ([], request_drain, True)
+    assert time.monotonic() - began < 30
+    answer = remote.call("heartbeat").json()
+    assert (answer["drain"], answer["cancel"]) == (request_drain, [] if request_drain else [str(task_id)])
+
+
+@pytest.mark.parametrize("asked", ["by staff", "by itself"])
+def test_a_worker_that_drains_gets_no_task(remote, asked):
+    put()
+    if asked == "by staff":
+        service_of_workers.request_drain(uuid.UUID(remote.id), by="root")
+    else:
+        remote.call("heartbeat", status="draining")
+    found = remote.call("poll", want=1).json()
+    assert (found["tasks"], found["drain"]) == ([], True)
+    began = time.monotonic()
+    remote.call("poll", want=1, wait=60)
+    assert time.monotonic() - began < 30, "a second, and what a busy machine adds"
+    if asked == "by itself":
+        remote.call("heartbeat", status="active")
+        assert len(remote.take()) == 1, "it may change its mind"
+
+
+def test_a_wait_says_what_ended_it(remote):
+    assert remote.call("wait", wait=0).json() == {"called": False, "notified": False}
+    service_of_workers.request_drain(uuid.UUID(remote.id), by="root")
+    get_index().flush()
+    assert remote.call("wait", wait=20).json() == {"called": True, "notified": True}
 
 
 def test_a_worker_is_told_of_waiting_types_and_serves_them(remote):
