@@ -44,10 +44,12 @@ class Pipeline:
         self.send(unanswered)
 
     def send(self, calls: Sequence[Call]) -> None:
-        """Send calls in one write."""
+        """Send calls in one write; raise ``redis.ConnectionError`` if the connection is broken."""
         if self.connection is None:
             self.connection = self._client.connection_pool.get_connection()
             self._load_scripts(self.connection)
+        elif not self.unanswered:
+            self.connection.can_read(timeout=0)  # raises if the server closed it; the write would not
         connection = self.connection
         packed = [
             part

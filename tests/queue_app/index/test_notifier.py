@@ -136,6 +136,16 @@ def test_calls_lost_with_a_broken_connection_are_sent_again(index):
     assert waiting(index) == 3
 
 
+def test_a_connection_that_the_server_closed_meanwhile_is_replaced_before_a_notification(index):
+    """As after a restart of the server, or when it ends idle connections: no later caller is needed."""
+    index.notify([entry()])
+    eventually(lambda: waiting(index) == 1)
+    index._client.client_kill_filter(_type="normal", skipme=True)
+    eventually(lambda: len(index._client.client_list(_type="normal")) == 1)
+    index.notify([entry()])
+    eventually(lambda: waiting(index) == 2)
+
+
 def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.001)
     index.notify([entry()])

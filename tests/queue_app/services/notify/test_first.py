@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -77,29 +76,35 @@ def test_an_import_that_hangs_holds_notifications_up_for_a_while_only(engine, fr
 
 
 FORK = """
-import os, sys, time
+import os, sys, threading
 import django
 django.setup()
-from queue_app.services.notify.index import first
+from queue_app.services.notify import index as module
+
+class Late:
+    returned = threading.Event()
+
+    def find_spec(self, name, path=None, target=None):
+        assert name != "redis" or self.returned.wait(60)
+
+sys.meta_path.insert(0, Late())
+module.PATIENCE_SECONDS = 60
 assert "redis" not in sys.modules
-began = time.perf_counter()
-first.notify((), ())
-took = time.perf_counter() - began
+module.first.notify((), ())
+assert "redis" not in sys.modules, "the caller waited for the import"
+Late.returned.set()
 if os.fork() == 0:
     import redis
     redis.Redis
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 7, "the child could not import the library"
 assert "redis" in sys.modules, "fork waited for the thread"
-print(took)
 """
 
 
 def test_a_process_that_forks_after_its_first_notification_leaves_its_child_whole():
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
-    began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < (time.perf_counter() - began) / 4, "the caller waited for the import"
