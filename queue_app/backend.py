@@ -225,7 +225,7 @@ def _check_options(task: AnyTask) -> None:
 def check_module(task: AnyTask) -> None:
     """Refuse a function that no worker can import."""
     module, _, name = registry.path_of(task).rpartition(".")
-    if module in {"__main__", "__console__", "builtins"}:  # of a script, and of shells
+    if module in {"__main__", "__console__", "builtins", "django.core.management.commands.shell"}:  # scripts, shells
         raise InvalidTask(
             f"The task {name} is defined in a script or a shell, where no worker finds it. Move it to a module, such as"
             " tasks.py of an installed app, and import it from there."

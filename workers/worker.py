@@ -232,7 +232,8 @@ class Worker(WorkerLoop):
             self.drain()
         self._discovery.requested = self._check_cancelled = self._claimer.compare_rows = True
         self._wakeup.set()
-        self._look_for_scheduler()
+        if not self._shutdown.draining:  # else its own scheduler has resigned
+            self._look_for_scheduler()
         return alive
 
     def _look_for_scheduler(self) -> None:

@@ -148,7 +148,7 @@ def test_a_mistake_in_code(db, mistake, error, message):
     assert message in one_line(caught.value)
 
 
-@pytest.mark.parametrize("module", ["__main__", "__console__", "builtins"])
+@pytest.mark.parametrize("module", ["__main__", "__console__", "builtins", "django.core.management.commands.shell"])
 def test_a_function_of_a_script_or_shell(module):
     with pytest.raises(InvalidTask) as caught:
         in_shell(module)

@@ -35,6 +35,7 @@ def test_a_worker_says_what_it_is_and_what_happens(fleet, first_hour):
     for part in ("queues: all", "slots: 5 (threads)", "Redis: redis://", "PostgreSQL: postgresql://", "Ctrl-C"):
         assert part in start
     assert project.DATABASES["default"]["PASSWORD"] not in worker.log
+    assert "queue_app.webhooks" not in start, "the queue's own tasks are not those of the project"
     assert f"WARNING taskqueue: {FAIL} failed: ValueError: try again; retry 1 of 1 in 60 s" in worker.log
     assert f"ERROR taskqueue: {FAIL} failed: ValueError: no use; no retries are left, it is a dead letter" in worker.log
     assert worker.log.count("Traceback (most recent call last)") == 2
@@ -108,6 +109,14 @@ def test_a_scheduler_says_whether_it_leads_and_what_it_does(fleet, engine):
     assert scheduler.exit_code() == 0
     for part in (", scheduler ", "maintenance: only what Celery", " leads", "1 due tasks queued", " has stopped"):
         assert part in scheduler.log
+
+
+def test_a_worker_that_stops_does_not_miss_its_own_scheduler(hire, caplog):
+    worker = hire()
+    worker.drain()
+    for _ in range(3):
+        worker._beat()
+    assert not [message for message in caplog.messages if "no scheduler runs" in message]
 
 
 # -- what a worker notices ---------------------------------------------------------------------------
