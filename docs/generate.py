@@ -104,6 +104,7 @@ CHECKS = {
     "queue_app.E017": "A probe of adaptive limits in `PROBES` cannot be imported, or is no function.",
     "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
     "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
+    "queue_app.E022": "`TYPED_ARGUMENTS` is on, and the package typeguard is missing.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",
     "queue_app.W002": "`synchronous_commit` is off: a crash of the server loses tasks and results that it confirmed.",
     "queue_app.W003": "No entry of `TASKS` uses the backend of the queue, so `enqueue()` stores nothing in it.",

@@ -1,6 +1,7 @@
 """System checks of the settings, with stable ids and hints."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from django.apps import apps
@@ -327,6 +328,20 @@ def check_codecs(**_: Any) -> list[CheckMessage]:
 
     hint = "Name ready codecs, and Enums, dataclasses or subclasses of queue_app.codecs.Codec by their dotted paths."
     return [Error(problem, hint=hint, id="queue_app.E016") for problem in problems()]
+
+
+@register("taskqueue")
+def check_typed_arguments(**_: Any) -> list[CheckMessage]:
+    """Report that typeguard is missing while ``TYPED_ARGUMENTS`` asks for it (E022)."""
+    if not conf.load()[0].typed_arguments or find_spec("typeguard") is not None:
+        return []
+    return [
+        Error(
+            "TASKQUEUE TYPED_ARGUMENTS needs the package typeguard, so every enqueue of an annotated function fails.",
+            hint="Install the extra `typed`, or leave TYPED_ARGUMENTS out.",
+            id="queue_app.E022",
+        )
+    ]
 
 
 @register("taskqueue")

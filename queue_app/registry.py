@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from django.apps import apps
 from django.tasks.base import Task
+from django.tasks.exceptions import InvalidTask
 from django.utils.module_loading import autodiscover_modules
 
 from queue_app import conf
@@ -47,10 +48,19 @@ def register(task: AnyTask) -> None:
     name = type_of(task)
     known = _tasks.get(name)
     if known is None or known.func is not task.func:  # new, or its module was reloaded
+        if known is not None and type_of(known) == name:
+            _check_same_function(name, known, task)
         _tasks[name] = task
         for alias in getattr(task, "aliases", ()):
             if alias not in _tasks or type_of(_tasks[alias]) != alias:  # no function has this name now
                 _tasks[alias] = task
+
+
+def _check_same_function(name: str, known: AnyTask, task: AnyTask) -> None:
+    """Raise ``InvalidTask`` if two functions of the project have one name: only one of them would run."""
+    places = {f"{each.func.__module__}.{each.func.__qualname__}" for each in (known, task)}
+    if len(places) > 1 and "__main__" not in {known.func.__module__, task.func.__module__}:
+        raise InvalidTask(f"Both {' and '.join(sorted(places))} have the task_type {name!r}; give one another name.")
 
 
 def first_name(task_type: str) -> str:

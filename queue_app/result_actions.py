@@ -7,6 +7,7 @@ services when they need them.
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
@@ -32,7 +33,7 @@ class ResultActions:
         """Return the result of a task; the backend does it."""
         raise NotImplementedError
 
-    def wait_for(self, task_id: Id, seconds: float | None) -> None:
+    def wait_for(self, task_id: Id, seconds: float | timedelta | None) -> None:
         """Wait until a task has ended; raise ``TimeoutError``, and ``TransactionManagementError`` in a transaction."""
         from queue_app.services.notify.subscribe import wait_for_end  # noqa: PLC0415 - needs models
         from queue_app.sql.database import is_in_transaction  # noqa: PLC0415 - imports the driver
@@ -41,7 +42,7 @@ class ResultActions:
             raise TransactionManagementError(
                 "wait() inside a transaction may wait for ever: no worker sees a task before its transaction commits."
             )
-        found = parse_id(task_id)
+        found, seconds = parse_id(task_id), checked_timeout(seconds)
         until = None if seconds is None else time.monotonic() + seconds
         while True:
             left = _TURN_SECONDS if until is None else until - time.monotonic()
@@ -50,10 +51,11 @@ class ResultActions:
             if until is not None and time.monotonic() >= until:
                 raise _timed_out(task_id, seconds)
 
-    async def await_for(self, task_id: Id, seconds: float | None) -> None:
+    async def await_for(self, task_id: Id, seconds: float | timedelta | None) -> None:
         """``wait_for`` for coroutines."""
         from queue_app.services.notify.subscribe import await_end  # noqa: PLC0415 - needs models
 
+        seconds = checked_timeout(seconds)
         if not await await_end(parse_id(task_id), seconds):
             raise await sync_to_async(_timed_out)(task_id, seconds)
 
@@ -91,6 +93,18 @@ class ResultActions:
 
         edges = TaskDependency.objects.filter(before_id=parse_id(task_id)).order_by("after_id")
         return [self.get_result(child) for child in edges.values_list("after_id", flat=True)]
+
+
+def checked_timeout(given: object) -> float | None:
+    """Return a timeout in seconds (``None``: none); raise ``TypeError`` or ``ValueError``."""
+    if given is None:
+        return None
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"timeout is a number of seconds, a timedelta or None, not {given!r:.60}.")
+    if not seconds >= 0:  # false for NaN too, which would never time out
+        raise ValueError(f"timeout must be at least 0 seconds, not {given!r:.60}.")
+    return float(seconds)
 
 
 def _timed_out(task_id: Id, seconds: float | None) -> TimeoutError:

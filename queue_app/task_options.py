@@ -80,11 +80,13 @@ def _retries(max_attempts: Any, max_retries: int | None) -> int:
 
 
 def _rule(task: Any) -> Unique | None:
-    from queue_app.core.unique import rule_of  # noqa: PLC0415
+    from queue_app.core.unique import LATEST_HAS_A_KEY, rule_of  # noqa: PLC0415
 
     rule = rule_of(task.unique)
     if rule is not None:
         rule.check(task.func, takes_context=task.takes_context)
+        if rule.on_conflict == "latest" and task.concurrency_key:
+            raise InvalidTaskData("unique", LATEST_HAS_A_KEY)
     return rule
 
 

@@ -5,7 +5,7 @@ The methods ask the backend of the task, so the same result works on the real ba
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asgiref.sync import sync_to_async
@@ -65,17 +65,17 @@ class QueueTaskResult[**P, R](_Base[P, R]):
         """Return the address of the status page for the user who waits, for ``redirect(result)``."""
         return address_of(self.id)
 
-    def wait(self, timeout: float | None = None) -> R:
+    def wait(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the end of the task and return its return value.
 
-        Raises ``TaskFailed`` if it ends without success, ``TimeoutError`` after ``timeout`` seconds (``None``: never),
+        Raises ``TaskFailed`` if it ends without success, ``TimeoutError`` after ``timeout`` (s; ``None``: never),
         and ``TransactionManagementError`` inside a transaction, because no worker sees a task before its commit.
         """
         self._backend.wait_for(self.id, timeout)
         self.refresh()
         return self._value()
 
-    async def await_(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as wait()
+    async def await_(self, timeout: float | timedelta | None = None) -> R:  # noqa: ASYNC109 - as wait()
         """``wait`` for coroutines; no thread waits."""
         await self._backend.await_for(self.id, timeout)
         await self.arefresh()

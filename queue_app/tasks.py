@@ -191,6 +191,14 @@ class QueueTask[**P, R](_Base[P, R]):
             given["max_attempts"] = None
         return replace(self, **given, **options)
 
+    if not TYPE_CHECKING:  # a type checker says it itself
+        do_not_call_in_templates = True
+
+        def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+            """Raise ``TypeError``: a task is no function."""
+            name = self.func.__name__
+            raise TypeError(f"{name} is a task. Use {name}.enqueue(…) to store a call, {name}.call(…) to run it here.")
+
     if TYPE_CHECKING:
 
         def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> QueueTaskResult[P, R]:

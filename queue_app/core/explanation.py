@@ -1,7 +1,7 @@
 """Why a task is not running: its reasons in order, as text and as data."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -49,11 +49,10 @@ class Explanation:
         known = [at for at in times if at is not None]
         return max(known) if known and len(known) == len(times) else None
 
-    def lines(self) -> Iterator[str]:
-        """Yield the reasons as lines of text."""
-        yield f"Task {self.task_id} {predicate(self.status)}."
-        for reason in self.reasons:
-            yield f"{'-' if reason.blocks else ' '} {reason.text}"
+    def lines(self) -> list[str]:
+        """Return the reasons as lines of text."""
+        first = f"Task {self.task_id} {predicate(self.status)}."
+        return [first, *(f"{'-' if reason.blocks else ' '} {reason.text}" for reason in self.reasons)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data; ids and times are not yet text."""

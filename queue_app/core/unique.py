@@ -91,7 +91,7 @@ class Unique:
     def words(self) -> str:
         """The rule in words."""
         same = [*(["user"] if self.per_user else []), *(["queue"] if self.per_queue else [])]
-        same += ["all arguments"] if self.by is None else list(self.by)
+        same += ["arguments"] if self.by is None else list(self.by)
         text = f"one for the same {', '.join(same)}" if same else "one of this type"
         if self.states:
             usual = {frozenset(PENDING): " until it has ended", REPLACEABLE: " until it starts"}
@@ -135,6 +135,9 @@ class Unique:
         return hashlib.blake2b(text.encode(), digest_size=LENGTH // 2).hexdigest()
 
 
+LATEST_HAS_A_KEY: Final = "on_conflict='latest' makes a concurrency key of its own; leave concurrency_key out."
+
+
 def rule_of(given: Any) -> Unique | None:
     """Return the rule that the option ``unique`` stands for; raise ``InvalidTaskData`` for other values."""
     if given is None or given is False:
@@ -153,7 +156,8 @@ def _refused(why: str) -> InvalidTaskData:
 def _words(name: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, list | tuple | set | frozenset) and all(isinstance(word, str) and word for word in given):
         return tuple(sorted(str(word) for word in given))
-    raise _refused(f'{name} must be a list of names such as ["order_id"], not {given!r:.60}.')
+    example = "queued" if name == "states" else "order_id"
+    raise _refused(f'{name} must be a list of names such as ["{example}"], not {given!r:.60}.')
 
 
 def _seconds(name: str, given: Any) -> float | None:

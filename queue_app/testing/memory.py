@@ -24,10 +24,11 @@ from queue_app.core.states import TERMINAL, WAITING, Status, predicate
 from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound, WorkflowNotFound
 from queue_app.hooks import before_enqueue
 from queue_app.registry import AnyTask
+from queue_app.result_actions import checked_timeout
 from queue_app.results import RESULT_STATUS
 from queue_app.services.workflows.store import check_workflow
 from queue_app.task_result import Progress, QueueTaskResult
-from queue_app.tasks import AnyResult, QueueTask
+from queue_app.tasks import AnyResult, QueueTask, Seconds
 from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
 from queue_app.testing.hooks import metadata_of
@@ -47,6 +48,7 @@ POLICIES = {
     Band.LOW: (2, 900.0),
     Band.BACKGROUND: (2, 900.0),
 }
+_NEEDS_REAL = "use the real backend in this test, for example by @pytest.mark.task_queue(real=True)."
 #: Maximum number of attempts of one ``drain``.
 MAX_ATTEMPTS = 10_000
 
@@ -188,8 +190,9 @@ class MemoryBackend(BaseTaskBackend):
 
     # -- QueueTaskResult -----------------------------------------------------------------------
 
-    def wait_for(self, task_id: Id, seconds: float | None) -> None:
+    def wait_for(self, task_id: Id, seconds: Seconds | None) -> None:
         """Run tasks until this one has ended, with the clock if it must wait; raise ``TimeoutError`` if it cannot."""
+        checked_timeout(seconds)
         call = self._known(task_id)
         if call.status not in TERMINAL:
             self.drain()
@@ -198,7 +201,7 @@ class MemoryBackend(BaseTaskBackend):
         if call.status not in TERMINAL:
             raise TimeoutError(f"The task {task_id} is still {call.status}, and nothing is left to run.")
 
-    async def await_for(self, task_id: Id, seconds: float | None) -> None:
+    async def await_for(self, task_id: Id, seconds: Seconds | None) -> None:
         """``wait_for`` for coroutines."""
         await sync_to_async(self.wait_for)(task_id, seconds)
 
@@ -222,6 +225,14 @@ class MemoryBackend(BaseTaskBackend):
         """Return the results of the tasks that wait for a task in its workflow."""
         flow = self._known(task_id).workflow
         return [] if flow is None else [self._result(call) for call in flow.after(parse_id(task_id))]
+
+    def explain(self, task_id: Id) -> Any:
+        """Raise ``NotImplementedError``: tasks in memory wait for ``drain`` only."""
+        raise NotImplementedError(f"The memory backend explains nothing: {_NEEDS_REAL}")
+
+    def row_of(self, task_id: Id) -> Any:
+        """Raise ``NotImplementedError``: tasks in memory are no rows."""
+        raise NotImplementedError(f"The memory backend has no rows: {_NEEDS_REAL}")
 
     def _known(self, task_id: Id) -> StoredCall:
         call = self._found(str(parse_id(task_id)))

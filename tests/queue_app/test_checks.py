@@ -33,6 +33,14 @@ def test_leadership_must_outlast_the_interval(leader, due, wrong):
         assert ids(checks.check_settings()) == ["queue_app.E006"] * wrong
 
 
+def test_types_need_typeguard(monkeypatch):
+    with override_settings(TASKQUEUE={"TYPED_ARGUMENTS": True}):
+        assert checks.check_typed_arguments() == []
+        monkeypatch.setattr(checks, "find_spec", lambda _name: None)
+        assert ids(checks.check_typed_arguments()) == ["queue_app.E022"]
+    assert checks.check_typed_arguments() == []
+
+
 def test_times_need_a_zone():
     with override_settings(USE_TZ=False):
         assert ids(run_checks(tags=["taskqueue"])) == ["queue_app.E008"]

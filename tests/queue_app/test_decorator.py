@@ -12,6 +12,7 @@ from django.db import transaction
 from django.tasks import TaskResultStatus, default_task_backend
 from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_enqueued
+from django.template import Context, Template
 
 from queue_app import task as queue_task
 from queue_app.core.priorities import Band
@@ -24,6 +25,12 @@ from tests.support.engine import rolled_back
 @queue_task(queue_name="audit", priority=50, takes_context=True, max_attempts=2, timeout=5)
 def audit(context, what: str) -> str:
     return f"{what} in {context.attempt}"
+
+
+def test_a_task_that_is_called_says_what_to_do():
+    with pytest.raises(TypeError, match=r"audit is a task. Use audit.enqueue\(…\) .*, audit.call\(…\)"):
+        audit("orders")
+    assert Template("{{ task.priority }} {{ task }}").render(Context({"task": audit})).startswith("50 QueueTask")
 
 
 def test_max_attempts_counts_the_first(engine):

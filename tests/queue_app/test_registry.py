@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from django.tasks import task
+from django.tasks.exceptions import InvalidTask
 
-from queue_app import registry
+from queue_app import registry, task
 from queue_app.exceptions import UnknownTaskType
 
 
@@ -54,6 +54,22 @@ def test_a_reloaded_module_brings_its_new_function():
     object.__setattr__(fresh, "func", send_invoice_again)
     registry.register(fresh)
     assert registry.get(NAME).func is send_invoice_again
+
+
+def charge() -> None: ...
+
+
+def charge_card() -> None: ...
+
+
+def test_two_functions_cannot_share_a_name():
+    first = task(task_type="charge")(charge)
+    assert task(task_type="charge", priority=5)(charge) is not first  # a variant of the same function
+    with pytest.raises(InvalidTask, match=r"Both .*charge and .*charge_card have the task_type 'charge'"):
+        task(task_type="charge")(charge_card)
+    assert registry.get("charge").func is charge
+    task(aliases=["charge"])(charge_card)  # a name that a function has now is no former one
+    assert registry.get("charge").func is charge
 
 
 def test_an_unknown_name_is_answered_with_near_matches():

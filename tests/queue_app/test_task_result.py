@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -70,11 +71,25 @@ def test_a_coroutine_waits_without_a_thread(worker):
     assert async_to_sync(both)() == 1
 
 
-@pytest.mark.parametrize("wait", [lambda result: result.wait(0.05), lambda result: async_to_sync(result.await_)(0.05)])
+@pytest.mark.parametrize(
+    "wait", [lambda result: result.wait(timedelta(seconds=0.05)), lambda result: async_to_sync(result.await_)(0.05)]
+)
 def test_a_wait_ends_in_time(engine, wait):
     result = add.enqueue(1)
     with pytest.raises(TimeoutError, match=f"The task {result.id} is still queued after 0.05 s"):
         wait(result)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [(float("nan"), ValueError), (-1, ValueError), (timedelta(-1), ValueError), ("1", TypeError), (True, TypeError)],
+)
+def test_a_timeout_that_would_never_come_is_refused(engine, timeout, error):
+    result = add.enqueue(1)
+    with pytest.raises(error, match="timeout"):
+        result.wait(timeout)
+    with pytest.raises(error, match="timeout"):
+        async_to_sync(result.await_)(timeout)
 
 
 def test_a_failure_is_raised_with_its_last_error(worker):
@@ -156,6 +171,17 @@ def test_the_memory_backend_runs_what_a_test_waits_for(settings):
     settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
     assert add.enqueue(1, b=2).wait() == 3
     assert async_to_sync(add.enqueue(2).await_)() == 2
+    with pytest.raises(ValueError, match="timeout"):
+        add.enqueue(1).wait(float("nan"))
+
+
+def test_the_memory_backend_says_what_it_lacks(settings):
+    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+    result = add.enqueue(1)
+    with pytest.raises(NotImplementedError, match="real backend"):
+        result.explain()
+    with pytest.raises(NotImplementedError, match="real backend"):
+        _ = result.row
     with pytest.raises(TaskFailed, match="ValueError: no good"):
         breaks.enqueue().wait()
     result = add.enqueue(1)

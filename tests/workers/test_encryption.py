@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.tasks import default_task_backend
 from django.urls import reverse
@@ -87,9 +87,17 @@ def tables() -> str:
 
 
 def index_text() -> str:
-    """Return every value of the index as text."""
+    """Return every key and value of the index as text."""
     client = get_index()._client
-    return "\n".join(str(client.dump(key)) for key in client.scan_iter(count=1000))
+    read = {
+        b"string": client.get,
+        b"hash": client.hgetall,
+        b"set": client.smembers,
+        b"zset": lambda key: client.zrange(key, 0, -1),
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"stream": client.xrange,
+    }
+    return "\n".join(f"{key}: {read[client.type(key)](key)}" for key in client.scan_iter(count=1000))
 
 
 # -- nothing is written ------------------------------------------------------------------------------
@@ -133,6 +141,30 @@ def test_no_place_holds_the_canary(hire, caplog, staff):
     assert len(seen) == 9
     assert status(done.id) == status(waiting.id) == Status.COMPLETED
     assert status(failed.id) == Status.DEAD_LETTER
+
+
+def test_without_encryption_the_tables_hold_the_canary(hire, settings, staff):
+    """The search of the test above finds what is there: in tables, pages, and every kind of key of the index."""
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": [FIRST], "TASKS": []}}
+    result, failed = plain.enqueue(CANARY), plain.enqueue(CANARY + " again")
+    work(hire())
+    assert tables().count(CANARY) >= 4
+    assert CANARY in staff.get(f"/api/v1/tasks/{result.id}").content.decode()
+    assert CANARY in staff.get(reverse("admin:queue_app_task_change", args=[failed.id])).content.decode()
+    client, key = get_index()._client, f"{get_index().keys.generation}:canary"
+    long = CANARY + "x" * 1000
+    for write in (
+        lambda: client.set(key, long),
+        lambda: client.hset(key, "field", long),
+        lambda: client.sadd(key, long),
+        lambda: client.zadd(key, {long: 1}),
+        lambda: client.rpush(key, long),
+        lambda: client.xadd(key, {"field": long}),
+    ):
+        write()
+        assert CANARY in index_text()
+        client.delete(key)
+        assert CANARY not in index_text()
 
 
 def test_code_reads_what_it_wrote(hire):
@@ -250,6 +282,16 @@ def test_without_a_key_an_encrypted_task_is_refused(engine, settings):
         echo.enqueue(text="a")
     assert plain.enqueue("a")
     assert "no key" in check_encryption()[0].msg
+
+
+def test_a_key_is_made_while_the_checks_miss_it(settings, capsys):
+    use(settings, more=["*"])
+    assert check_encryption()
+    call_command("taskqueue", "encrypt", "--new-key", "2026")
+    use(settings, capsys.readouterr().out.strip(), more=["*"])
+    assert not check_encryption()
+    with pytest.raises(CommandError, match="'' is no key id"):
+        call_command("taskqueue", "encrypt", "--new-key", "")
 
 
 def test_a_task_asks_for_it_itself(engine, settings):

@@ -39,5 +39,7 @@ def test_bad_options(engine):
         WorkerOptions(queues=("a",), excluded=("b",))
     with pytest.raises(InvalidTaskData, match="is not a name"):
         WorkerOptions(excluded=("a b",))
+    with pytest.raises(CommandError, match="--exclude-queues: 'a b' is not a name"):
+        call_command("runworker", exclude_queues="a b")
     with pytest.raises(CommandError, match="with --server use --queues"):
         call_command("runworker", server="http://localhost:1", token="t", exclude_queues="video")

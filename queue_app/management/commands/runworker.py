@@ -115,7 +115,8 @@ class Command(ServerCommand):
                 ),
             )
         except InvalidTaskData as error:
-            option = "queues" if error.field == "queue" else error.field
+            names_queues = "exclude-queues" if options["exclude_queues"] else "queues"
+            option = names_queues if error.field == "queue" else error.field
             names_it = str(error).startswith(f"{option} ")
             raise CommandError(f"--{error}" if names_it else f"--{option}: {error}", returncode=EXIT_USAGE) from None
         port = options["health_port"]
@@ -131,7 +132,8 @@ class Command(ServerCommand):
             facts["to see more"] = "-v 2 prints each task"
         console.announce(f"task queue {release()}, worker {worker_options.name}", facts)
         if not options["server"]:
-            _warn_of_unknown([*worker_options.queues, *worker_options.excluded])
+            _warn_of_unknown(worker_options.queues, "The worker serves it when a task names it.")
+            _warn_of_unknown(worker_options.excluded, "It is excluded as soon as a task names it.")
         if not options["server"]:
             report_eviction()
         try:
@@ -172,12 +174,12 @@ def _all_but(excluded: Sequence[str]) -> str:
     return f"all but {', '.join(excluded)}" if excluded else "all"
 
 
-def _warn_of_unknown(queues: Iterable[str]) -> None:
+def _warn_of_unknown(queues: Iterable[str], what_then: str) -> None:
     """Log the names that no queue has: they may be mistyped."""
     known = list(Queue.objects.using(alias()).values_list("name", flat=True)[:MAX_LISTED])
     for name in queues:
         if name not in known:
-            logger.warning("%s The worker serves it when a task names it.", UnknownQueue(name, known))
+            logger.warning("%s %s", UnknownQueue(name, known), what_then)
 
 
 def _transport(server: str | None, token: str | None) -> Any:

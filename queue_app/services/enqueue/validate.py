@@ -17,7 +17,7 @@ from queue_app.core.lanes import lane_name
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band, band_from_django, parse_band
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
-from queue_app.core.unique import rule_of
+from queue_app.core.unique import LATEST_HAS_A_KEY, rule_of
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
@@ -74,9 +74,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
     weight = check_integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
     unique = rule_of(option("unique", None))
     if concurrency_key and unique is not None and unique.on_conflict == "latest":
-        raise InvalidTaskData(
-            "unique", "on_conflict='latest' makes a concurrency key of its own; leave concurrency_key out."
-        )
+        raise InvalidTaskData("unique", LATEST_HAS_A_KEY)
     return TaskSpec(
         task_type=task_type,
         queue=queue,

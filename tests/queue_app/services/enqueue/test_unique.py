@@ -8,6 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import F
 from django.tasks import default_task_backend
+from django.tasks.exceptions import InvalidTask
 
 from queue_app import Unique, task
 from queue_app.core.records import NewTask
@@ -54,7 +55,11 @@ SHIP, SYNC = f"{__name__}.ship", f"{__name__}.sync"
 
 
 def unique(kind: str = "a", *, parameters: dict | None = None, **rule) -> NewTask:
-    options = {name: rule.pop(name) for name in ("user", "queue", "run_after", "args", "priority") if name in rule}
+    options = {
+        name: rule.pop(name)
+        for name in ("user", "queue", "run_after", "args", "priority", "concurrency_key")
+        if name in rule
+    }
     return new(kind, parameters=parameters or {}, unique=Unique(**rule), **options)
 
 
@@ -174,7 +179,7 @@ def test_the_look_up_does_not_read_the_history_of_a_key(engine):
 def test_raise_names_the_task_that_stands(engine):
     first = enqueue(unique(on_conflict="raise"))
     with pytest.raises(
-        UniqueConflict, match=f"one for the same all arguments .* The task {first.id} is queued"
+        UniqueConflict, match=f"one for the same arguments .* The task {first.id} is queued"
     ) as told:
         enqueue(unique(on_conflict="raise"))
     assert (told.value.task_id, told.value.status) == (first.id, "queued")
@@ -382,9 +387,23 @@ def test_a_submission_neither_sees_nor_changes_the_task_of_another_user(engine, 
 # -- bad rules -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Unique(), "one for the same arguments until it has ended"),
+        (Unique(by=()), "one of this type until it has ended"),
+        (Unique(by=["order"], per_user=True), "one for the same user, order until it has ended"),
+    ],
+)
+def test_a_rule_has_words(rule, words):
+    assert rule.words == words
+
+
 def test_latest_needs_its_own_concurrency_key(engine):
+    with pytest.raises(InvalidTask, match="leave concurrency_key out"):
+        sync.using(concurrency_key="customer:1")
     with pytest.raises(InvalidTaskData, match="leave concurrency_key out"):
-        sync.using(concurrency_key="customer:1").enqueue(1)
+        enqueue(unique(on_conflict="latest", by=(), concurrency_key="customer:1"))
 
 
 def test_a_copy_may_drop_the_rule(engine):
