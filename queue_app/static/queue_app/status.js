@@ -22,5 +22,8 @@
     setTimeout(poll, pause, node);
   }
 
-  document.querySelectorAll('[data-task-status]:not([data-ended])').forEach((node) => setTimeout(poll, POLL_MS, node));
+  document.querySelectorAll('[data-task-status]:not([data-ended]):not([data-shown])').forEach((node) => {
+    node.dataset.shown = ''; // a page with two tags runs this script twice
+    setTimeout(poll, POLL_MS, node);
+  });
 })();
