@@ -178,9 +178,7 @@ def test_the_look_up_does_not_read_the_history_of_a_key(engine):
 
 def test_raise_names_the_task_that_stands(engine):
     first = enqueue(unique(on_conflict="raise"))
-    with pytest.raises(
-        UniqueConflict, match=f"one for the same arguments .* The task {first.id} is queued"
-    ) as told:
+    with pytest.raises(UniqueConflict, match=f"one for the same arguments .* The task {first.id} is queued") as told:
         enqueue(unique(on_conflict="raise"))
     assert (told.value.task_id, told.value.status) == (first.id, "queued")
 
