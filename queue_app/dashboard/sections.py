@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app import conf
+
 
 class Page(NamedTuple):
     """A page: its model from Django's ``app_list``, and its purpose."""
@@ -24,6 +26,8 @@ class Section(NamedTuple):
 _WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
 #: Name of the overview's entry in the menu; it stands for no model.
 OVERVIEW: Final = "Overview"
+#: The same of webhook deliveries.
+DELIVERIES: Final = "WebhookDelivery"
 #: (section, model, purpose), in the order of the page.
 _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
     (_WORK, "Task", _lazy("find, follow, cancel, retry")),
@@ -47,13 +51,22 @@ _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
 )
 
 
+def _deliveries(tasks: Mapping[str, Any]) -> Page:
+    """Return the page of webhook deliveries: the list of tasks with a filter."""
+    address = f"{tasks.get('admin_url')}?task_type=queue_app.webhooks.deliver"
+    entry = {"name": _("Webhook deliveries"), "object_name": DELIVERIES, "admin_url": address, "add_url": None}
+    return Page(dict(tasks) | entry, _("signed calls to other services: what was sent, what is tried again"))
+
+
 def sections(models: Sequence[Mapping[str, Any]]) -> list[Section]:
     """Return the models of Django's ``app_list`` in sections; other models come last."""
     rest = {str(model["object_name"]): model for model in models if model["object_name"] != OVERVIEW}
     found: dict[str, list[Page]] = {}
     for title, name, about in _PAGES:
         if name in rest:
-            found.setdefault(str(title), []).append(Page(rest.pop(name), str(about)))
+            found.setdefault(str(title), []).append(page := Page(rest.pop(name), str(about)))
+            if name == "Task" and conf.get().webhooks:
+                found[str(title)].append(_deliveries(page.model))
     if rest:
         found[_("More")] = [Page(model, "") for model in rest.values()]
     return [Section(title, pages) for title, pages in found.items()]

@@ -26,6 +26,18 @@ def test_the_index_lists_groups_beside_other_apps(staff):
     assert work[:3] == ["Overview", "View", "Tasks"]
 
 
+def test_a_project_with_webhooks_has_an_entry_for_their_deliveries(staff, client_of, settings):
+    assert "Webhook deliveries" not in staff.get("/admin/").content.decode()
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WEBHOOKS": {"crm": {"url": "https://a.example/", "secrets": []}}}
+    nobody = client_of("nothing")
+    for page in ("/admin/", "/admin/queue_app/"):
+        text = staff.get(page).content.decode()
+        (address,) = set(re.findall(r'<a href="([^"]+)"[^>]*>Webhook deliveries<', text))
+        assert address.endswith("/task/?task_type=queue_app.webhooks.deliver")
+        assert staff.get(address).status_code == 200
+        assert "Webhook deliveries" not in nobody.get(page).content.decode()
+
+
 def test_the_side_bar_marks_one_page(staff):
     text = staff.get("/admin/queue_app/queue/").content.decode()
     menu = text.split('id="nav-sidebar"')[1].split("</nav>")[0]
