@@ -1,7 +1,7 @@
 """Slots that find their own number: ``runworker --concurrency auto``.
 
-``step`` adds slots while all are in use, work waits, and CPU and memory are left. It takes slots away when ready work
-waits for the CPU or for Python's lock, or when memory runs short. It is pure: ``slot_watch`` looks at the worker.
+``step`` adds slots while all are in use, tasks wait, and CPU and memory are free. It removes slots when ready code
+waits for the CPU or for Python's lock, or when memory runs short. It is a pure function: ``slot_watch`` measures.
 """
 
 import math
@@ -12,37 +12,39 @@ from typing import Final, NamedTuple
 from queue_app.exceptions import InvalidTaskData
 from queue_app.workers.machine import cores
 
-#: Share of its cores that the worker wants, from which more slots bring nothing, and from which tasks only wait.
+#: Cores that the worker wants, as a share of those that it has: above BUSY it gets no more slots, above CROWDED fewer.
 BUSY, CROWDED = 0.9, 1.15
-#: Seconds that ready code waits for Python's lock, from which fewer slots are tried. A thread that computes keeps it
-#: for 5 ms.
+#: If ready code waits longer than this for Python's lock (s), fewer slots are tried. A thread that computes keeps the
+#: lock for 5 ms.
 TOO_LATE: Final = 0.012
-#: Share of the slots in use, and of the looks at which work waited, for more slots.
+#: Slots are added if this share of them is in use, and if tasks waited in this share of the samples.
 FULL: Final = 0.9
 SHORT: Final = 0.5
-#: Slots in use / slots, above which the last shrinkage has not shown yet.
+#: If more slots than this, relative to their number, are in use, the last reduction has not taken effect yet.
 MANY: Final = 1.2
-#: Growth and shrinkage of one step.
+#: Factors by which one step adds and removes slots.
 GROWTH, SHRINKAGE = 1.5, 0.8
 #: A step pays if throughput changes by this power of the slots: 1.5 times the slots for 1.13 times the throughput.
 PAYS: Final = 0.3
-#: A step settles for the first time, until each slot has ended a task; then throughput is measured for the second time,
-#: or until this number of tasks has ended. Both last no longer than the last time. Fewer tasks judge nothing.
+#: After a step, the worker settles until each slot has ended a task, for SETTLE_SECONDS at least. Then throughput is
+#: measured until ENOUGH tasks have ended, for MEASURE_SECONDS at least. Each phase lasts LONGEST_SECONDS at most. With
+#: fewer than LEAST_ENDED tasks the step is not judged.
 SETTLE_SECONDS, MEASURE_SECONDS, LONGEST_SECONDS = 1.0, 2.0, 8.0
 ENOUGH, LEAST_ENDED = 50, 10
-#: Shares of the memory: to fill at most, and to shrink at.
+#: Shares of the memory: slots are added up to the first, and removed above the second.
 MEMORY_FULL, MEMORY_SHORT = 0.8, 0.88
-#: Seconds that a step which did not pay is not tried again, doubled each time.
+#: Time until a step that did not pay is tried again (s); doubled each time, up to the second value.
 FIRST_REST, LAST_REST = 30.0, 300.0
-#: Default for the most slots. A thread may hold a connection to PostgreSQL, a process has its own memory.
+#: Default maximum of slots. A thread may hold a connection to PostgreSQL; a process needs memory of its own.
 MOST: Final = {"threads": 50, "async": 500}
 PROCESSES_PER_CORE: Final = 4
-#: Numbers of slots in the profiles of such workers, so that they share profiles: no worker takes a heavier task.
+#: Numbers of slots that profiles name. Workers whose slots change often then share profiles. A task that is heavier
+#: than the profile's number goes to another worker.
 PROFILES: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class SlotRange(NamedTuple):
-    """The least and the most number of slots."""
+    """The minimum and the maximum number of slots."""
 
     least: int
     most: int
@@ -73,15 +75,15 @@ def profile_slots(slots: int) -> int:
 
 
 class Seen(NamedTuple):
-    """What the looks of a second saw."""
+    """The measurements of one second."""
 
     used: float  # mean number of slots in use
-    short: float  # share of the looks at which all slots had work and more may have waited
-    wanted: float  # cores that it used; of processes also those that they waited for
+    short: float  # share of the samples in which all slots were in use and more tasks may have waited
+    wanted: float  # cores that the worker used; with processes, also the cores that they waited for
     late: float  # mean seconds that ready code waited for Python's lock
     ended: int = 0  # tasks that ended
-    memory: float = 0.0  # share of the memory of machine or container in use
-    slot_memory: float = 0.0  # share that each used slot takes
+    memory: float = 0.0  # share of the machine's or container's memory that is in use
+    slot_memory: float = 0.0  # share of it that each used slot takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class State:
 
     slots: int
     before: tuple[int, float] | None = None  # slots and tasks per second before the last step
-    since: float = 0.0  # when it began to settle, or to measure
+    since: float = 0.0  # when the present phase began: settling, or measuring
     is_settled: bool = False
     seen: tuple[Seen, ...] = ()  # since then
     rest: float = FIRST_REST
@@ -105,7 +107,7 @@ class State:
 
 
 def step(state: State, bounds: SlotRange, seen: Seen, cpus: float, now: float) -> State:
-    """Return the state after another second; ``cpus``: the cores that there are."""
+    """Return the state after another second; ``cpus`` is the number of cores."""
     if seen.memory > MEMORY_SHORT and seen.slot_memory > 0 and seen.used <= MANY * state.slots:
         fewer = bounds.clamp(min(state.slots - 1, int(state.slots * SHRINKAGE)))
         return state.to(fewer, None, now, f"{seen.memory:.0%} of the memory is in use")

@@ -16,7 +16,7 @@ STEP_SECONDS: Final = 1.0
 
 
 class AutoSlots:
-    """Looks, decides, and calls ``on_change`` when ``slots`` has another value."""
+    """Measures the worker, and calls ``on_change`` when ``slots`` has changed."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it looks at
         self,
@@ -47,7 +47,7 @@ class AutoSlots:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end after its present look."""
+        """Let the thread end after its present sample."""
         self._stopping = True
 
     def _run(self) -> None:
@@ -57,12 +57,12 @@ class AutoSlots:
                 self.decide()
 
     def look(self) -> None:
-        """Wait a moment, and see how late this thread is, and what the worker does."""
+        """Take one sample: how late this thread wakes, and what the worker does."""
         late = self._pool.lateness(LOOK_SECONDS)
         self._looks.append((*self._look_at(), late))
 
     def decide(self) -> None:
-        """Decide by the looks since the last decision."""
+        """Decide from the samples since the last decision."""
         now = time.monotonic()
         seconds, self._began = now - self._began, now
         looks, self._looks = self._looks, []

@@ -1,4 +1,4 @@
-"""Read what adaptive limits are judged by: run times, failures and throttles of the tasks that pass a gate."""
+"""Read what adaptive limits are computed from: run times, failures and throttles of the tasks that pass a gate."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -8,7 +8,7 @@ from queue_app.core.adaptive import MAX_KINDS, Sample
 from queue_app.core.limit_values import Scope
 from queue_app.sql.database import fetch_all, fetch_value
 
-#: Seconds that a sample goes back, the number of tasks in it, and the number of ended tasks that are read to find them.
+#: Age of the oldest task of a sample (s), tasks in a sample, and maximum number of ended tasks that are read for one.
 WINDOW_SECONDS: Final = 60
 SAMPLE: Final = 200
 MAX_READ: Final = 10_000

@@ -42,7 +42,7 @@ from queue_app.sql import waiting
 from queue_app.sql.admission import Defaults, QueueLimits, UserScope
 from queue_app.sql.database import atomic, is_in_transaction
 
-#: Maximum number of times a submission expires stale tasks whose places others then take.
+#: Maximum number of attempts of a submission to make room; other submitters may take each place that it frees.
 MAX_SWEEPS: Final = 20
 #: Older ages mean never: PostgreSQL cannot subtract them from a date.
 MAX_SECONDS: Final = 10 * 365 * 86_400.0

@@ -66,7 +66,7 @@ def _ensure_limit() -> None:
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of each row, by its position: stored, or one that stands is returned."""
+    """The decision for each row, by its position: store it, or return a task that stands."""
 
     asked: list[TaskRow]
     outside: bool

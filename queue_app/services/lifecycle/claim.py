@@ -32,7 +32,7 @@ from queue_app.sql.database import atomic
 #: tasks that have ended; the next round then reaches the tasks behind them.
 REFUSED_ROUNDS = 100
 
-#: The looks of this process at all executing rows of a worker, or of a token's workers.
+#: Lets the statements rest that read all executing rows of a worker, or of a token's workers, if they were slow.
 _rests: Final = Rests(1.0)
 
 

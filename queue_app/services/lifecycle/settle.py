@@ -128,7 +128,7 @@ def cancel_and_notify(ids: Collection[uuid.UUID]) -> int:
 
 
 def make_room(flow: Workflow) -> int:
-    """Let tasks of a locked workflow go that a pause or its cap held back; return how many."""
+    """Release tasks of a locked workflow that a pause or its cap held back; return how many."""
     room = BATCH
     if flow.max_concurrent is not None:
         room = min(BATCH, flow.max_concurrent - rows.running(flow.id))
@@ -148,7 +148,7 @@ def _hold(flow: Workflow, *, held: bool) -> None:
 
 
 def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
-    """End a locked workflow of which no task is pending; first undo what had completed, if it did not complete."""
+    """End a locked workflow that has no pending task; if it failed or was cancelled, first add its compensations."""
     if flow.state == WorkflowState.COMPENSATING:
         state = WorkflowState.FAILED if _has_failed_compensation(flow) else WorkflowState.COMPENSATED
     elif flow.cancel_requested_at is not None and not failed:
@@ -170,7 +170,7 @@ def _has_failed_compensation(flow: Workflow) -> bool:
 
 
 def _compensate(flow: Workflow) -> bool:
-    """Add the compensations of the completed tasks as a chain, the last to complete first; return if there are some."""
+    """Add the compensations of the completed tasks as a chain, newest first; return whether there are any."""
     found = rows.undoable(flow.id)
     if not found:
         return False

@@ -28,7 +28,7 @@ class IndexRepair:
         self._next_at = 0.0  # when a rebuild may follow
 
     def rest(self) -> None:
-        """Begin anew with the next stall: none is left."""
+        """Forget the steps taken: no stall is left, and the next one starts with a comparison."""
         self._compared, self._rebuilds = False, 0
 
     def step(self, because: str) -> str:
@@ -53,7 +53,7 @@ def rebuild_is_due() -> bool:
 
 
 def _attempt(what: str, action: Callable[[], object]) -> str:
-    """Run a step, and log its failure: the watchdog has more to do."""
+    """Run a step; log its failure, because the watchdog must go on with other stalls."""
     try:
         action()
     except Exception as error:

@@ -61,7 +61,7 @@ class Sight:
 
 
 class Lookout:
-    """Looks at what could go on, and remembers since when."""
+    """Finds work that could go on, and remembers since when it could."""
 
     def __init__(self, began_at: float) -> None:
         self.began_at = began_at  # monotonic

@@ -63,7 +63,7 @@ class Watchdog:
         self._looked_at = self._written_at = float("-inf")
 
     def note(self, answers: Answers) -> bool:
-        """Keep the answers of this turn's query for the look; return that there is one in any case."""
+        """Keep the answers of this turn's query; return true, because the watchdog runs whatever they say."""
         self._answers = answers
         return True
 
