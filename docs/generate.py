@@ -31,8 +31,8 @@ BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)",
 MADE_BY = {
     "blocked": {
         "queued": "the end of the last task that it waits for; a signal; or the resume of its workflow",
-        "scheduled": "the same, when its time lies ahead",
-        "cancelled": "cancel, of the task or of its workflow; or nothing will end what it waits for",
+        "scheduled": "the same, if its `run_after` is in the future",
+        "cancelled": "cancel, of the task or its workflow; or a task that it waits for can no longer complete",
     },
     "scheduled": {
         "queued": "the scheduler, at its time; or staff, earlier",
@@ -47,7 +47,7 @@ MADE_BY = {
         "blocked": "pause of its workflow",
     },
     "executing": {
-        "scheduled": "finish: the function raised, and a retry is left; it raised `Snooze`;"
+        "scheduled": "finish: the function raised with a retry left, or raised `Snooze`;"
         " or reap: its worker died again",
         "blocked": "finish: the function waits for a signal",
         "queued": "give back, by a worker that drains; or reap: its worker died for the first time",

@@ -48,7 +48,7 @@ class Command(ServerCommand):
         add(
             "--with-scheduler",
             action="store_true",
-            help="also run a scheduler with maintenance in each process, of which one leads: enough for one host",
+            help="also run a scheduler with maintenance in each process (one leads): enough for one host",
         )
         add("--name", help="name in the admin; default: host name and process id")
         add("--max-tasks", type=int, help="exit after N tasks", metavar="N")
