@@ -17,8 +17,10 @@ from queue_app.admin import (  # noqa: F401
     workflow,
 )
 from queue_app.admin.menu import group_menu
+from queue_app.admin.names import translate_names
 from queue_app.admin.panel import TaskPanelMixin
 
 __all__ = ["TaskPanelMixin"]
 
+translate_names()
 group_menu(admin.site)

@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext, ngettext_lazy
 
 from queue_app.admin.audited import with_reason
 from queue_app.admin.columns import counted, permission
@@ -42,16 +43,25 @@ SAMPLE: Final = 10
 #: Seconds that the request waits for an operation to end.
 PATIENCE_SECONDS: Final = 1.0
 #: Kind -> (states that it applies to, why a task was skipped, text in the history if it is always the same).
-_KINDS: Final[Mapping[OperationKind, tuple[frozenset[Status], str, str]]] = {
-    OperationKind.CANCEL: (PENDING, "ended already", "Cancelled."),
-    OperationKind.RETRY: (RETRIABLE, "waiting, running or completed", "Queued again."),
-    OperationKind.RUN_NOW: (frozenset({Status.SCHEDULED}), "not scheduled", "Queued before its time."),
-    OperationKind.REPRIORITISE: (WAITING, "not waiting any more, or in that band already", ""),
+_KINDS: Final[Mapping[OperationKind, tuple[frozenset[Status], Any, str]]] = {
+    OperationKind.CANCEL: (PENDING, _lazy("ended already"), "Cancelled."),
+    OperationKind.RETRY: (RETRIABLE, _lazy("waiting, running or completed"), "Queued again."),
+    OperationKind.RUN_NOW: (frozenset({Status.SCHEDULED}), _lazy("not scheduled"), "Queued before its time."),
+    OperationKind.REPRIORITISE: (WAITING, _lazy("not waiting any more, or in that band already"), ""),
+}
+#: What an action did -> the message with the number of tasks.
+_DONE: Final[Mapping[str, Any]] = {
+    "cancelled": ngettext_lazy("Cancelled %(n)d task.", "Cancelled %(n)d tasks.", "n"),
+    "asked": ngettext_lazy("Asked the workers to stop %(n)d task.", "Asked the workers to stop %(n)d tasks.", "n"),
+    "moved": ngettext_lazy(
+        "Changed the priority of %(n)d task to %(band)s.", "Changed the priority of %(n)d tasks to %(band)s.", "n"
+    ),
+    "queued": ngettext_lazy("Queued %(n)d task.", "Queued %(n)d tasks.", "n"),
 }
 
 
 class Change(NamedTuple):
-    """Tasks that one bulk action changed alike, with the texts for the history and for the user."""
+    """Tasks that one bulk action changed alike, with the text for the history and the name of the message."""
 
     tasks: list[Task]
     logged: str
@@ -199,13 +209,16 @@ class TaskBulkMixin(OperationsMixin[Task]):
                     request, change.tasks, change.logged, action=action.kind, reason=reason, before=change.before,
                     after=change.after,
                 )  # fmt: skip
-        for text, count in (+counts).items():
-            self.message_user(request, text % counted(count, "task"), messages.SUCCESS)
+        band = action.band.label if action.band is not None else ""
+        for done, count in (+counts).items():
+            self.message_user(request, _DONE[done] % {"n": count, "band": band}, messages.SUCCESS)
         skipped = [status_now.get(task_id, "deleted") for task_id in selected if task_id not in changed]
         if skipped:
             found = ", ".join(f"{count} {_words(status)}" for status, count in Counter(skipped).most_common())
-            why = _KINDS[action.kind][1]
-            self.message_user(request, f"Skipped {counted(len(skipped), 'task')} ({why}): {found}.", messages.WARNING)
+            text = ngettext(
+                "Skipped %(n)d task (%(why)s): %(found)s.", "Skipped %(n)d tasks (%(why)s): %(found)s.", len(skipped)
+            ) % {"n": len(skipped), "why": _KINDS[action.kind][1], "found": found}
+            self.message_user(request, text, messages.WARNING)
 
 
 def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, str]) -> Iterator[Change]:
@@ -214,18 +227,17 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
         case OperationKind.CANCEL:
             running = [task for task in tasks if status_now[task.id] == Status.EXECUTING]
             waiting = [task for task in tasks if status_now[task.id] != Status.EXECUTING]
-            yield Change(waiting, logged, "Cancelled %s.", {}, {})
-            yield Change(running, "Asked to stop while executing.", "Asked the workers to stop %s.", {}, {})
+            yield Change(waiting, logged, "cancelled", {}, {})
+            yield Change(running, "Asked to stop while executing.", "asked", {}, {})
         case OperationKind.REPRIORITISE:
             assert action.band is not None  # noqa: S101 - for mypy: Action refuses this kind without a band
             new = action.band.label
             for old in sorted({task.band for task in tasks}):
                 moved, text = [task for task in tasks if task.band is old], priority_changed(old.label, new)
-                done = f"Changed the priority of %s to {new}."
-                yield Change(moved, text, done, {"priority": old.label}, {"priority": new})
+                yield Change(moved, text, "moved", {"priority": old.label}, {"priority": new})
         case _:
             before = {"status": sorted({task.status for task in tasks})}
-            yield Change(tasks, logged, "Queued %s.", before, {"status": "queued"})
+            yield Change(tasks, logged, "queued", before, {"status": "queued"})
 
 
 def priority_changed(old: str, new: str) -> str:

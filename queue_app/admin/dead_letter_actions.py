@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, ngettext_lazy
 
 from queue_app.admin.audited import with_reason
 from queue_app.admin.bulk import OperationsMixin
@@ -35,6 +35,14 @@ from queue_app.sql.database import atomic
 #: A larger selection goes on in the background: its first replays run alone, and the rest waits for their success.
 AT_ONCE = 100
 REPLAY = Action(kind=OperationKind.REPLAY)
+#: What an action did, with the number of dead letters.
+REPLAYED: Any = ngettext_lazy("Replayed %(count)d dead letter.", "Replayed %(count)d dead letters.", "count")
+DISCARDED: Any = ngettext_lazy("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", "count")
+SKIPPED: Any = ngettext_lazy(
+    "Skipped %(count)d dead letter (replayed or discarded before, or the task was purged).",
+    "Skipped %(count)d dead letters (replayed or discarded before, or the task was purged).",
+    "count",
+)
 #: Fields of a filter in the form.
 _FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")
 
@@ -63,7 +71,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             self._audit_many(
                 request, [letter for letter in selected.values() if letter.id in changed], "replay", reason
             )
-        self._report(request, "Replayed", len(changed), len(selected))
+        self._report(request, REPLAYED, len(changed), len(selected))
 
     @admin.action(description=_lazy("Discard selected dead letters"), permissions=["discard"])
     def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
@@ -74,7 +82,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         with atomic():
             done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
             self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
-        self._report(request, "Discarded", len(done), len(selected))
+        self._report(request, DISCARDED, len(done), len(selected))
 
     def _posted(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter]
@@ -98,9 +106,11 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     ) -> None:
         operation = self.start(request, REPLAY, wanted, options, reason=reason, name="deadletter.replay_many")
         text = format_html(
-            'Replaying {}; <a href="{}">see the progress</a>.',
-            counted(operation.total, "dead letter"),
+            '{} <a href="{}">{}</a>',
+            ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
+            % {"n": operation.total},
             self.url_of_model("operation", "change", operation.pk),
+            _("see the progress"),
         )
         self.message_user(request, text, messages.SUCCESS)
 
@@ -111,12 +121,11 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             reason=reason,
         )  # fmt: skip
 
-    def _report(self, request: HttpRequest, verb: str, done: int, selected: int) -> None:
+    def _report(self, request: HttpRequest, text: Any, done: int, selected: int) -> None:
         if done:
-            self.message_user(request, f"{verb} {counted(done, 'dead letter')}.", messages.SUCCESS)
-        if done < selected:
-            why = "replayed or discarded before, or the task was purged"
-            self.message_user(request, f"Skipped {counted(selected - done, 'dead letter')} ({why}).", messages.WARNING)
+            self.message_user(request, text % {"count": done}, messages.SUCCESS)
+        if skipped := selected - done:
+            self.message_user(request, SKIPPED % {"count": skipped}, messages.WARNING)
 
     # -- on one ---------------------------------------------------------------------
 
@@ -243,6 +252,5 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
                 "deadletter.discard_many", "deadletter", by=by, via=ADMIN, count=count, reason=reason,
                 after={"filter": wanted.as_json()},
             )  # fmt: skip
-        text = ngettext("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", count)
-        self.message_user(request, text % {"count": count}, messages.SUCCESS)
+        self.message_user(request, DISCARDED % {"count": count}, messages.SUCCESS)
         return True

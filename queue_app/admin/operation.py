@@ -102,9 +102,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         """Return the progress as a bar and in numbers."""
         skipped = _(", %(n)d left alone") % {"n": operation.skipped} if operation.skipped else ""
         return format_html(
-            '<progress max="{}" value="{}" aria-label="progress"></progress> <span class="tq-nowrap">{}{}</span>',
+            '<progress max="{}" value="{}" aria-label="{}"></progress> <span class="tq-nowrap">{}{}</span>',
             max(operation.total, 1),
             operation.changed + operation.skipped,
+            _("progress"),
             _("%(done)d of %(total)d") % {"done": operation.changed, "total": operation.total},
             skipped,
         )
@@ -115,7 +116,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         wanted = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
         ids, target = wanted.get("ids", []), operation.target.replace("_", " ")
         if len(ids) > MAX_DISPLAYED_IDS:
-            wanted |= {"ids": [*ids[:MAX_DISPLAYED_IDS], f"and {len(ids) - MAX_DISPLAYED_IDS} more"]}
+            wanted |= {"ids": [*ids[:MAX_DISPLAYED_IDS], _("and %(n)s more") % {"n": len(ids) - MAX_DISPLAYED_IDS}]}
         if not wanted:
             return _("all %(things)s") % {"things": target}
         return format_html("{}{}", filter_words(operation.filter | wanted), preformatted(pretty(wanted)))
@@ -124,7 +125,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     def letters(self, operation: Operation) -> SafeString:
         """Return a link to the dead letters that the operation replayed."""
         url = self.url_of_model("deadletter", "changelist")
-        return format_html('<a href="{}?operation_id={}">replayed by this operation</a>', url, operation.pk)
+        return format_html('<a href="{}?operation_id={}">{}</a>', url, operation.pk, _("replayed by this operation"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show the list, with a link to simulations for users who may see statistics."""

@@ -1,7 +1,7 @@
 """The overview, with the likely reasons why tasks wait: most general first, each with a remedy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -15,7 +15,7 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import READY, UNREACHABLE, QueueRow
-from queue_app.services.read.advice import advice
+from queue_app.services.read.advice import Advice, advice
 from queue_app.services.read.waits import Wait, waits
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
@@ -32,15 +32,19 @@ LENGTHS: Final = (
 FRESH_WAITS: Final = 4.0
 #: Seconds for which viewers share the suggestions, which are made of snapshots of a minute.
 FRESH_ADVICE: Final = 60.0
+#: Codes of the reasons that no worker serves a queue, and that none offers what its tasks require.
+NO_WORKER: Final = "no_worker"
+LACKING: Final = "no_worker_with_capabilities"
 #: Codes of reasons that the queue names itself while no worker serves it.
-OF_WHOLE_QUEUE: Final = frozenset({"no_worker", "no_worker_for_queue"})
+OF_WHOLE_QUEUE: Final = frozenset({NO_WORKER, "no_worker_for_queue"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected.
 
-    ``count`` tasks wait for it, the oldest for ``seconds``; ``query`` is the address of their list.
+    ``count`` tasks wait for it, the oldest for ``seconds``; ``query`` is the address of their list. ``hint`` says
+    what to do about it.
     """
 
     text: str
@@ -49,6 +53,8 @@ class Reason:
     count: int = 0
     seconds: float = 0.0
     query: str = ""
+    code: str = ""
+    hint: str = ""
 
 
 def overview_context(user: Any) -> dict[str, Any]:
@@ -61,14 +67,23 @@ def overview_context(user: Any) -> dict[str, Any]:
         by_queue.setdefault(reason.queue, []).append(reason)
     general = by_queue.pop("", [])
     general += of_schedules(now) if user.has_perm("queue_app.view_schedule") else ()
+    if not now.active_workers:  # the banner says so once, not of each queue
+        by_queue = {name: [each for each in found if each.code != NO_WORKER] for name, found in by_queue.items()}
     stuck = [reason for found in by_queue.values() for reason in found if reason.severe and reason.count]
+    stuck = sorted(stuck, key=lambda reason: -reason.seconds)[:NAMED]
+    rows = [  # what the banner says of a queue is not repeated in its row
+        (row, [each for each in by_queue.get(row.queue.name, []) if each not in stuck], _told(row.queue.name, stuck))
+        for row in now.queues
+    ]
+    suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
+    stuck, suggested = _with_hints(stuck, suggested)
     return {
         "live": now,
         "general": general,
-        "stuck": sorted(stuck, key=lambda reason: -reason.seconds)[:NAMED],
-        "rows": [(row, by_queue.get(row.queue.name, [])) for row in now.queues],
+        "stuck": stuck,
+        "rows": rows,
         "held": now.held if user.has_perm("queue_app.view_workflow") else [],
-        "advice": _advice.get() if user.has_perm("queue_app.view_queuestats") else [],
+        "advice": suggested,
         "may_dismiss": user.has_perm("queue_app.change_queue"),
         "may_steer_workflows": user.has_perm("queue_app.steer_workflow"),
         "may_view_workers": user.has_perm("queue_app.view_worker"),
@@ -77,6 +92,22 @@ def overview_context(user: Any) -> dict[str, Any]:
         "may_pause": user.has_perm("queue_app.pause_queue"),
         "lengths": LENGTHS,
     }
+
+
+def _told(queue: str, stuck: list[Reason]) -> int:
+    """Return of how many tasks of a queue the banner says why they wait."""
+    return sum(reason.count for reason in stuck if reason.queue == queue)
+
+
+def _with_hints(stuck: list[Reason], suggested: list[Advice]) -> tuple[list[Reason], list[Advice]]:
+    """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
+    lacking = {each.queue: each for each in suggested if each.key.startswith("capabilities:")}
+    hinted = [
+        replace(each, hint=lacking[each.queue].hint) if each.code == LACKING and each.queue in lacking else each
+        for each in stuck
+    ]
+    said = {each.hint for each in hinted}
+    return hinted, [each for each in suggested if each.hint not in said]
 
 
 def reasons(live: Live) -> list[Reason]:
@@ -109,7 +140,7 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
         if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
             query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
-            yield Reason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query)
+            yield Reason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
 
 
 def _general(live: Live) -> Iterator[Reason]:
@@ -132,7 +163,7 @@ def _general(live: Live) -> Iterator[Reason]:
             _("A scheduler leads, but has not looked for work that stands still: its loop may hang. Restart it."),
             severe=True,
         )
-    for stall in live.watched.stalls:
+    for stall in live.watched.stalls if live.watched.looks else ():  # else they are of an earlier look
         yield Reason(f"{stall.text} {stall.steps}".strip(), severe=True)
     if not live.active_workers:
         yield Reason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
@@ -181,7 +212,7 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
     if not row.depth:
         return
     if not row.workers:
-        yield _of_all(row, _("No active worker serves it."), severe=True)
+        yield _of_all(row, _("No active worker serves it."), severe=True, code=NO_WORKER)
     if queue.cap is not None and row.active >= queue.cap:
         text = _("Its limit is reached: %(active)d of %(cap)d tasks are running.")
         yield _of_all(row, text % {"active": row.active, "cap": queue.cap})
@@ -196,11 +227,11 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
     yield from _counted(row, now)
 
 
-def _of_all(row: QueueRow, text: str, *, severe: bool = False) -> Reason:
+def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -> Reason:
     """Return a reason that holds every task of a queue."""
     oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
     query = urlencode({"queue": row.queue.name, "status": "queued"})
-    return Reason(text, row.queue.name, severe, row.depth, oldest, query)
+    return Reason(text, row.queue.name, severe, row.depth, oldest, query, code)
 
 
 def _paused(what: str, paused: object) -> str:

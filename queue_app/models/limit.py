@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate, Scope
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
@@ -25,8 +26,10 @@ class Limit(Capped, Paced, Pausable):
     scope = models.CharField(max_length=4, choices=[(scope.value, scope.value) for scope in SCOPES])
     name = models.CharField(
         max_length=TYPE_LENGTH,
-        help_text="A task type or a concurrency key. A key without a colon also limits each key that begins"
-        " with it and a colon.",
+        help_text=_lazy(
+            "A task type or a concurrency key. A key without a colon also limits each key that begins"
+            " with it and a colon."
+        ),
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

@@ -10,6 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.expressions import Combinable
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app import conf
 from queue_app.core.adaptive import ALGORITHMS
@@ -23,14 +24,14 @@ MAX_RATE_SECONDS = 31 * 86_400.0
 type _Given = float | str | Combinable | None
 
 
-def optional_count(help_text: str, *, most: int | None = MAX_CAP) -> models.PositiveIntegerField[_Given, int | None]:
+def optional_count(help_text: Any, *, most: int | None = MAX_CAP) -> models.PositiveIntegerField[_Given, int | None]:
     """Return a column for a number from 1 to ``most``; null for none."""
     limits = [MinValueValidator(1), *([] if most is None else [MaxValueValidator(most)])]
     return models.PositiveIntegerField(null=True, blank=True, validators=limits, help_text=help_text)
 
 
 def optional_seconds(
-    help_text: str, *, least: float = 0.001, most: float | None = None
+    help_text: Any, *, least: float = 0.001, most: float | None = None
 ) -> models.FloatField[_Given, float | None]:
     """Return a column for a time from ``least`` to ``most`` seconds; null for none."""
     limits = [MinValueValidator(least), *([] if most is None else [MaxValueValidator(most)])]
@@ -48,7 +49,7 @@ class Capped(models.Model):
     """A cap on tasks that run at the same time: fixed, or adaptive between a least and a most."""
 
     max_concurrent = optional_count(
-        "Maximum number of tasks that run at the same time, over all workers. Empty: no limit."
+        _lazy("Maximum number of tasks that run at the same time, over all workers. Empty: no limit.")
     )
     adaptive = models.CharField(
         max_length=10,
@@ -56,25 +57,31 @@ class Capped(models.Model):
         default="",
         db_default="",
         choices=[(name, name) for name in ALGORITHMS],
-        help_text="Algorithm that keeps the limit between min_concurrent and max_concurrent, by run times and failures."
-        " Empty: the limit is max_concurrent.",
+        help_text=_lazy(
+            "Algorithm that keeps the limit between min_concurrent and max_concurrent, by run times and failures."
+            " Empty: the limit is max_concurrent."
+        ),
     )
-    min_concurrent = optional_count("Least value of an adaptive limit. Empty: 1.")
+    min_concurrent = optional_count(_lazy("Least value of an adaptive limit. Empty: 1."))
     varies_by = models.CharField(
         max_length=NAME_LENGTH,
         blank=True,
         default="",
         db_default="",
-        help_text="Name of a parameter that decides how long tasks run, for an adaptive limit: it then compares only"
-        " the run times of tasks with the same value.",
+        help_text=_lazy(
+            "Name of a parameter that decides how long tasks run, for an adaptive limit: it then compares only"
+            " the run times of tasks with the same value."
+        ),
     )
     probe = models.CharField(
         max_length=NAME_LENGTH,
         blank=True,
         default="",
         db_default="",
-        help_text="Name of a function in TASKQUEUE PROBES that returns the load of what the tasks use, 1 for a full"
-        " one, for an adaptive limit. Empty: none.",
+        help_text=_lazy(
+            "Name of a function in TASKQUEUE PROBES that returns the load of what the tasks use, 1 for a full"
+            " one, for an adaptive limit. Empty: none."
+        ),
     )
     current_concurrent = models.PositiveIntegerField(null=True, blank=True, editable=False)  # of an adaptive limit
 
@@ -119,13 +126,13 @@ class Pausable(models.Model):
     """A pause: no new task starts, running tasks finish."""
 
     paused = models.BooleanField(
-        default=False, db_default=False, help_text="While paused, no new task starts; running tasks finish."
+        default=False, db_default=False, help_text=_lazy("While paused, no new task starts; running tasks finish.")
     )
     paused_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
     paused_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(
-        null=True, blank=True, help_text="Time at which the pause ends. Empty: it ends when staff resume it."
+        null=True, blank=True, help_text=_lazy("Time at which the pause ends. Empty: it ends when staff resume it.")
     )
 
     class Meta:
@@ -145,18 +152,20 @@ class Pausable(models.Model):
 class Paced(models.Model):
     """Limits on the rate of starts: a token bucket, and a minimum time between two starts."""
 
-    rate_count = optional_count("Maximum number of tasks that start in each period. Empty: no limit.")
-    rate_seconds = optional_seconds("Length of the period in seconds.", most=MAX_RATE_SECONDS)
+    rate_count = optional_count(_lazy("Maximum number of tasks that start in each period. Empty: no limit."))
+    rate_seconds = optional_seconds(_lazy("Length of the period in seconds."), most=MAX_RATE_SECONDS)
     rate_burst = optional_count(
-        "Maximum number of tasks that start at once after a quiet time. Empty: as many as in one period."
+        _lazy("Maximum number of tasks that start at once after a quiet time. Empty: as many as in one period.")
     )
     min_delay_seconds = optional_seconds(
-        "Minimum time between two starts, in seconds. Empty: none.", most=MAX_RATE_SECONDS
+        _lazy("Minimum time between two starts, in seconds. Empty: none."), most=MAX_RATE_SECONDS
     )
     throttled_until = models.DateTimeField(
         null=True,
         blank=True,
-        help_text="No task starts before this time. Task code sets it when another service asks it to slow down.",
+        help_text=_lazy(
+            "No task starts before this time. Task code sets it when another service asks it to slow down."
+        ),
     )
 
     class Meta:

@@ -6,6 +6,7 @@ from typing import ClassVar
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate
 from queue_app.core.priorities import Band
@@ -28,12 +29,14 @@ class PriorityPolicy(models.Model):
     max_retries = models.PositiveSmallIntegerField(default=3)
     timeout_seconds = models.FloatField(default=600, validators=[MinValueValidator(0.001)])
     promote_after_seconds = optional_seconds(
-        "Tasks that have waited this long are treated as tasks of the next higher band, then rise by the"
-        " value of that band, up to high. Empty: never. No effect for critical and high.",
+        _lazy(
+            "Tasks that have waited this long are treated as tasks of the next higher band, then rise by the"
+            " value of that band, up to high. Empty: never. No effect for critical and high."
+        ),
         least=1,
     )
     target_seconds = optional_seconds(
-        "Longest wait that tasks of this band should have. The overview marks longer waits. Empty: none."
+        _lazy("Longest wait that tasks of this band should have. The overview marks longer waits. Empty: none.")
     )
 
     class Meta:
@@ -62,12 +65,16 @@ class RuntimeSettings(Capped, Pausable):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from"
-        " the API and the request stream, not to tasks from code. Empty: as in the settings of the project.",
+        help_text=_lazy(
+            "Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from"
+            " the API and the request stream, not to tasks from code. Empty: as in the settings of the project."
+        ),
     )
     max_pending_per_user = optional_count(
-        "Maximum number of pending tasks of one user, if the queue has no value of"
-        " its own. Empty: as in the settings of the project.",
+        _lazy(
+            "Maximum number of pending tasks of one user, if the queue has no value of"
+            " its own. Empty: as in the settings of the project."
+        ),
         most=None,
     )
     updated_at = models.DateTimeField(auto_now=True)

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate, Scope
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
@@ -86,49 +87,55 @@ class Queue(Capped, Paced, Pausable):
         choices=[(order, order) for order in ORDERS],
         default="fifo",
         db_default="fifo",
-        help_text="fifo: first in, first out. fair: users take turns within a band, each first in, first out.",
+        help_text=_lazy("fifo: first in, first out. fair: users take turns within a band, each first in, first out."),
     )
     fair_by = models.CharField(
         max_length=4,
         choices=[(sharer, sharer) for sharer in SHARERS],
         default="user",
         db_default="user",
-        help_text="Whether users or concurrency keys take turns in a fair queue.",
+        help_text=_lazy("Whether users or concurrency keys take turns in a fair queue."),
     )
     fair_weights = FairWeightsField(
         default=dict,
         blank=True,
         db_default=models.Value({}, models.JSONField()),
-        help_text='Weights in a fair queue, such as {"alice": 2}. All others have the weight 1.',
+        help_text=_lazy('Weights in a fair queue, such as {"alice": 2}. All others have the weight 1.'),
     )
     max_concurrent_per_user = optional_count(
-        "Maximum number of tasks of one user that run at the same time. Empty: no limit."
+        _lazy("Maximum number of tasks of one user that run at the same time. Empty: no limit.")
     )
     max_length = optional_count(
-        "Maximum number of waiting tasks. Empty: the value of the runtime settings for tasks from the API and"
-        " the request stream, no limit for tasks from code.",
+        _lazy(
+            "Maximum number of waiting tasks. Empty: the value of the runtime settings for tasks from the API and"
+            " the request stream, no limit for tasks from code."
+        ),
         most=None,
     )
     max_pending_per_user = optional_count(
-        "Maximum number of pending tasks of one user. Empty: the value of the runtime settings.",
+        _lazy("Maximum number of pending tasks of one user. Empty: the value of the runtime settings."),
         most=None,
     )
     max_retries = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
         validators=[MaxValueValidator(100)],
-        help_text="Retries of a task that sets none itself. Empty: by the policy of the band.",
+        help_text=_lazy("Retries of a task that sets none itself. Empty: by the policy of the band."),
     )
     timeout_seconds = optional_seconds(
-        "Timeout in seconds of a task that sets none itself. Empty: by the policy of the band."
+        _lazy("Timeout in seconds of a task that sets none itself. Empty: by the policy of the band.")
     )
     stale_after_seconds = optional_seconds(
-        "Seconds after which a queued task may expire. Empty: never; in a full queue with a max length of its"
-        " own, after an hour.",
+        _lazy(
+            "Seconds after which a queued task may expire. Empty: never; in a full queue with a max length of its"
+            " own, after an hour."
+        ),
         least=1,
     )
     expire_eagerly = models.BooleanField(
-        default=False, db_default=False, help_text="Expire stale tasks every minute, not only when the queue is full."
+        default=False,
+        db_default=False,
+        help_text=_lazy("Expire stale tasks every minute, not only when the queue is full."),
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

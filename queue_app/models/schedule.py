@@ -11,6 +11,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.core.states import FAILURES
@@ -84,8 +85,10 @@ class Schedule(Pausable):
         max_length=NAME_LENGTH,
         blank=True,
         default="",
-        help_text="Name of the parameter that gets the tick's instant, as text such as 2026-01-31T08:00:00+00:00."
-        " Empty: none.",
+        help_text=_lazy(
+            "Name of the parameter that gets the tick's instant, as text such as 2026-01-31T08:00:00+00:00."
+            " Empty: none."
+        ),
     )
     queue = models.CharField(max_length=NAME_LENGTH)
     priority = models.SmallIntegerField(choices=PRIORITY_CHOICES)
@@ -93,32 +96,39 @@ class Schedule(Pausable):
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
     concurrency_key = models.CharField(max_length=CONCURRENCY_KEY_LENGTH, blank=True, default="")
     weight = models.SmallIntegerField(
-        default=1, validators=[MinValueValidator(1), MaxValueValidator(MAX_WEIGHT)], help_text="Slots that it takes."
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_WEIGHT)],
+        help_text=_lazy("Slots that it takes."),
     )
     max_retries = models.SmallIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(0)], help_text="Empty: by the queue or the band."
+        null=True, blank=True, validators=[MinValueValidator(0)], help_text=_lazy("Empty: by the queue or the band.")
     )
-    timeout = optional_seconds("Seconds until an attempt is overdue. Empty: by the queue or the band.")
-    retry_delay = optional_seconds("Seconds before the first retry. Empty: the project's setting.")
+    timeout = optional_seconds(_lazy("Seconds until an attempt is overdue. Empty: by the queue or the band."))
+    retry_delay = optional_seconds(_lazy("Seconds before the first retry. Empty: the project's setting."))
 
     cron = models.CharField(
         max_length=100,
         blank=True,
         default="",
-        help_text='Five fields (or six, with seconds first) such as "*/15 8-18 * * MON-FRI", or "@daily".',
+        help_text=_lazy('Five fields (or six, with seconds first) such as "*/15 8-18 * * MON-FRI", or "@daily".'),
     )
-    every = optional_seconds("Instead of cron: seconds between two ticks.", least=1)
-    anchor = models.DateTimeField(null=True, blank=True, help_text="An instant of the interval. Empty: the year 1970.")
+    every = optional_seconds(_lazy("Instead of cron: seconds between two ticks."), least=1)
+    anchor = models.DateTimeField(
+        null=True, blank=True, help_text=_lazy("An instant of the interval. Empty: the year 1970.")
+    )
     instants = _JSONField(
-        default=list, blank=True, encoder=DjangoJSONEncoder, help_text="Instead of cron: a list of times with zones."
+        default=list,
+        blank=True,
+        encoder=DjangoJSONEncoder,
+        help_text=_lazy("Instead of cron: a list of times with zones."),
     )
-    zone = models.CharField(max_length=64, default="UTC", help_text="Time zone of the cron expression.")
-    starts_at = models.DateTimeField(null=True, blank=True, help_text="No tick before this time.")
-    ends_at = models.DateTimeField(null=True, blank=True, help_text="No tick at this time or later.")
+    zone = models.CharField(max_length=64, default="UTC", help_text=_lazy("Time zone of the cron expression."))
+    starts_at = models.DateTimeField(null=True, blank=True, help_text=_lazy("No tick before this time."))
+    ends_at = models.DateTimeField(null=True, blank=True, help_text=_lazy("No tick at this time or later."))
     jitter = models.FloatField(
         default=0,
         validators=[MinValueValidator(0), MaxValueValidator(MAX_JITTER)],
-        help_text="Ticks are put off by up to this many seconds, so that schedules do not all run at once.",
+        help_text=_lazy("Ticks are put off by up to this many seconds, so that schedules do not all run at once."),
     )
 
     catch_up = models.CharField(max_length=4, choices=_choices(CatchUp), default=CatchUp.LAST.value)
@@ -126,7 +136,7 @@ class Schedule(Pausable):
         default=10, validators=[MinValueValidator(1), MaxValueValidator(MAX_CATCH_UP)]
     )
     catch_up_seconds = models.FloatField(
-        default=86_400, validators=[MinValueValidator(1)], help_text="Older ticks are not caught up."
+        default=86_400, validators=[MinValueValidator(1)], help_text=_lazy("Older ticks are not caught up.")
     )
     overlap = models.CharField(max_length=15, choices=_choices(Overlap), default=Overlap.ALLOW.value)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
@@ -91,7 +92,7 @@ class Workflow(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     cancel_reason = models.CharField(max_length=REASON_LENGTH, default="", blank=True)
-    max_concurrent = optional_count("Maximum number of its tasks that are queued or run at the same time.")
+    max_concurrent = optional_count(_lazy("Maximum number of its tasks that are queued or run at the same time."))
     paused = models.BooleanField(default=False)
     paused_reason = models.CharField(max_length=REASON_LENGTH, default="", blank=True)
     paused_by = models.CharField(max_length=USER_LENGTH, default="", blank=True)

@@ -75,11 +75,13 @@ def test_no_worker_can_run_what_waits(staff):
     assert "models: No live worker of this queue offers gpu. Closest: web-1 lacks gpu." in banner
     assert re.search(r"3 tasks wait, the oldest for 45 min", banner)
     assert banner.index("offers gpu") < banner.index("knows the task type shop.renamed"), "the longest wait first"
-    why = page.inner_text("#tq-why-models")
-    assert "2 tasks wait" in why
-    assert page.locator("#tq-why-mail").count() == 0, "its task can run"
+    assert "2 tasks wait" in banner
+    assert "Start manage.py runworker --capabilities gpu" in banner
+    assert page.locator("body").inner_text().count("offers gpu") == 1, "the row and the suggestions do not repeat it"
+    assert page.inner_text("#tq-row-models .tq-stuck-label") == "5 stuck"
+    assert page.locator("#tq-why-mail, #tq-row-mail .tq-stuck-label").count() == 0, "its task can run"
     # Each number leads to as many tasks.
-    page.click("#tq-why-models a:has-text('3 tasks wait')")
+    page.click("#tq-reasons a:has-text('3 tasks wait')")
     page.wait_for_selector("#result_list")
     assert page.locator("#result_list tbody tr").count() == 3
     # They were promoted to high: the count, its link, the list and the target go by that band.
@@ -105,7 +107,7 @@ def test_redis_is_away(staff, patch):
     assert "The numbers of queued and running tasks are PostgreSQL's." in page.inner_text("#tq-reasons")
     page.wait_for_selector("[data-value='7']")
     assert tile(page, 2) == "1"
-    assert "offers gpu" in page.inner_text("#tq-why-models"), "the rows say why, too"
+    assert "offers gpu" in page.inner_text("#tq-reasons"), "the rows of PostgreSQL say why, too"
     staff.go("queue/")
     assert "these are PostgreSQL's numbers" in page.inner_text(".messagelist")
     assert "high 3 normal 2" in page.inner_text("#result_list tr:has-text('models')").replace("\n", " ")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
 
 from queue_app import registry
 from queue_app.core.redaction import redact
@@ -120,26 +121,32 @@ def find(text: str, *, may_view_payload: bool) -> Found:
         found.add("workflow_ids", workflows_named(text).values_list("id", flat=True)[:MAX_NAMES])
     if names["schedules"]:
         ticks = ScheduleTick.objects.using(alias()).filter(schedule__name__in=names["schedules"], task_id__isnull=False)
-        _add_tasks(found, "of these schedules", ticks.order_by("-instant").values_list("task_id", flat=True))
+        more = _("Of the tasks of these schedules, only the newest %(n)d were read.")
+        _add_tasks(found, more, ticks.order_by("-instant").values_list("task_id", flat=True))
     digits = text.lower().replace("-", "")
     if _DIGITS.fullmatch(digits):
         found.add("ids", rows.ids_that_end_in(digits, MAX_NAMES))
-        found.notes.append(f"The end of the id was looked for among the newest {rows.IDS_READ:,} tasks.")
+        note = _("The end of the id was looked for among the newest %(n)s tasks.")
+        found.notes.append(note % {"n": f"{rows.IDS_READ:,}"})
     if not may_view_payload:
-        found.notes.append("Errors and parameters were not searched: that needs the permission queue_app.view_payload.")
+        note = _("Errors and parameters were not searched: that needs the permission queue_app.view_payload.")
+        found.notes.append(note)
         return found
-    _add_tasks(found, "with such an error", _with_error(text))
+    more = _("Of the tasks with such an error, only the newest %(n)d were read.")
+    _add_tasks(found, more, _with_error(text))
     parameters = _parameter_names()
-    _add_tasks(found, "with this value of a parameter", _with_parameter(text, parameters[:MAX_NAMES]))
+    more = _("Of the tasks with this value of a parameter, only the newest %(n)d were read.")
+    _add_tasks(found, more, _with_parameter(text, parameters[:MAX_NAMES]))
     if len(parameters) > MAX_NAMES:
-        found.notes.append(f"{MAX_NAMES} of {len(parameters)} parameters were read; parameters.NAME:VALUE reads one.")
+        note = _("%(n)d of %(total)d parameters were read; parameters.NAME:VALUE reads one.")
+        found.notes.append(note % {"n": MAX_NAMES, "total": len(parameters)})
     return found
 
 
-def _add_tasks(found: Found, what: str, ids: Any) -> None:
+def _add_tasks(found: Found, more: str, ids: Any) -> None:
     tasks = list(dict.fromkeys(ids[: MAX_TASKS + 1]))
     if len(tasks) > MAX_TASKS:
-        found.notes.append(f"Of the tasks {what}, only the newest {MAX_TASKS} were read.")
+        found.notes.append(more % {"n": MAX_TASKS})
     found.add("ids", tasks[:MAX_TASKS])
 
 

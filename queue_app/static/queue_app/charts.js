@@ -139,9 +139,9 @@
       })), short, whole);
     const columns = (names) => ({ plotted: [t, ...names.map((name) => v[name])], raw: null });
     show('rate', columns(['completed', 'enqueued', 'failed']), () => [
-      line('completed', css('--tq-line-good'), short, { fill: css('--tq-fill-low') }),
-      line('enqueued', css('--tq-line-normal'), short, { dash: [4, 3] }),
-      line('failed', css('--tq-line-critical'), short),
+      line(tools.dataset.completed, css('--tq-line-good'), short, { fill: css('--tq-fill-low') }),
+      line(tools.dataset.enqueued, css('--tq-line-normal'), short, { dash: [4, 3] }),
+      line(tools.dataset.failed, css('--tq-line-critical'), short),
     ], short, whole);
     for (const what of ['wait', 'run']) {
       show(what, columns([`${what}_p99`, `${what}_p95`, `${what}_p50`]), () => [

@@ -10,7 +10,7 @@ ELSEWHERE = (".*", "docs", "taskqueue_project", "tests", "workers")
 class Command(makemessages.Command):
     """Collect the texts of the app only."""
 
-    xgettext_options = [*makemessages.Command.xgettext_options, "--keyword=_lazy"]  # noqa: RUF012 - as Django has it
+    xgettext_options = [*makemessages.Command.xgettext_options, "--keyword=_lazy", "--keyword=_noop"]  # noqa: RUF012 - as Django has it
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Ignore folders outside the app; omit line numbers, which change with every edit."""

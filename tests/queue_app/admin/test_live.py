@@ -55,6 +55,18 @@ def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker,
     assert "WHERE finished_at >=" in about_tasks[0]
 
 
+def test_a_standstill_is_said_once(staff, make_task):
+    make_task(queue="mail")
+    make_task(queue="video")
+    rebuild()
+    cache.forget()
+    page = staff.get("/admin/queue_app/").content.decode()
+    assert page.count("No worker is active.") == 1
+    assert "No active worker serves it." not in page, "of each queue the banner has said so"
+    queue = staff.get("/admin/queue_app/queue/mail/change/").content.decode()
+    assert "No active worker serves it." in queue
+
+
 def test_many_ended_tasks_are_not_counted_again(make_task):
     rebuild()
     task = make_task(queue="mail")

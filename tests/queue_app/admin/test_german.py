@@ -1,0 +1,74 @@
+"""The pages in German: names of models and fields, help texts, and the messages of actions on many tasks."""
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.messages import get_messages
+from django.test import RequestFactory
+from django.utils import translation
+
+from queue_app.admin.names import TEXTS
+from queue_app.models import Task
+from tests.support.factories import DeadLetterFactory, StaffFactory
+
+#: Models whose pages have templates of their own, which name what they show.
+OWN_PAGES = {"Task", "Worker", "TaskStats", "Workflow", "ApiKey", "WorkerToken"}
+
+
+@pytest.fixture
+def german(settings):
+    settings.LANGUAGE_CODE = "de"
+    with translation.override("de"):
+        yield
+
+
+def shown(model, model_admin, request):
+    """Return the names of the fields that the lists and forms of a model show."""
+    names = {name for name in model_admin.list_display if isinstance(name, str)}
+    if model.__name__ not in OWN_PAGES:
+        for _title, options in model_admin.get_fieldsets(request, model()):
+            names |= {each for part in options["fields"] for each in ([part] if isinstance(part, str) else part)}
+    fields = {field.name: field for field in model._meta.fields}
+    return {str(fields[name].verbose_name) for name in names if name in fields and not hasattr(model_admin, name)}
+
+
+def test_every_name_that_a_page_shows_can_be_translated(db):
+    request = RequestFactory().get("/")
+    request.user = StaffFactory(is_superuser=True)
+    missing = {}
+    for model in apps.get_app_config("queue_app").get_models():
+        if (model_admin := admin.site._registry.get(model)) is None:
+            continue
+        with translation.override("en"):
+            names = shown(model, model_admin, request)
+            names |= {str(model._meta.verbose_name), str(model._meta.verbose_name_plural)}
+        if lost := names - set(TEXTS):
+            missing[model.__name__] = lost
+    assert missing == {}
+
+
+@pytest.mark.usefixtures("german")
+def test_forms_and_menus_are_german(staff):
+    page = staff.get("/admin/queue_app/queue/add/").content.decode()
+    for text in ("Warteschlange hinzufügen", "Höchstens gleichzeitig:", "Höchste Zahl von Aufgaben", ">Zeitpläne</a>"):
+        assert text in page
+    assert "Max concurrent" not in page
+
+
+@pytest.mark.usefixtures("german")
+def test_actions_on_many_answer_in_german(staff, make_task, end_task):
+    waiting, ended = make_task(), end_task(make_task(), "completed")
+    selected = {"_selected_action": [waiting.pk, ended.pk], "action": "cancel_selected", "confirmed": "1"}
+    told = [str(message) for message in get_messages(staff.post("/admin/queue_app/task/", selected).wsgi_request)]
+    assert told == ["1 Aufgabe abgebrochen.", "1 Aufgabe übergangen (schon beendet): 1 completed."]
+    letter = DeadLetterFactory(task=end_task(make_task(), "dead_letter"))
+    selected = {"_selected_action": [letter.pk], "action": "replay_selected", "index": "0"}
+    told = [str(message) for message in get_messages(staff.post("/admin/queue_app/deadletter/", selected).wsgi_request)]
+    assert told[2:] == ["1 aufgegebene Aufgabe wiederholt."]
+    assert Task.objects.get(pk=letter.task_id).status == "queued"
+
+
+@pytest.mark.usefixtures("german")
+def test_the_search_says_in_german_what_it_read(staff):
+    page = staff.get("/admin/queue_app/task/", {"q": "abcdef12"}).content.decode()
+    assert "Das Ende der Id wurde unter den neuesten 1,000,000 Aufgaben gesucht." in page
