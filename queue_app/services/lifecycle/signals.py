@@ -12,8 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from asgiref.sync import sync_to_async
-
 from queue_app import conf, registry
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.payload import dump_json
@@ -120,6 +118,3 @@ def _refusal(what: str, state: str, *, is_over: bool) -> InvalidTransition:
         return InvalidTransition(f"The {what} {said}; it takes no more signals.", status=state)
     text = f"The {what} has {rows.MAX_UNTAKEN} signals that it has not taken; it takes no more until it does."
     return InvalidTransition(text, status=state)
-
-
-asignal = sync_to_async(signal)

@@ -120,13 +120,20 @@ def of_all(index):
         lose(index)
 
 
-@pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate, of_all])
-def test_a_partly_lost_lease_is_restored(engine, lose):
+@pytest.fixture
+def held(engine):
+    """A worker, and the task that it holds under a cap of its key and one of everything."""
     Limit.objects.create(scope="key", name="customer", max_concurrent=1)
     cap(1)
     hand = engine.worker()
     put(concurrency_key="customer:7")
     [task] = take(hand)
+    return hand, task
+
+
+@pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate, of_all])
+def test_a_partly_lost_lease_is_restored(engine, held, lose):
+    hand, task = held
     lose(engine.index)
     assert Reconciler().run_once()["leases_restored"] == 1
     assert_index_agrees()
@@ -137,12 +144,8 @@ def test_a_partly_lost_lease_is_restored(engine, lose):
 
 
 @pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate, of_all])
-def test_the_remains_of_a_lease_are_removed_when_its_task_ends(engine, lose):
-    Limit.objects.create(scope="key", name="customer", max_concurrent=1)
-    cap(1)
-    hand = engine.worker()
-    put(concurrency_key="customer:7")
-    [task] = take(hand)
+def test_the_remains_of_a_lease_are_removed_when_its_task_ends(engine, held, lose):
+    hand, task = held
     lose(engine.index)
     finish([done(task)])
     state = index_state.read(engine.index)
@@ -152,12 +155,8 @@ def test_the_remains_of_a_lease_are_removed_when_its_task_ends(engine, lose):
 
 
 @pytest.mark.parametrize("lose", [of_the_hash, of_the_queue, of_the_gate])
-def test_the_remains_of_a_lease_are_removed_even_if_its_release_is_lost(engine, lose):
-    Limit.objects.create(scope="key", name="customer", max_concurrent=1)
-    cap(1)
-    hand = engine.worker()
-    put(concurrency_key="customer:7")
-    [task] = take(hand)
+def test_the_remains_of_a_lease_are_removed_even_if_its_release_is_lost(engine, held, lose):
+    _, task = held
     lose(engine.index)
     with index_away("release"):
         finish([done(task)])
