@@ -435,19 +435,6 @@ def key_of(expression: str) -> str:
     )
 
 
-def scripts() -> str:
-    """Return the table of scripts, from their first comments."""
-    rows = []
-    for path in sorted((ROOT / "queue_app/index/lua").glob("*.lua")):
-        head = []
-        for line in path.read_text().splitlines():
-            if line.strip() == "--" or not line.startswith("-- "):
-                break
-            head.append(line.removeprefix("--").strip())
-        rows.append((code(path.stem), " ".join(head)))
-    return table(("script", "does"), rows)
-
-
 # -- pages ---------------------------------------------------------------------------------------
 
 
@@ -523,7 +510,6 @@ PARTS_BY_NAME: dict[str, Callable[[], str]] = {
     "field-errors": field_errors,
     "checks": checks,
     "keys": keys,
-    "scripts": scripts,
     "metrics": metrics,
     "verbs": verbs,
     "policies": policies,
