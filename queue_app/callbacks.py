@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.tasks.base import Task
 
-from queue_app import registry
+from queue_app import registry, versions
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import InvalidTaskData, WrongArguments, suggestion
@@ -24,6 +24,8 @@ MARK: Final = '"on_'
 WEBHOOK: Final = "webhook:"
 DELIVER: Final = "queue_app.webhooks.deliver"
 _NAMES: Final = frozenset(OPTIONS.values())
+#: Keys of metadata that belong to the queue; hooks cannot set them.
+RESERVED: Final = _NAMES | {versions.KEY}
 
 
 def name_of(given: Any, option: str) -> str:
@@ -61,7 +63,13 @@ def follows(task: Any, status: Status, metadata: str | None) -> tuple[str, list[
 def inherited(metadata: str | None) -> dict[str, Any]:
     """Return the metadata that a callback gets from the task before it: what hooks added."""
     found: dict[str, Any] = json.loads(metadata or "{}")
-    return {name: value for name, value in found.items() if name not in {*_NAMES, "task_version"}}
+    return {name: value for name, value in found.items() if name not in RESERVED}
+
+
+def reserved(task: registry.AnyTask | None) -> dict[str, Any]:
+    """Return the metadata of a task's own: its version, unless it is 1, and its callbacks."""
+    version = versions.of(task)
+    return declared_by(task) | ({} if version == 1 else {versions.KEY: version})
 
 
 def problems(endpoints: Collection[str]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 from django.utils.module_loading import import_string
 
-from queue_app import callbacks, conf, registry, versions
+from queue_app import callbacks, conf, registry
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRow
 from queue_app.core.states import Status
@@ -149,22 +149,23 @@ def _hooks_of(task: registry.AnyTask | None) -> tuple[Hook, ...]:
 def has_metadata(task_type: str) -> bool:
     """Return whether calls of a type may get metadata."""
     task = registry.known(task_type)
-    return bool(_hooks_of(task) or versions.of(task) > 1 or callbacks.declared_by(task))
+    return bool(_hooks_of(task) or callbacks.reserved(task))
 
 
 def before_enqueue(row: TaskRow) -> TaskRow:
     """Return a new task with its version, its callbacks and what hooks add; let their exceptions through."""
     spec, task = row.spec, registry.known(row.spec.task_type)
-    found, version, declared = _hooks_of(task), versions.of(task), callbacks.declared_by(task)
-    if not (found or version > 1 or declared) or row.metadata is not None:  # a copy keeps the metadata of its original
+    found, own = _hooks_of(task), callbacks.reserved(task)
+    if not (found or own) or row.metadata is not None:  # a copy keeps the metadata of its original
         return row
-    metadata: dict[str, Any] = declared | ({} if version == 1 else {versions.KEY: version})
-    call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, metadata, row.args, row.parameters)
+    call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, {}, row.args, row.parameters)
     for hook in found:
         _call(hook.enqueue, call)
-    if not call.metadata:
-        return row
-    return row._replace(metadata=dump_json(call.metadata, field="metadata", limits=LIMITS))
+    if not isinstance(call.metadata, dict):
+        raise InvalidTaskData("metadata", f"A hook made call.metadata {call.metadata!r:.60}; it must stay a dict.")
+    # A hook may pass on all metadata of the running task, whose callbacks and version are not those of the new one.
+    metadata = {name: value for name, value in call.metadata.items() if name not in callbacks.RESERVED} | own
+    return row._replace(metadata=dump_json(metadata, field="metadata", limits=LIMITS)) if metadata else row
 
 
 def around_run(task: ClaimedTask) -> AbstractContextManager[Any]:

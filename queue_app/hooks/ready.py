@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
+from django.conf import settings
 from django.utils import timezone, translation
 
 from queue_app.encryption import hides
@@ -29,7 +30,8 @@ class Locale(Hook):
             zone = ZoneInfo(call.metadata["time_zone"])
         except (KeyError, ValueError, OSError):
             zone = None
-        with translation.override(call.metadata.get("language")), timezone.override(zone):
+        language = call.metadata.get("language", settings.LANGUAGE_CODE)  # missing: stored before the hook was there
+        with translation.override(language), timezone.override(zone):
             yield
 
 

@@ -106,6 +106,19 @@ def test_metadata_must_be_small_plain_json(engine, function, message):
         function.enqueue()
 
 
+def test_a_hook_that_passes_all_metadata_on_passes_no_callback_and_no_version_on(engine, monkeypatch):
+    """As one that continues the metadata of the running task; a text of another type there would stop its end."""
+
+    def everything(_hook, call):
+        call.metadata = {"tenant": "acme", "on_success": 5, "on_failure": "shop.tasks.tell", "task_version": 9}
+
+    monkeypatch.setattr(hooked.Tenant, "enqueue", everything)
+    assert metadata_of(say.enqueue("a").id) == {"tenant": "acme"}
+    monkeypatch.setattr(hooked.Tenant, "enqueue", lambda _hook, call: setattr(call, "metadata", None))
+    with pytest.raises(InvalidTaskData, match="must stay a dict"):
+        say.enqueue("b")
+
+
 def test_a_copy_keeps_the_metadata_of_its_original(engine):
     first = say.enqueue("a")
     tenant.set("staff")
@@ -130,6 +143,13 @@ def test_hooks_of_the_project_come_first_and_wrap_all_tasks(hire, of_project):
     assert metadata_of(result.id) == {"tenant": "acme", "language": "de", "time_zone": "Asia/Tokyo"}
     hire().until_empty()
     assert value_of(result.id) == "hello de Asia/Tokyo"
+
+
+def test_a_task_from_before_the_hook_has_the_language_of_the_project(hire, of_project):
+    result = plain.enqueue("hello")
+    of_project("queue_app.hooks.ready.Locale")
+    hire().until_empty()
+    assert value_of(result.id) == "hello en UTC"
 
 
 def test_an_unknown_time_zone_is_ignored(hire, of_project):

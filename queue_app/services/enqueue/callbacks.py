@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from queue_app import callbacks, registry, versions
+from queue_app import callbacks, registry
 from queue_app.core.lanes import score
 from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Entry, NewTask, TaskRef, TaskRow
@@ -49,8 +49,6 @@ def enqueue_callbacks(
 def _row(task: ClaimedTask | TaskRef, task_type: str, args: list[object], metadata: str | None) -> TaskRow:
     registered = registry.find(task_type)
     spec = check_spec(NewTask(task_type=task_type, user=task.user), registered)
-    version = versions.of(registered)
-    own = callbacks.declared_by(registered) | ({} if version == 1 else {versions.KEY: version})
-    found = callbacks.inherited(metadata) | own
+    found = callbacks.inherited(metadata) | callbacks.reserved(registered)
     text = dump_json(found, field="metadata", limits=LIMITS) if found else None
     return check_call(replace(spec, unique=None, idempotency_key=None), args, {})._replace(metadata=text)
