@@ -30,6 +30,8 @@ from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.tick import BATCH, run_due
 from queue_app.services.simulate.operation import run_simulations
+from queue_app.services.simulate.trials import LOOK_SECONDS as TRIAL_SECONDS
+from queue_app.services.simulate.trials import request_trial
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
@@ -116,6 +118,7 @@ class Scheduler:
             Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("simulations", settings.reap_seconds, run_simulations, asks=("operations",)),
+            Job("trials", TRIAL_SECONDS, request_trial),
             Job("workflows", settings.reap_seconds, WorkflowUpkeep().run_once, asks=("workflows",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),

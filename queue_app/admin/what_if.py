@@ -38,6 +38,7 @@ HOURS: Final = (
     (168, _lazy("last 7 days")),
 )
 RUNS: Final = (("actual", _lazy("actual")), ("unchanged", _lazy("unchanged")), ("changed", _lazy("changed")))
+TABLES: Final = ("limit", "queue", "band", "type", "user")
 EXAMPLE: Final = '[limits."queue:imports"]\nmax_concurrent = 4\n'
 
 
@@ -97,7 +98,7 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
         answer = operation.result or {}
         if "error" in answer or "unchanged" not in answer:
             return str(answer.get("error", "-"))
-        tables = [(by, list(table(answer, by)), list(_bars(answer, by))) for by in ("queue", "band", "type", "user")]
+        tables = [(by, list(table(answer, by)), list(_bars(answer, by))) for by in TABLES]
         context = {
             "answer": answer,
             "tables": [each for each in tables if len(each[1]) > 1],
@@ -140,12 +141,12 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
 
 def _bars(answer: Mapping[str, Any], by: str) -> Any:
     """Yield (group, [(run, p95, share of the longest)])."""
-    groups = {group: None for name, _label in RUNS if name in answer for group in answer[name]["waits"][by]}
+    groups = {group: None for name, _label in RUNS if name in answer for group in answer[name]["waits"].get(by, {})}
     found = [
         (
             group,
             [
-                (label, answer[name]["waits"][by].get(group, {}).get("p95", 0.0))
+                (label, answer[name]["waits"].get(by, {}).get(group, {}).get("p95", 0.0))
                 for name, label in RUNS
                 if name in answer
             ],

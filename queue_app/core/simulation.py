@@ -4,10 +4,11 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import Limits
+from queue_app.core.limit_values import EVERYTHING, Limits
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import Thresholds
 
@@ -38,6 +39,12 @@ class Kind(NamedTuple):
     def lane(self) -> str:
         """The name of the lane that its tasks wait in."""
         return lane_name(self.queue, self.task_type, self.capabilities, self.user, self.key, self.weight)
+
+    def passes(self, gate: str) -> bool:
+        """Return whether a gate counts its tasks; that of a family counts each of its keys."""
+        scope, _, name = gate.partition(":")
+        keys = (self.key, self.key.partition(":")[0]) if self.key else ()
+        return {EVERYTHING: True, "q": self.queue == name, "t": self.task_type == name, "k": name in keys}[scope]
 
 
 class Load:
@@ -137,11 +144,21 @@ class Waits(NamedTuple):
 
 
 def waits_by(
-    plan: Plan, waited: Iterable[int], targets: Mapping[int, float | None], *, recorded: bool = False
+    plan: Plan,
+    waited: Iterable[int],
+    targets: Mapping[int, float | None],
+    gates: Mapping[str, str] = MappingProxyType({}),
+    *,
+    recorded: bool = False,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return waits by band, queue, task type and user; with ``recorded``, only of tasks whose real wait is known."""
+    """Return waits by band, queue, task type, user, and those limits that ``gates`` names.
+
+    With ``recorded``, only those of tasks whose real wait is known.
+    """
     load, least = plan.load, 0 if recorded else NEVER
     found: dict[str, dict[Any, list[int]]] = {name: defaultdict(list) for name in ("band", "queue", "type", "user")}
+    passed = [[name for name, gate in gates.items() if kind.passes(gate)] for kind in load.kinds] if gates else []
+    found |= {"limit": {name: [] for each in passed for name in each}} if gates else {}
     for place, (kind, queued_at, wait) in enumerate(zip(load.kind, load.queued_at, waited, strict=True)):
         if not plan.begin <= queued_at < plan.end or load.waited[place] < least:
             continue
@@ -151,6 +168,8 @@ def waits_by(
         found["type"][what.task_type].append(wait)
         if what.user:
             found["user"][what.user].append(wait)
+        for name in passed[kind] if passed else ():
+            found["limit"][name].append(wait)
     answer: dict[str, dict[str, dict[str, Any]]] = {}
     for by, groups in found.items():
         most = sorted(groups.items(), key=lambda group: (-len(group[1]), str(group[0])))[:MAX_GROUPS]
@@ -174,3 +193,10 @@ def agreement(actual: Mapping[str, Mapping[str, Any]], simulated: Mapping[str, M
             agrees = abs(difference) <= max(AGREES_SHARE * float(real[name]), AGREES_SECONDS)
             bands[f"{band} {name}"] = {"actual": real[name], "simulated": other.get(name), "agrees": agrees}
     return {"bands": bands, "agrees": all(each["agrees"] for each in bands.values())}
+
+
+def span(seconds: float) -> str:
+    """Return a wait as staff say it: seconds up to two minutes, minutes up to two hours."""
+    if seconds < 120:  # noqa: PLR2004 - as said
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - as said

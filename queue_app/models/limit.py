@@ -14,6 +14,8 @@ from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_
 
 #: Scopes that have limits here; those of a queue are columns of the queue.
 SCOPES: Final = (Scope.TYPE, Scope.KEY)
+#: A key whose row has one of these has a limit of its own; that of its family does not hold for it.
+HAS_OWN: Final = Q(max_concurrent__isnull=False) | Q(rate_count__isnull=False) | Q(min_delay_seconds__isnull=False)
 
 
 class Limit(Capped, Paced, Pausable):

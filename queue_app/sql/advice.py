@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_value
 
 _WAITING: Final = "(SELECT COALESCE(sum(value::int), 0) FROM jsonb_each_text(depth))"
 _HELD: Final = f"""
@@ -17,6 +17,27 @@ WHERE max_concurrent IS NOT NULL GROUP BY queue
 _BANDS: Final = """
 SELECT key, sum(value::int), count(DISTINCT taken_at)
 FROM queue_app_queuestats, jsonb_each_text(depth) WHERE taken_at >= %(since)s GROUP BY key
+"""
+#: Number of waiting and of ended tasks that are read to judge types and keys.
+MAX_READ: Final = 10_000
+_WAITING_KINDS: Final = f"""
+SELECT task_type, concurrency_key, count(*)::float8,
+    EXTRACT(EPOCH FROM statement_timestamp() - min(queued_at))::float8
+FROM (SELECT task_type, concurrency_key, queued_at FROM queue_app_task WHERE status = 'queued'
+    ORDER BY queued_at, id LIMIT {MAX_READ}) AS task GROUP BY 1, 2
+"""
+# Busy slots on average, and ended tasks. Where more tasks ended than are read, the period is shorter.
+_RAN: Final = f"""
+WITH ended AS (SELECT task_type, concurrency_key, started_at, finished_at FROM queue_app_task
+    WHERE finished_at >= %(since)s ORDER BY finished_at DESC LIMIT {MAX_READ}),
+period AS (SELECT CASE WHEN count(*) < {MAX_READ} THEN %(since)s ELSE min(finished_at) END AS since FROM ended),
+ran AS (SELECT * FROM ended UNION ALL (SELECT task_type, concurrency_key, started_at, NULL FROM queue_app_task
+    WHERE status = 'executing' LIMIT {MAX_READ}))
+SELECT task_type, concurrency_key,
+    sum(EXTRACT(EPOCH FROM COALESCE(finished_at, statement_timestamp()) - GREATEST(started_at, since)))::float8
+        / EXTRACT(EPOCH FROM statement_timestamp() - max(since))::float8,
+    count(finished_at)::float8
+FROM ran, period WHERE started_at IS NOT NULL GROUP BY 1, 2
 """
 _OFFERED: Final = """
 SELECT max(COALESCE(stopped_at, last_heartbeat_at)) FROM queue_app_worker WHERE capabilities @> %(names)s::varchar[]
@@ -39,6 +60,22 @@ class Capped(NamedTuple):
 def capped(since: datetime) -> list[Capped]:
     """Return the queues that had a limit since a time."""
     return [Capped(*row) for row in fetch_all(_HELD, {"since": since})]
+
+
+def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
+    """Return {(type, key): (waiting tasks, age of the oldest in seconds)}, of those that wait longest."""
+    return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
+
+
+def ran_by_kind(since: datetime) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return {(type, key): (slots in use on average, ended tasks)}."""
+    return {(kind, key): (busy, ended) for kind, key, busy, ended in fetch_all(_RAN, {"since": since})}
+
+
+def ended_since(since: datetime) -> int:
+    """Return how many tasks ended since a time, by the snapshots."""
+    query = "SELECT COALESCE(sum(completed + failed), 0) FROM queue_app_queuestats WHERE taken_at >= %s"
+    return int(fetch_value(query, [since]))
 
 
 def waiting_by_band(since: datetime) -> dict[str, tuple[int, int]]:

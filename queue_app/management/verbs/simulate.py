@@ -35,7 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--workers", type=workers, action="append", default=[], metavar="COUNT[xSLOTS]",
         help="further workers, such as 2x10, for all queues and types",
     )  # fmt: skip
-    parser.add_argument("--by", choices=["band", "queue", "type", "user"], action="append", help="tables to print")
+    tables = ["band", "queue", "type", "user", "limit"]
+    parser.add_argument("--by", choices=tables, action="append", help="tables to print")
     parser.add_argument(
         "--shared-server", action="store_true",
         help="without a server program, use the server of the index, under keys of their own",

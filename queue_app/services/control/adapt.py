@@ -14,13 +14,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Q, QuerySet, Value
+from django.db.models import QuerySet, Value
 from django.db.models.functions import Least
 
 from queue_app.core.adaptive import Bounds, Measurement, State, begin, step
 from queue_app.core.events import EventName, Occasion, Run
 from queue_app.core.limit_values import Gate, Scope
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
+from queue_app.models.limit import HAS_OWN
 from queue_app.services.control.probes import load_of
 from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits
 from queue_app.services.notify.index import push_on_commit
@@ -35,9 +36,6 @@ BUDGET_SECONDS: Final = 1.0
 #: A row of the history covers at most this time.
 ROW: Final = timedelta(minutes=1)
 REASON_LENGTH: Final = 300
-
-#: A key with one of these has a limit of its own; that of its family does not hold for it.
-OWN: Final = Q(max_concurrent__isnull=False) | Q(rate_count__isnull=False) | Q(min_delay_seconds__isnull=False)
 
 type Row = Queue | Limit | RuntimeSettings
 
@@ -89,7 +87,9 @@ def _running(gate: Gate, executing: list[Active]) -> int:
         elif not gate.name or gate.name == (each.queue if gate.scope == Scope.QUEUE else each.task_type):
             found[""] += each.tasks
     if len(found) > 1:
-        for name in _rows(Limit).filter(OWN, scope=Scope.KEY, name__startswith=family).values_list("name", flat=True):
+        for name in (
+            _rows(Limit).filter(HAS_OWN, scope=Scope.KEY, name__startswith=family).values_list("name", flat=True)
+        ):
             found.pop(name, None)
     return max(found.values(), default=0)
 

@@ -1,4 +1,4 @@
-"""Suggest what staff could change, with numbers: from the statistics of the last half hour and the live workers.
+"""Suggest what staff could change, with numbers: from statistics, the live workers and simulations.
 
 Nothing here changes a limit. A suggestion that staff dismiss is a record of the audit log, and stays away for
 ``DISMISSED``. The snapshots of an idle queue, or of one that works through what waits, lead to none.
@@ -7,33 +7,31 @@ Nothing here changes a limit. A suggestion that staff dismiss is a record of the
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from math import ceil
 from typing import Final
 
 from django.utils import timezone
 
+from queue_app.core.limit_values import Scope
+from queue_app.core.simulation import span
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.server import waiting_kinds
-from queue_app.models import AuditEntry, Queue, Worker
+from queue_app.models import AuditEntry, Worker
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.read.held import ENOUGH, PERIOD, held
+from queue_app.services.read.trials import trials_of
 from queue_app.sql import advice as rows
 from queue_app.sql.database import alias
 
 #: Maximum number of suggestions at a time.
 MOST: Final = 3
-#: Period of the snapshots, and the number of them that are enough to judge.
-PERIOD: Final = timedelta(minutes=30)
-ENOUGH: Final = 10
-#: Share of the snapshots in which a limit held tasks back, and seconds that the oldest of them waited.
-OFTEN: Final = 0.8
-LONG: Final = 120.0
 #: Mean number of waiting tasks, and the share of one band of them, from which bands say nothing.
 MANY_WAITING: Final = 20.0
 MOST_OF_THEM: Final = 0.6
 DISMISSED: Final = timedelta(days=30)
 TARGET: Final = "advice"
 _MAX_QUEUES: Final = 200
+_MAX_LIMITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,37 +55,30 @@ def advice() -> list[Advice]:
 
 
 def _limits() -> Iterator[Advice]:
-    """Suggest higher limits of queues that hold tasks back while slots of their workers are idle."""
-    since = timezone.now() - PERIOD
-    held = [
-        seen
-        for seen in rows.capped(since)
-        if seen.snapshots >= ENOUGH and seen.at_limit >= OFTEN * seen.snapshots and (seen.oldest or 0) >= LONG
-    ]
-    if not held:
-        return
-    fixed = {queue.name: queue for queue in Queue.objects.using(alias()).filter(adaptive="", paused=False)}
-    workers = list(Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE))
-    for seen in sorted(held, key=lambda each: -(each.oldest or 0)):
-        queue = fixed.get(seen.queue)
-        cap = queue.max_concurrent if queue is not None else None
-        idle = sum(worker.free_slots for worker in workers if not worker.queues or seen.queue in worker.queues)
-        if cap is None or idle <= 0 or seen.ended <= 0:
-            continue
-        busy = seen.active / seen.ended  # slots that one ended task took, in periods
-        wanted = min(cap + idle, ceil(busy * (seen.enqueued + seen.waiting)))
-        if wanted <= cap:
-            continue
+    """Suggest higher limits where tasks wait while slots are idle, with the waits that a simulation found, if any."""
+    some = held()
+    trials = trials_of(some)
+    for each in some[:_MAX_LIMITS]:
+        name = each.name if each.scope == Scope.QUEUE else f"{each.scope} {each.name}"
         text = (
-            f"{seen.queue}: the limit {cap} holds {seen.waiting:,.0f} tasks, the oldest for {_span(seen.oldest or 0)},"
-            f" while {idle} slots are idle. What came in the last {PERIOD.seconds // 60} minutes and what waits needs"
-            f" {wanted}."
+            f"{name}: the limit {each.cap} holds {each.waiting:,.0f} tasks, the oldest for {span(each.oldest)},"
+            f" while {each.idle} slots are idle."
         )
-        hint = (
-            f"Try it: taskqueue simulate --last 1h --set queue:{seen.queue}.max_concurrent={wanted}. Raise it only if"
-            " what the tasks use can bear it."
-        )
-        yield Advice(f"limit:{seen.queue}:{cap}", text, hint, seen.queue)
+        trial = trials.get(each.limit)
+        if trial is None:
+            text += f" What came in the last {PERIOD.seconds // 60} minutes and what waits needs {each.wanted}."
+            hint = f"Try it: taskqueue simulate --last 1h --set {each.limit}.max_concurrent={each.wanted}."
+        elif not trial.helps:
+            continue
+        else:
+            text += (
+                f" {trial.value} would bring the wait of 95 % from {span(trial.before)} to {span(trial.after)}, says"
+                f" the simulation of the last hour{'' if trial.agrees else ', which differs from what happened'}."
+            )
+            hint = f"Operation {trial.operation} shows it, and can apply it."
+        hint += " Raise it only if what the tasks use can bear it."
+        yield Advice(f"limit:{each.limit if each.scope != Scope.QUEUE else each.name}:{each.cap}", text, hint,
+                     each.name if each.scope == Scope.QUEUE else "")  # fmt: skip
 
 
 def _capabilities() -> Iterator[Advice]:
@@ -128,7 +119,3 @@ def _bands() -> Iterator[Advice]:
             )
             hint = "Give what can wait a lower priority, or add workers."
             yield Advice(f"band:{band}", text, hint)
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - easily read

@@ -201,8 +201,9 @@ class Engine:
             raise SimulationRefused(f"The simulated index is {reply[0].decode()}: its turns are too many to count.")
         load, crew, stamp = self.plan.load, self.crews[place], int(reply[2])
         ids = reply[4::2]
-        for task_id in ids:
-            task = int.from_bytes(task_id)
+        # The earliest slot for the task that came first: were it given to a task that comes later in the turn, it would
+        # stand idle until then.
+        for task in sorted(map(int.from_bytes, ids), key=load.queued_at.__getitem__):
             freed = [heapq.heappop(crew.free) for _ in range(load.kinds[load.kind[task]].weight)]
             at = max(load.queued_at[task], freed[-1], first)
             self.started[task], self.stamps[task], self.crew_of[task] = at, stamp, place

@@ -33,16 +33,19 @@ TOTAL: Final = 100
 _children: Final[list[subprocess.Popen[bytes]]] = []
 
 
-def start_simulation(
-    scenario: Mapping[str, Any], since: datetime, until: datetime, *, by: str, reason: str = ""
+def start_simulation(  # noqa: PLR0913 - by name
+    scenario: Mapping[str, Any], since: datetime, until: datetime, *, by: str, reason: str = "", trial: str = ""
 ) -> Operation:
-    """Request a simulation of a window; return its operation. Raises ``InvalidTaskData`` and ``SimulationRefused``."""
+    """Request a simulation of a window; return its operation. Raises ``InvalidTaskData`` and ``SimulationRefused``.
+
+    ``trial`` is what ``read.trials`` finds it by.
+    """
     check_window(since, until)
     changed(empty(0, 1.0), scenario)  # to refuse what makes no sense now, not later
     return Operation.objects.using(alias()).create(
         kind=OperationKind.SIMULATE,
         target=OperationTarget.POLICIES,
-        filter={"since": since.isoformat(), "until": until.isoformat()},
+        filter={"since": since.isoformat(), "until": until.isoformat(), **({"trial": trial} if trial else {})},
         arguments=dict(scenario),
         by=by[:USER_LENGTH],
         reason=check_reason(reason, REASON_LENGTH),

@@ -77,14 +77,15 @@ def empty(begin: int, seconds: float | str) -> Plan:
 
 def idle_names(plan: Plan, scenario: Mapping[str, Any]) -> list[str]:
     """Return the limits, and the task types under priorities, that no task of the plan has: typing errors, perhaps."""
-    kinds, found = plan.load.kinds, {EVERYTHING}
-    found |= {gate_of("queue", kind.queue) for kind in kinds} | {gate_of("type", kind.task_type) for kind in kinds}
-    found |= {gate_of("key", name) for kind in kinds for name in (kind.key, kind.key.partition(":")[0])}
-    types = {kind.task_type for kind in kinds}
+    kinds = plan.load.kinds
     names = [*_table(scenario, "limits"), *(str(each.get("limit", "everything")) for each in _list(scenario, "pauses"))]
-    return [name for name in names if gate_named(name) not in found] + sorted(
-        f"type:{name}" for name in scenario.get("priorities", {}) if name not in types
-    )
+    names += [f"type:{name}" for name in scenario.get("priorities", {})]
+    return [name for name in names if not any(kind.passes(gate_named(name)) for kind in kinds)]
+
+
+def gates_of(scenario: Mapping[str, Any]) -> dict[str, str]:
+    """Return the gates of the limits that a scenario changes."""
+    return {name: gate_named(name) for name in _table(scenario, "limits")}
 
 
 def gate_named(name: str) -> str:

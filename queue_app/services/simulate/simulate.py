@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queue_app.core.simulation import NEVER, SECOND, Load, Outcome, Plan, Waits, agreement, waits_by
+from queue_app.core.simulation import NEVER, SECOND, Load, Outcome, Plan, Waits, agreement, span, waits_by
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index.simulated import simulated_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.simulate.engine import Engine
 from queue_app.services.simulate.recorded import record
-from queue_app.services.simulate.scenario import changed, check, empty, idle_names
+from queue_app.services.simulate.scenario import changed, check, empty, gates_of, idle_names
 from queue_app.sql.database import alias
 
 type Report = Callable[[str, float], None]
@@ -44,26 +44,33 @@ def simulate(  # noqa: PLR0913 - by name
         plan = empty(round(time.time() * SECOND), seconds)
         if not scenario.get("load"):
             raise InvalidTaskData("load", "Without a window, the scenario must bring a load.")
+    gates = gates_of(scenario)
     targets = dict(PriorityPolicy.objects.using(alias()).values_list("priority", "target_seconds"))
     answer: dict[str, Any] = {
         "from": _time(plan.begin), "to": _time(plan.end), "recorded_tasks": len(plan.load), "changes": dict(scenario),
         "notes": list(notes),
     }  # fmt: skip
     if len(plan.load):
-        answer["actual"] = {"waits": waits_by(plan, plan.load.waited, targets, recorded=True)}
-        answer["unchanged"] = _run(plan, targets, "unchanged", shared_server=shared_server, report=report)
+        answer["actual"] = {"waits": waits_by(plan, plan.load.waited, targets, gates, recorded=True)}
+        answer["unchanged"] = _run(plan, targets, gates, "unchanged", shared_server=shared_server, report=report)
         simulated = answer["unchanged"]["waits"]
         answer["calibration"] = agreement(answer["actual"]["waits"]["band"], simulated["band"])
     if scenario:
         other = changed(plan, scenario)
         answer["notes"] += [f"{name}: no task of the simulation has this name." for name in idle_names(other, scenario)]
-        answer["changed"] = _run(other, targets, "changed", shared_server=shared_server, report=report)
+        answer["changed"] = _run(other, targets, gates, "changed", shared_server=shared_server, report=report)
         answer["words"] = list(_words(answer))
     return answer
 
 
-def _run(
-    plan: Plan, targets: Mapping[int, float | None], name: str, *, shared_server: bool, report: Report
+def _run(  # noqa: PLR0913 - by name
+    plan: Plan,
+    targets: Mapping[int, float | None],
+    gates: Mapping[str, str],
+    name: str,
+    *,
+    shared_server: bool,
+    report: Report,
 ) -> dict[str, Any]:
     began = time.monotonic()
     with simulated_index(shared_server=shared_server) as index:
@@ -74,7 +81,7 @@ def _run(
     started = sum(plan.begin <= at < plan.end for at in outcome.started)
     return {
         "tasks": len(plan.load),
-        "waits": waits_by(plan, waited, targets),
+        "waits": waits_by(plan, waited, targets, gates),
         "utilisation": round(outcome.utilisation, 4),
         "starts_per_second": round(started * SECOND / (plan.end - plan.begin), 4),
         "starved": outcome.started.count(NEVER),
@@ -94,7 +101,7 @@ def _words(answer: Mapping[str, Any]) -> Iterator[str]:
     for queue, now in answer["changed"]["waits"]["queue"].items():
         if queue not in before:
             started, starved = now["tasks"] - now["starved"], now["starved"]
-            parts = [f"95 % of {started:,} wait at most {_span(now['p95'])}"] if started else []
+            parts = [f"95 % of {started:,} wait at most {span(now['p95'])}"] if started else []
             parts += [f"{starved:,} never start"] if starved else []
             yield f"{queue}: new; of {now['tasks']:,} tasks, {', '.join(parts)}."
             continue
@@ -102,16 +109,10 @@ def _words(answer: Mapping[str, Any]) -> Iterator[str]:
         for name, text in (("p50", "half"), ("p95", "95 %")):
             difference = now[name] - before[queue][name]
             if abs(difference) >= max(WORTH_SAYING, 0.05 * before[queue][name]):
-                parts.append(f"{text} wait {_span(abs(difference))} {'longer' if difference > 0 else 'less'}")
+                parts.append(f"{text} wait {span(abs(difference))} {'longer' if difference > 0 else 'less'}")
         starved = now["starved"] - before[queue]["starved"]
         parts += [f"{starved:,} more tasks never start"] if starved > 0 else []
         yield f"{queue}: {', '.join(parts) or 'no difference'}."
-
-
-def _span(seconds: float) -> str:
-    if seconds < 120:  # noqa: PLR2004 - seconds are read easily up to two minutes
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - the same
 
 
 def _time(at: int) -> str:
@@ -122,10 +123,10 @@ def table(answer: Mapping[str, Any], by: str) -> Iterator[list[str]]:
     """Yield rows that show actual, unchanged and changed waits side by side."""
     names = [name for name in ("actual", "unchanged", "changed") if name in answer]
     yield [by, "tasks", *(f"{share} {name}" for share in ("p50", "p95", "p99", "worst") for name in names), "starved"]
-    groups = {group: None for name in reversed(names) for group in answer[name]["waits"][by]}
+    groups = {group: None for name in reversed(names) for group in answer[name]["waits"].get(by, {})}
     none = Waits.of([])._asdict()
     for group in groups:
-        found = [answer[name]["waits"][by].get(group, none) for name in names]
+        found = [answer[name]["waits"].get(by, {}).get(group, none) for name in names]
         values = [_figure(each[share]) for share in ("p50", "p95", "p99", "worst") for each in found]
         yield [group, str(found[-1]["tasks"]), *values, str(found[-1]["starved"])]
 

@@ -1,0 +1,110 @@
+"""Find fixed limits that hold tasks back while slots of their workers are idle."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
+from typing import Final
+
+from django.utils import timezone
+
+from queue_app.core.limit_values import Scope
+from queue_app.models import Limit, Queue, Worker
+from queue_app.models.limit import HAS_OWN
+from queue_app.models.worker import WorkerStatus
+from queue_app.sql import advice as rows
+from queue_app.sql.database import alias
+
+#: Period of the snapshots, and the number of them that are enough to judge.
+PERIOD: Final = timedelta(minutes=30)
+ENOUGH: Final = 10
+#: Share of the snapshots in which a limit held tasks back, or of the limit that was in use, and seconds that the oldest
+#: of the tasks waited.
+OFTEN: Final = 0.8
+LONG: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A limit, what it holds back, and the number that what came and what waits needs."""
+
+    scope: Scope
+    name: str
+    cap: int
+    waiting: float
+    oldest: float
+    idle: int
+    wanted: int
+
+    @property
+    def limit(self) -> str:
+        """Its name as commands and scenarios write it."""
+        return f"{self.scope}:{self.name}"
+
+
+def held() -> list[Held]:
+    """Return the limits of queues, types and keys that hold tasks back, those with the longest waits first."""
+    workers = list(Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE))
+    found = [*_queues(workers), *_types_and_keys(workers)] if any(worker.free_slots for worker in workers) else []
+    return sorted((each for each in found if each.wanted > each.cap), key=lambda each: (-each.oldest, each.limit))
+
+
+def _queues(workers: list[Worker]) -> Iterator[Held]:
+    some = [
+        seen
+        for seen in rows.capped(timezone.now() - PERIOD)
+        if seen.snapshots >= ENOUGH and seen.at_limit >= OFTEN * seen.snapshots and (seen.oldest or 0) >= LONG
+    ]
+    fixed = Queue.objects.using(alias()).filter(adaptive="", paused=False) if some else []
+    caps = {queue.name: queue.max_concurrent for queue in fixed}
+    for seen in some:
+        cap = caps.get(seen.queue)
+        idle = sum(worker.free_slots for worker in workers if not worker.queues or seen.queue in worker.queues)
+        if cap is None or idle <= 0 or seen.ended <= 0:
+            continue
+        each = seen.active / seen.ended  # slots that one ended task took, in periods
+        wanted = min(cap + idle, ceil(each * (seen.enqueued + seen.waiting)))
+        yield Held(Scope.QUEUE, seen.queue, cap, seen.waiting, seen.oldest or 0.0, idle, wanted)
+
+
+def _types_and_keys(workers: list[Worker]) -> Iterator[Held]:
+    """Judge by the rows, as no snapshot counts types and keys."""
+    limits = list(Limit.objects.using(alias()).filter(max_concurrent__isnull=False, adaptive="", paused=False))
+    if not limits or not (waits := rows.waiting_by_kind()):
+        return
+    ran = rows.ran_by_kind(timezone.now() - PERIOD)
+    own = set(Limit.objects.using(alias()).filter(HAS_OWN, scope=Scope.KEY).values_list("name", flat=True))
+    for limit in limits:
+        cap, name_of = limit.max_concurrent or 0, _names(limit, own)
+        waiting: Counter[str] = Counter()  # by type or key: each key of a family has a count of its own
+        oldest, busy, ended = (defaultdict[str, float](float) for _ in range(3))
+        types = set()
+        for kind, (count, age) in waits.items():
+            if name := name_of(*kind):
+                waiting[name] += round(count)
+                oldest[name] = max(oldest[name], age)
+                types.add(kind[0])
+        if not waiting:
+            continue
+        [(name, count)] = waiting.most_common(1)
+        for kind, (slots, tasks) in ran.items():
+            if name_of(*kind) == name:
+                busy[name] += slots
+                ended[name] += tasks
+        idle = sum(worker.free_slots for worker in workers if types & set(worker.task_types))
+        if idle > 0 and ended[name] and busy[name] >= OFTEN * cap and oldest[name] >= LONG:
+            wanted = min(cap + idle, ceil(busy[name] / ended[name] * (ended[name] + count)))
+            yield Held(Scope(limit.scope), limit.name, cap, count, oldest[name], idle, wanted)
+
+
+def _names(limit: Limit, own: set[str]) -> Callable[[str, str], str]:
+    """Return a function of type and key: the one that counts behind the limit, or "" if it does not hold for them."""
+    if limit.scope == Scope.TYPE:
+        return lambda task_type, _key: task_type if task_type == limit.name else ""
+    family = f"{limit.name}:" if ":" not in limit.name else limit.name
+
+    def of_key(_task_type: str, key: str) -> str:
+        return key if key == limit.name or (key.startswith(family) and key not in own) else ""
+
+    return of_key
