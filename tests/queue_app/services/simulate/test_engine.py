@@ -144,6 +144,26 @@ def test_a_coarse_resolution_keeps_waits(simulate, monkeypatch):
         assert difference <= max(0.05 * getattr(one, share), 2 * coarse.resolution / SECOND)
 
 
+def test_a_coarse_resolution_loses_no_time_of_slots(simulate, monkeypatch):
+    """Near saturation, a little time lost in each turn would multiply the waits: 30 times at half the run time."""
+    chance, bands = random.Random(1), (Band.HIGH, Band.NORMAL, Band.NORMAL, Band.LOW)
+    tasks = [(kind(chance.choice("abc"), chance.choice(bands)), chance.random() * 700, chance.expovariate(1 / 2))
+             for _ in range(8000)]  # fmt: skip
+    wanted = plan(*tasks, crews=(crew(24),), end=700 * SECOND)
+    exact = simulate(wanted)
+    monkeypatch.setattr(module, "EXACT_TASKS", 1000)
+    monkeypatch.setattr(module, "RESOLUTION_SHARE", 0.5)
+    coarse = simulate(wanted)
+    assert coarse.resolution > SECOND // 2
+    one, other = (
+        Waits.of([at - queued for at, queued in zip(found.started, wanted.load.queued_at, strict=True)])
+        for found in (exact, coarse)
+    )
+    assert one.p95 > 2, "tasks wait"
+    for share in ("p50", "p95", "p99"):
+        assert abs(getattr(one, share) - getattr(other, share)) <= 2 * coarse.resolution / SECOND, share
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_policies_and_loads_keep_the_invariants_over_weeks(simulate, seed):
     """Caps, rates, order within a lane and work for idle workers, whatever the policy."""
