@@ -141,7 +141,6 @@ class Claimer:
         want = self._room(taken, ended)
         if want < ended:
             return False
-        self.should_claim = self.was_called = False
 
         def report(outcomes: list[Outcome]) -> set[uuid.UUID]:
             def start(tasks: list[ClaimedTask]) -> None:

@@ -16,6 +16,7 @@
 -- worker has reserved. Checks every limit before the first lease. Reads O(want * log n), and what it moves: a task that a limit
 -- holds back moves once to the lane of that limit. After some moves the claim stops, and proposes nothing behind.
 --! include merge
+--! include picks
 --! include exchange
 --! include refills
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
@@ -26,43 +27,19 @@ if redis.call('SISMEMBER', PROFILES, profile) == 0 then return { 'unknown_profil
 
 has_heavy = generation[5]
 local next_refill = apply_refills()
-if ARGV[6] then offer_slots(profile, 6) end
-merge(math.min(want, global_room()), want)  -- decides: fills `picks`, `found` and `rooms`
+local most, is_sharing = want, false
+if ARGV[6] then most, is_sharing = offer_slots(profile, worker, 6) end
+merge(math.min(want, most, global_room()), want)  -- decides: fills `picks`, `found` and `rooms`
 
 -- Writes. Each claim has a stamp of its own, even when the clock goes back.
 local stamp = whole(math.max(now_us(), within(generation[4], now_us() + FAR_US) + 1))
-local reply, leases, changed, passed = { 'ready', generation[1], stamp, '' }, {}, {}, {}
+local reply, changed, passed = { 'ready', generation[1], stamp, '' }, {}, {}
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('DEL', wake_key(worker))
 move_members(changed)
-local members_of_lanes, addresses = {}, {}
-for _, each in ipairs(picks) do
-  local id, q, lane, member, address = unpack(each)
-  reply[#reply + 1] = id
-  reply[#reply + 1] = q
-  leases[q] = leases[q] or {}
-  table.insert(leases[q], stamp)
-  table.insert(leases[q], id)
-  members_of_lanes[lane] = members_of_lanes[lane] or {}
-  table.insert(members_of_lanes[lane], member)
-  addresses[#addresses + 1] = id
-  addresses[#addresses + 1] = address
-  for _, g in ipairs(gates_of(address)) do
-    passed[g] = passed[g] or {}
-    table.insert(passed[g], id)
-  end
-end
 redis.call('HSET', GENERATION, 'stamp', stamp)
 if #picks > 0 then redis.call('HSET', GENERATION, 'w:' .. worker, stamp) end
-for q, stamps_and_ids in pairs(leases) do
-  redis.call('ZADD', queue_leases_key(q), unpack(stamps_and_ids))
-  record_starts('q:' .. q, queue_policy(q), #stamps_and_ids / 2)
-end
-for lane, members in pairs(members_of_lanes) do
-  redis.call('ZREM', lane_key(lane), unpack(members))
-  changed[lane] = changed[lane] or 'taken'
-end
-if #picks > 0 then write_leases(addresses) end
+local members_of_lanes = write_picks(stamp, reply, changed, passed)
 for g, ids in pairs(passed) do
   redis.call('SADD', held_key(g), unpack(ids))
   record_starts(g, gate_policy(g), #ids)
@@ -94,7 +71,7 @@ for _, g in ipairs(found.closed) do refresh_gate(g) end
 for _, q in ipairs(found.outdated) do refresh_queue(profile, q) end
 refresh_touched()
 
-local is_idle, is_fruitful = register_idle and free_slots > 0, #picks > 0
+local is_idle, is_fruitful = register_idle and free_slots > 0 and not is_sharing, #picks > 0
 if has_heavy then redis.call('ZREM', short_key(profile), worker) end
 if found.short then
   is_fruitful = is_fruitful or reservations()[found.short] ~= worker

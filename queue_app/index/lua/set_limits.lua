@@ -83,6 +83,7 @@ if kind == 'q' then
 end
 
 forget_policies()
+redis.call('HSET', GENERATION, 'edited', whole(now_us()))
 local family  -- prefix of the names of the gates whose room may have changed
 if kind == 'q' then
   refresh_queue_everywhere(name)

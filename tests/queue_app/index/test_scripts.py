@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import redis
 
 from queue_app.index import scripts
 from tests.support.leases import restore
@@ -18,9 +19,32 @@ def test_a_script_holds_the_shared_functions_that_it_uses_and_no_others(name: st
     assert "--!" not in scripts.source(name)
 
 
-def test_every_script_can_be_loaded(scene: Scene):
-    for name in scripts.NAMES:
-        scene.index._client.script_load(scripts.source(name))
+#: Local variables that Lua allows at the top of a script, and those that must be left for the next change.
+MOST, SPARE = 200, 5
+
+
+def locals_left(client, text: str) -> int:
+    """Return how many more local variables the server's compiler would accept at the top of a script."""
+    low, high = -1, MOST
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            client.script_load("".join(f"local spare_{number}\n" for number in range(middle)) + text)
+        except redis.ResponseError as error:
+            if "local variables" not in str(error):
+                raise
+            high = middle - 1
+        else:
+            low = middle
+    return low
+
+
+def test_every_script_compiles_and_none_is_close_to_the_limit_of_local_variables(scene: Scene):
+    """A script that reaches the limit would be refused at its first call, and the index be built anew for ever."""
+    left = {name: locals_left(scene.index._client, scripts.source(name)) for name in scripts.NAMES}
+    fullest = sorted(left.items(), key=lambda item: item[1])[:5]
+    print("local variables left:", ", ".join(f"{name} {count}" for name, count in fullest))
+    assert [each for each in fullest if each[1] < SPARE] == []
 
 
 @pytest.mark.parametrize("how", ["claimed", "restored"])

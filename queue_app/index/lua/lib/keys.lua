@@ -4,8 +4,9 @@
 local P = KEYS[1]
 local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, wiping, database (the identity of
                                          -- the database to which the index belongs), stamp (time of the last claim or
-                                         -- look at the generation, us), behind (see now_us) and 'w:WORKER' (stamp
-                                         -- of a worker's last claim)
+                                         -- look at the generation, us), behind (see now_us), edited (time of the
+                                         -- last edit of limits or repair of leases, us) and 'w:WORKER' (stamp of a
+                                         -- worker's last claim)
 local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), gated,
                                          -- rows_ahead (see below);
                                          -- gated: set since a type, a key or the users of a queue first had limits

@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from queue_app.core.limit_values import EVERYTHING, Limits
 from queue_app.exceptions import IndexUnavailable
-from queue_app.models import Limit, Queue, Task, TaskPayload, TaskResult
+from queue_app.models import Limit, Queue, RuntimeSettings, Task, TaskPayload, TaskResult
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle import turnover as service
 from queue_app.services.lifecycle.actions import cancel
@@ -121,6 +121,125 @@ def test_a_cap_holds_among_workers_that_turn_over_at_once(engine, history):
     assert history.most_executing() == 3
     assert set(Task.objects.values_list("status", "attempt")) == {("completed", 1)}
     assert_index_agrees()
+
+
+def between(monkeypatch, action) -> None:
+    """Run an action once, after the next turn-over has claimed and before its transaction."""
+    plain = service.rows.turn_over
+
+    def after_action(*arguments):
+        monkeypatch.setattr(service.rows, "turn_over", plain)
+        action()
+        return plain(*arguments)
+
+    monkeypatch.setattr(service.rows, "turn_over", after_action)
+
+
+def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, monkeypatch):
+    """What others exchange at this moment is no room, even for a worker that offers slots of other gates."""
+    Limit.objects.create(scope="key", name="k", max_concurrent=3)
+    settle(engine)
+    one, other = engine.worker(), engine.worker()
+    put_many(3, concurrency_key="k")
+    of_one, of_other = take(one, 2), take(other, 1)
+    put_many(3)
+    of_other += take(other, 3)
+    waiting = put_many(20, concurrency_key="k")
+    nested: list = []
+    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    _, granted = turn_over(one, [done(task) for task in of_one])
+    assert (len(granted), len(nested)) == (2, 1)
+    assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
+
+
+def settle(engine) -> None:
+    """Let the second pass after an edit, in which all leases count."""
+    engine.index._client.hdel(engine.index.keys.generation, "edited")
+
+
+@pytest.mark.parametrize("scope", ["queue", "type", "user", "everything"])
+def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, history, monkeypatch, scope):
+    if scope == "type":
+        Limit.objects.create(scope="type", name="a", max_concurrent=4)
+    elif scope == "user":
+        Queue.objects.filter(pk="default").update(max_concurrent_per_user=4)
+        copy_limits()
+    elif scope == "queue":
+        set_queue_limits("default", max_concurrent=4)
+    else:
+        RuntimeSettings.objects.update(max_concurrent=4)
+        copy_limits()
+    put_many(20, user="u")
+    settle(engine)
+    one, other = engine.worker(), engine.worker()
+    of_one, of_other = take(one, 2), take(other, 2)
+    nested: list = []
+    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    _, granted = turn_over(one, [done(task) for task in of_one])
+    assert (len(granted), len(nested)) == (2, 2)
+    assert history.most_executing() == 4
+    assert take_ids(engine.worker(), 5) == [], "a plain claim sees no room"
+    assert_index_agrees()
+
+
+def test_after_an_edit_turn_overs_make_the_running_tasks_as_few_as_the_cap_says(engine, history, monkeypatch):
+    set_queue_limits("default", max_concurrent=4)
+    put_many(20)
+    settle(engine)
+    one, other = engine.worker(), engine.worker()
+    of_one, of_other = take(one, 2), take(other, 2)
+    set_queue_limits("default", max_concurrent=2)
+    nested: list = []
+    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    _, granted = turn_over(one, [done(task) for task in of_one])
+    assert len(granted) + len(nested) <= 2
+    assert Task.objects.filter(status="executing").count() <= 2
+
+
+def test_after_a_repair_of_leases_too(engine, monkeypatch):
+    """A lost key let too many tasks start; the reconciler has restored their leases."""
+    set_queue_limits("default", max_concurrent=2)
+    put_many(20)
+    settle(engine)
+    one, other = engine.worker(), engine.worker()
+    of_one = take(one, 2)
+    engine.index._client.delete(engine.index.keys.queue_leases("default"))
+    of_other = take(other, 2)
+    assert len(of_other) == 2
+    Reconciler().run_once()
+    for hand, tasks in ((one, of_one), (other, of_other)):
+        _, tasks[:] = turn_over(hand, [done(task) for task in tasks])
+    assert Task.objects.filter(status="executing").count() == 2
+
+
+def test_a_worker_with_more_than_its_part_leaves_slots_to_workers_that_lack_tasks(engine, history):
+    set_queue_limits("default", max_concurrent=40)
+    put_many(200)
+    settle(engine)
+    one, other = engine.worker(), engine.worker()
+    of_one = take(one, 40)
+    assert take(other, 40) == []
+    _, of_one = turn_over(one, [done(task) for task in of_one], 50)
+    engine.index.flush()
+    assert engine.index.wait_for_wake(other.id, 1), "the release wakes the worker that waits"
+    of_other = take(other, 40)
+    assert (len(of_one), len(of_other)) == (20, 20)
+    for _ in range(3):  # and both keep theirs
+        _, of_one = turn_over(one, [done(task) for task in of_one], 50)
+        _, of_other = turn_over(other, [done(task) for task in of_other], 50)
+        assert (len(of_one), len(of_other)) == (20, 20)
+    assert history.most_executing() == 40
+
+
+def test_a_turn_over_claims_no_more_than_ends(engine):
+    """A worker has been woken for any other room."""
+    set_queue_limits("default", max_concurrent=6)
+    put_many(20)
+    settle(engine)
+    hand = engine.worker()
+    tasks = take(hand, 2)
+    assert len(turn_over(hand, [done(task) for task in tasks], 6)[1]) == 2
+    assert len(take(hand, 6)) == 4
 
 
 def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine):
