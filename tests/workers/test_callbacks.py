@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.tasks.exceptions import InvalidTask
 
-from queue_app import chain, task
+from queue_app import chain, registry, task
 from queue_app.callbacks import problems
 from queue_app.core.records import NewTask, Outcome, TaskFailure
 from queue_app.core.states import Status
@@ -77,6 +77,23 @@ def test_the_options_of_the_callback_and_the_user_apply(hire):
     hire().until_empty()
     (row,) = Task.objects.filter(task_type=type_of(thanks))
     assert (row.queue, row.user) == ("after", "ann")
+
+
+@pytest.mark.parametrize("trouble", ["key", "metadata", "module"])
+def test_a_callback_that_cannot_be_stored_does_not_stop_the_end(hire, settings, monkeypatch, caplog, trouble):
+    result, other = work.enqueue("well"), work.enqueue("fail")
+    if trouble == "key":
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": [], "TASKS": ["*.thanks"]}}
+    elif trouble == "metadata":
+        TaskPayload.objects.filter(pk=result.id).update(metadata={"on_success": 5})
+    else:
+        find = registry.find
+        broken = lambda name: 1 / 0 if name == type_of(thanks) else find(name)  # noqa: E731
+        monkeypatch.setattr(registry, "find", broken)
+    hire().until_empty()
+    assert (status(result.id), status(other.id)) == (Status.COMPLETED, Status.DEAD_LETTER)
+    assert heard == [("sorry", other.id)]
+    assert f"The callback of task {result.id}" in caplog.text
 
 
 def test_a_repeated_report_adds_no_second_callback(held):

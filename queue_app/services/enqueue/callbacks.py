@@ -1,13 +1,16 @@
 """Store the callbacks of tasks that end, in the transaction that ends them: exactly once, whatever dies.
 
+A callback that cannot be stored, because its module or its key is missing, is logged, and the task ends without it.
+
 Limits of queues and users do not apply to them, and hooks are not asked again: a callback has the metadata of its task.
 """
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from queue_app import callbacks, registry
+from queue_app import callbacks, encryption, registry
 from queue_app.core.lanes import score
 from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Entry, NewTask, TaskRef, TaskRow
@@ -20,6 +23,9 @@ from queue_app.sql.database import fetch_all
 from queue_app.sql.insert import ensure_queue
 from queue_app.sql.insert_many import insert_many
 
+_log = logging.getLogger("taskqueue")
+#: A callback has the metadata of its task, and its own callbacks and version.
+_LIMITS = replace(LIMITS, max_bytes=2 * LIMITS.max_bytes)
 _METADATA = (
     "SELECT task_id, metadata::text FROM queue_app_taskpayload WHERE task_id = ANY(%s) AND metadata ? 'on_failure'"
 )
@@ -32,11 +38,8 @@ def enqueue_callbacks(
     tasks = [(task, status) for task, status in ended if status in callbacks.OPTIONS]
     if metadata is None:
         metadata = dict(fetch_all(_METADATA, [[task.id for task, _ in tasks]])) if tasks else {}
-    rows = [
-        _row(task, *found, metadata[task.id])
-        for task, status in tasks
-        if (found := callbacks.follows(task, status, metadata.get(task.id))) is not None
-    ]
+    asked = [(task, status, metadata.get(task.id)) for task, status in tasks]
+    rows = [row for each in asked if (row := _row(*each)) is not None]
     if rows:
         for queue in sorted({row.spec.queue for row in rows}):
             ensure_queue(queue)
@@ -46,9 +49,20 @@ def enqueue_callbacks(
         push_on_commit(entries, events=events.of_stored(stored))
 
 
-def _row(task: ClaimedTask | TaskRef, task_type: str, args: list[object], metadata: str | None) -> TaskRow:
+def _row(task: ClaimedTask | TaskRef, status: Status, metadata: str | None) -> TaskRow | None:
+    """Return what follows the end of a task; ``None`` for nothing, or if it cannot be stored: the task ends anyway."""
+    try:
+        found = callbacks.follows(task, status, metadata)
+        return None if found is None else _checked(task, *found, metadata)
+    except Exception:  # noqa: BLE001 - from code or settings of the project; else the task would run again for ever
+        _log.exception("The callback of task %s (%s) cannot be stored, so none follows.", task.id, task.task_type)
+        return None
+
+
+def _checked(task: ClaimedTask | TaskRef, task_type: str, args: list[object], metadata: str | None) -> TaskRow:
     registered = registry.find(task_type)
+    encryption.applies_to(task_type)  # raises if it should be encrypted, and there is no key
     spec = check_spec(NewTask(task_type=task_type, user=task.user), registered)
     found = callbacks.inherited(metadata) | callbacks.reserved(registered)
-    text = dump_json(found, field="metadata", limits=LIMITS) if found else None
+    text = dump_json(found, field="metadata", limits=_LIMITS) if found else None
     return check_call(replace(spec, unique=None, idempotency_key=None), args, {})._replace(metadata=text)
