@@ -98,6 +98,7 @@ def run(engine, monkeypatch):
     monkeypatch.syspath_prepend(str(SUITE.parent))  # the suite is the package "tasks", as in Django
     monkeypatch.setattr(immediate, "ImmediateBackend", Drained)
     monkeypatch.setattr(dummy, "DummyBackend", Kept)
+    monkeypatch.setattr(Kept, "results", [])
 
     def one(name: str) -> list[str]:
         module, case, method = name.split(".")

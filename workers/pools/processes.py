@@ -83,10 +83,7 @@ class ProcessPool(BacklogPool):
 
     def _raise(self, slot: Slot, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
         """Send the process the signal of the interruption; it ends blocking system calls, too."""
-        if slot.pid:
-            slot.kill(SIGNALS[interruption])
-        else:  # the attempt runs already, but the fork server's message with the pid was not read yet
-            slot.delayed_signal = held, SIGNALS[interruption]
+        slot.kill(SIGNALS[interruption])
 
     @property
     def pids(self) -> list[int]:

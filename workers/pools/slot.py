@@ -21,7 +21,7 @@ class Slot:
         self.since = 0.0
         self.kill_reason = ""
         #: The signal to send as soon as the pid is known, and the attempt that it is meant for.
-        self.delayed_signal: tuple[ClaimedAttempt, signal.Signals] | None = None
+        self._delayed: tuple[ClaimedAttempt, signal.Signals] | None = None
 
     def set_pid(self, pid: int) -> None:
         """Record the pid of the process, and send the signal that waits for it."""
@@ -29,17 +29,22 @@ class Slot:
         if hasattr(os, "pidfd_open"):
             with suppress(OSError):
                 self.handle = os.pidfd_open(pid)
-        if self.delayed_signal is not None and self.delayed_signal[0] is self.held:
-            self.kill(self.delayed_signal[1])
+        if self._delayed is not None and self._delayed[0] is self.held:
+            self.kill(self._delayed[1])
 
     def kill(self, number: signal.Signals, reason: str = "") -> None:
-        """Send the process a signal, if it lives."""
+        """Send the process a signal, if it lives.
+
+        The attempt may run before the message of the fork server with the pid was read. Then the signal waits for it.
+        """
         self.kill_reason = reason or self.kill_reason
         with suppress(ProcessLookupError, OSError):
             if self.handle is not None:
                 signal.pidfd_send_signal(self.handle, number)
             elif self.pid:
                 os.kill(self.pid, number)
+            elif self.held is not None and (self._delayed is None or number == signal.SIGKILL):
+                self._delayed = self.held, number
 
     def close(self) -> None:
         """Close the connection and the handle."""
