@@ -70,6 +70,21 @@ def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def continuing(traceparent: str | None) -> Iterator[None]:
+    """Let what is stored in a block belong to a trace, also if the caller is in a span of another one."""
+    api, context = (sys.modules.get(f"opentelemetry.{name}") for name in ("trace", "context"))
+    with trace.use(traceparent):
+        if api is None or context is None or traceparent is None:
+            yield
+            return
+        token = context.attach(_context_of(api, traceparent))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+
 def attempt(task: ClaimedTask) -> AbstractContextManager[None]:
     """Return a context for running the attempt: a span, which records an error, after a span for the wait."""
     tracer = _tracer()

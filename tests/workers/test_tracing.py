@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import uuid
+from contextlib import nullcontext
 
 import pytest
 from opentelemetry import trace as api
@@ -10,16 +11,20 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import task, tracing
+from queue_app import Workflow, task, tracing
 from queue_app.core import trace
 from queue_app.exceptions import Snooze
-from queue_app.models import TaskPayload
+from queue_app.models import Task, TaskPayload
+from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import claim
+from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from tests.support.engine import new, put
+from tests.workers.flow_tasks import failing, node, ran, undo
+from tests.workers.stage import StillWorker
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 pytestmark = pytest.mark.usefixtures("engine")
@@ -146,3 +151,26 @@ def test_a_failing_tracer_stops_no_task(run, monkeypatch, caplog):
 def test_without_a_provider_there_are_no_spans():
     assert tracing._tracer() is None
     assert tracing.attempt(None) is tracing.enqueueing([uuid.uuid4()])
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["with the trace of its caller", "with its own"])
+def test_a_compensation_belongs_to_the_workflow_and_not_to_the_request_that_cancels_it(spans, stored):
+    tracer, worker = tracing._tracer(), StillWorker(concurrency=1)
+    flow = Workflow("order")
+    paid = flow.add(node, "paid", compensate=undo)
+    flow.add(node, "last", after=[paid])
+    failing["last"] = 1
+    with tracer.start_as_current_span("POST /orders") if stored else nullcontext():
+        flow.enqueue()
+    worker.until_empty()
+    with tracer.start_as_current_span("POST /admin/cancel") as request:
+        cancel_workflow(flow.id, reason="no hope")
+        assert api.get_current_span() is request
+    worker.until_empty()
+    assert Row.objects.get(pk=flow.id).state == "compensated"
+    [undone] = Task.objects.filter(task_type=type_of(undo)).select_related("payload")
+    others = TaskPayload.objects.exclude(task_id=undone.id).values_list("trace", flat=True)
+    assert {trace.trace_id(each) for each in others} == {trace.trace_id(undone.payload.trace)}
+    placed = spans()["POST /orders" if stored else "POST /admin/cancel"]
+    assert (trace.trace_id(undone.payload.trace) == ids(placed)[0]) is stored
+    ran.clear()

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from django.db import DatabaseError, transaction
 
-from queue_app.core import trace
+from queue_app import tracing
 from queue_app.core.graph import Graph, NodeExtra, sharded
 from queue_app.core.records import NewTask, TaskRef
 from queue_app.core.states import Status
@@ -189,7 +189,7 @@ def _compensate(flow: Workflow) -> bool:
     edges, gates = sharded(graph.edges)
     blocked = {after: False for after, _ in graph.edges} | ({graph.rows[0].id: True} if flow.paused else {})
     undone = found[0][0]
-    with trace.use(traces([undone]).get(undone)):  # what undoes the workflow belongs to its trace
+    with tracing.continuing(traces([undone]).get(undone)):  # what undoes the workflow belongs to its trace
         stored = workflow_store.insert_nodes(graph.rows, flow.id, blocked, at)
         announce(stored, queues)
     workflow_store.insert_edges(edges, gates)
