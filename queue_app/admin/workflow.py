@@ -159,6 +159,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "awaited": waiting,
             "signals": Signal.objects.filter(workflow_id=found.pk).order_by("id")[:MAX_AWAITED],
             "bars": bars,
+            "bars_wait": any(bar.is_waiting for bar in bars),
             "whole": whole,
             "bars_height": len(bars) * (pages.BAR + 6),
             "is_open": found.finished_at is None,

@@ -29,6 +29,7 @@ MAX_SHOWN: Final = 300
 MAX_BARS: Final = 80
 BAR: Final = 18
 TIMES_WIDTH: Final = 560
+WAITING_WIDTH: Final = 60  # for what waits now
 #: Width of the strip of states in the box of several tasks, and its distance from the edge.
 STRIP: Final = WIDTH - 24
 INSET: Final = 12
@@ -108,6 +109,7 @@ class Bar:
     x: float
     width: float
     lasted: str
+    is_waiting: bool  # drawn to the edge, and not to scale
 
 
 def states_in_words(counts: Counter[str]) -> str:
@@ -206,24 +208,30 @@ def _curve(before: Box, after: Box) -> str:
 
 
 def bars(boxes: Sequence[Box], now: datetime) -> tuple[list[Bar], str]:
-    """Return the groups that have started as bars, earliest first, and the length of time that the width stands for."""
-    began = [(box.group.started_at, box) for box in boxes if box.group.started_at is not None]
+    """Return the groups that have started as bars, earliest first, and the length of time that the width stands for.
+
+    What waits now, for a signal or for free workers, may do so for days. It does not stretch the times of the others:
+    its bar reaches to the right edge, which has room for it.
+    """
+    began = sorted(
+        ((box.group.started_at, box) for box in boxes if box.group.started_at is not None), key=lambda pair: pair[0]
+    )
     if not began:
         return [], ""
-    began.sort(key=lambda pair: pair[0])
     first = began[0][0]
-    ends = [(box.group.finished_at or now) for _, box in began]
-    whole = max((max(ends) - first).total_seconds(), 0.001)
+    ends = [box.group.finished_at or (now if box.group.counts["executing"] else None) for _, box in began]
+    known = [end for end in ends if end is not None]
+    whole = max((max([*known, *(start for start, _ in began)] if known else [now]) - first).total_seconds(), 0.001)
+    width = TIMES_WIDTH - WAITING_WIDTH if known and None in ends else TIMES_WIDTH
     found = []
     for number, ((start, box), end) in enumerate(list(zip(began, ends, strict=True))[:MAX_BARS]):
-        seconds = max((end - start).total_seconds(), 0.0)
-        x = (start - first).total_seconds() / whole * TIMES_WIDTH
-        lasted = (
-            labels.duration(seconds)
-            if box.group.finished_at
-            else _("%(time)s so far") % {"time": labels.duration(seconds)}
-        )
-        found.append(
-            Bar(box, number * (BAR + 6), round(x, 1), max(round(seconds / whole * TIMES_WIDTH, 1), 2.0), lasted)
-        )
+        x = (start - first).total_seconds() / whole * width
+        seconds = max(((end or now) - start).total_seconds(), 0.0)
+        length = TIMES_WIDTH - x if end is None else max(seconds / whole * width, 2.0)
+        lasted = labels.duration(seconds)
+        if end is None:
+            lasted = _("%(time)s so far, waits") % {"time": lasted}
+        elif not box.group.finished_at:
+            lasted = _("%(time)s so far") % {"time": lasted}
+        found.append(Bar(box, number * (BAR + 6), round(x, 1), round(length, 1), lasted, is_waiting=end is None))
     return found, labels.duration(whole)

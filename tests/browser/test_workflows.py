@@ -25,11 +25,16 @@ def order() -> Workflow:
     label = flow.add(chores.returns, "x", after=[pay])
     flow.add(chores.slow, after=[*packed, label])
     flow.enqueue()
-    start = timezone.now() - timedelta(minutes=5)
+    start = timezone.now() - timedelta(days=3)
     for number, task in enumerate(Task.objects.filter(workflow_id=flow.id).order_by("id")[:50]):
         began = start + timedelta(seconds=0 if not number else 20 + number)
         move(task, "completed", started_at=began, finished_at=began + timedelta(seconds=15))
-    move(Task.objects.get(pk=label.id), "failed", started_at=start + timedelta(seconds=20))
+    move(
+        Task.objects.get(pk=label.id),
+        "failed",
+        started_at=start + timedelta(seconds=20),
+        finished_at=start + timedelta(seconds=40),
+    )
     Row.objects.update(held_at=timezone.now())
     return flow
 
@@ -38,7 +43,7 @@ def order() -> Workflow:
 def asked(order) -> Workflow:
     """The same order, of which a task waits for a person too."""
     task = Task.objects.get(workflow_id=order.id, task_type__endswith="slow")
-    Task.objects.filter(pk=task.pk).update(attempt=1)
+    Task.objects.filter(pk=task.pk).update(attempt=1, started_at=timezone.now() - timedelta(days=2))
     StepResult.objects.create(
         task=task, name="wait for checked", position=1, kind="signal", attempt=1, signal="checked",
         stored_at=timezone.now(),

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from django.urls import reverse
@@ -59,6 +60,25 @@ def test_the_list_shows_progress_and_what_stands(staff, flow):
         )
     press(staff, flow, "pause", reason="the bank is down")
     assert "the bank is down" in staff.get(f"{LIST}?standing=paused").content.decode()
+
+
+def test_a_task_that_waits_for_days_does_not_squash_the_times_of_the_others(staff, flow):
+    began = timezone.now() - timedelta(days=3)
+    pay, pack, label, _ = tasks(flow)
+    for task, second in ((pay, 0), (pack, 10)):
+        at = began + timedelta(seconds=second)
+        move(task, "completed", started_at=at, finished_at=at + timedelta(seconds=10))
+    move(label, "blocked", started_at=began + timedelta(seconds=10), attempt=1)
+    context = staff.get(page(flow)).context
+    bars = {bar.box.group.first: bar for bar in context["bars"]}
+    assert context["whole"] == "20 s"
+    assert (bars[pay.id].width, bars[pay.id].lasted) == (250.0, "10 s")
+    assert (bars[label.id].x, bars[label.id].width, bars[label.id].is_waiting) == (250.0, 310.0, True)
+    assert bars[label.id].lasted == "2 d 23 h so far, waits"
+    move(label, "executing")
+    context = staff.get(page(flow)).context
+    assert context["whole"].startswith("3 d"), "what runs is to scale"
+    assert not any(bar.is_waiting for bar in context["bars"])
 
 
 def test_the_page_shows_the_graph_as_picture_and_table(staff, flow):
