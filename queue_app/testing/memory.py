@@ -254,6 +254,7 @@ class MemoryBackend(BaseTaskBackend):
         call = self._letter(task_id)
         call.status, call.failures, call.finished_at, call.queued_at = Status.QUEUED, 0, None, timezone.now()
         if call.workflow is not None:
+            call.workflow.reopen()
             call.workflow.changed(call)
 
     def discard(self, task_id: Id) -> None:

@@ -86,9 +86,7 @@ class MemoryWorkflow:
             if not again:
                 raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=self.state)
         again = [call for call in again if not self._is_skipped(call)]
-        self.is_cancelled = False
-        is_undone = any(extra.compensates for extra in self._extras.values())
-        self.state = WorkflowState.COMPENSATING if is_undone else WorkflowState.RUNNING
+        self.reopen()
         for call in again:
             call.status, call.queued_at, call.finished_at = Status.BLOCKED, None, None
             call.failures, call.is_cancelled = 0, False
@@ -104,6 +102,13 @@ class MemoryWorkflow:
         self.go_on()
 
     # -- for the backend -----------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """Run again if the workflow has ended, because a task of it does."""
+        if self.has_ended:
+            is_undone = any(extra.compensates for extra in self._extras.values())
+            self.state = WorkflowState.COMPENSATING if is_undone else WorkflowState.RUNNING
+            self.is_cancelled = False
 
     def changed(self, call: StoredCall) -> None:
         """Let the workflow go on after the state of one of its tasks has changed."""

@@ -367,3 +367,18 @@ def test_declared_signals_are_checked_early_and_late(kit, waits_already):
 def test_signals_are_declared_well_or_refused():
     with pytest.raises(InvalidTask, match="signals must be"):
         task(takes_context=True, signals=["approved"])(lambda context: None)
+
+
+def test_a_replay_lets_a_workflow_go_on_that_had_ended(kit):
+    failing["first"] = 1
+    flow = Workflow("ended", on_failure="continue")
+    first = flow.add_call(node, ("first",), name="first")
+    flow.add_call(node, ("second",), name="second", after=[first])
+    flow.enqueue()
+    kit.work()
+    assert_workflow(flow, "completed", {"first": "dead_letter", "second": "completed"})
+    kit.replay()
+    assert_workflow(flow, "running", {"first": "queued"})
+    kit.work()
+    assert_workflow(flow, "completed", {"first": "completed"})
+    assert names() == ["first", "second", "first"]
