@@ -13,7 +13,7 @@ from queue_app.tasks import task
 async def expand(context: Any, options: dict[str, Any], items: Any) -> int:
     """Add a call of the stored task for each item; return how many."""
     if not isinstance(items, list):
-        raise Discard(f"map() needs a list, and the result is {type(items).__name__}.")
+        raise Discard(f"map() needs a list, and the result is {'null' if items is None else type(items).__name__}.")
     if items:
         new = NewTask(**options)
         await sync_to_async(context.workflow.add_stored)(new, [((item,), {}) for item in items])

@@ -12,7 +12,7 @@ from queue_app.services.lifecycle.replay import discard_open, replay_open
 from tests.integration.app import tasks
 from tests.integration.processes import eventually, index_comes_to_agree
 from tests.integration.test_faults import own_redis  # noqa: F401 - a fixture
-from tests.queue_app.services.workflows.test_graphs import judge
+from tests.queue_app.services.workflows.test_graphs import by_task, judge
 
 pytestmark = pytest.mark.integration
 
@@ -62,8 +62,9 @@ def test_random_graphs_while_everything_dies(fleet, own_redis, history, log):  #
         replay_open(letters[::2], by="ina")
         discard_open(letters[1::2], by="ina")
     eventually(lambda: act() and not open_flows(), "all workflows end")
+    events = by_task(history)
     for flow in flows:
-        judge(flow.id, history)
+        judge(flow.id, events)
     assert Task.objects.filter(attempt__gt=1).exists(), "some ran again"
     index_comes_to_agree()
 

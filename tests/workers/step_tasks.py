@@ -154,3 +154,9 @@ def killable(context, *, atomic: bool) -> list[Any]:
     context.sleep(0)
     found.append(context.wait_for("go"))
     return [*found, context.step("three", effect, "three", task_id, atomic=atomic)]
+
+
+@task(takes_context=True, signals={"approved": {"ok": {"type": "boolean", "title": "Ship it?"}, "size": ["S", "L"]}})
+def declared(context: Any) -> Any:
+    """Wait for a signal whose fields the decorator names."""
+    return context.wait_for("approved")

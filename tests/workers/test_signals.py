@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 from django.db.models import F
+from django.urls import reverse
 
 from queue_app import Workflow, signal
 from queue_app.core.states import Status
@@ -22,6 +23,7 @@ from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import signals as rows
 from queue_app.sql.pending_work import pending_work
 from tests.support.engine import Side, assert_index_agrees, at_once, put, row, somebody_waits_for_a_lock, until
+from tests.support.factories import StaffFactory
 from tests.workers import step_tasks
 from tests.workers.test_steps import clean, run  # noqa: F401 - a fixture
 
@@ -320,3 +322,19 @@ def test_a_signal_to_a_workflow_waits_for_an_attempt_that_begins_to_wait(hire):
         until(somebody_waits_for_a_lock, "the signal waits for the workflow")
     assert side.result() is True
     assert row(task_id).status == Status.QUEUED
+
+
+def test_the_fields_that_the_decorator_names_are_the_form_of_the_task(hire, client):
+    task_id, worker = put(type_of(step_tasks.declared)), hire()
+    assert run(worker, task_id).status == Status.BLOCKED
+    client.force_login(StaffFactory(is_superuser=True))
+    address = reverse("admin:queue_app_task_signal", args=[task_id])
+    page = client.get(address).content.decode()
+    assert page.index("Ship it?") < page.index("Size") < page.index('<option value="L">'), "in the declared order"
+    assert "Payload" not in page
+    refused = client.post(address, {"field_ok": "true", "field_size": "XL"}).content.decode()
+    assert "XL is not one of the available choices" in refused
+    assert not Signal.objects.exists()
+    assert client.post(address, {"field_ok": "false", "field_size": "L"}).status_code == 302
+    assert run(worker, task_id).status == Status.COMPLETED
+    assert result(task_id) == {"ok": False, "size": "L"}

@@ -227,3 +227,83 @@ def grow(context, log: str, text: str) -> None:
         context.workflow.add(step, log, f"{text}+{number}")
     time.sleep(0.01)
     write(log, text)
+
+
+def _told(log: str, text: str, given: object = None, wanted: object = None) -> str:
+    """Write a line; say so if ``given``, the result of another task, is missing, or not what it should be."""
+    if given != wanted:
+        write(log, f"WITHOUT {text}" if given in (None, []) else f"WRONG {text} got {given}, not {wanted}")
+    write(log, text)
+    return text
+
+
+@task
+def tell(log: str, text: str, given: object = None, wanted: object = None) -> str:
+    """Return the text."""
+    return _told(log, text, given, wanted)
+
+
+@task(max_retries=0)
+def tell_after_failing(log: str, text: str) -> str:
+    """Fail at the first call, then return the text."""
+    is_first = text not in Path(log).read_text().splitlines()
+    _told(log, text)
+    if is_first:
+        raise ValueError(text)
+    return text
+
+
+@task(max_retries=0)
+def fail_to_tell(log: str, text: str) -> None:
+    """Fail."""
+    _told(log, text)
+    raise ValueError(text)
+
+
+@task
+def refuse_to_tell(log: str, text: str) -> None:
+    """Fail without a dead letter."""
+    _told(log, text)
+    raise Discard(text)
+
+
+@task(takes_context=True)
+def tell_and_grow(context, log: str, text: str) -> str:
+    """Add two tasks, the second after the first, to the workflow."""
+    first = context.workflow.add(tell, log, f"{text}+0")
+    context.workflow.add(tell, log, f"{text}+1", first.result, f"{text}+0", after=[first])
+    return _told(log, text)
+
+
+@task(takes_context=True)
+def hear_and_tell(context, log: str, text: str, given: object = None, wanted: object = None) -> str:
+    """Wait for a signal, then return the text."""
+    context.wait_for("go")
+    return _told(log, text, given, wanted)
+
+
+@task(takes_context=True)
+def rest_and_tell(context, log: str, text: str, given: object = None, wanted: object = None) -> str:
+    """Run a step, rest, and return the text that the step gave."""
+    kept = context.step("tell", _told, log, text, given, wanted)
+    context.sleep(0.02)
+    return kept
+
+
+@task
+def items(log: str, text: str, count: int) -> list[int]:
+    """Return numbers."""
+    _told(log, text)
+    return list(range(count))
+
+
+@task
+def double(number: int) -> int:
+    """Return twice the number."""
+    return 2 * number
+
+
+@task
+def undo_told(log: str, text: str, *_given: object) -> None:
+    """Write that a text is no more."""
+    write(log, f"undo {text}")

@@ -195,7 +195,8 @@ class Run:
         """Return the tasks whose stored result came from another process than the one that held the last lease."""
         pids = dict(Worker.objects.values_list("id", "pid"))
         results = dict(TaskResult.objects.values_list("task_id", "value"))
-        held = Task.objects.filter(status=Status.COMPLETED).values_list("id", "worker_id")
+        own = [type_of(task) for task in (tasks.job, tasks.step)]  # they return the process
+        held = Task.objects.filter(status=Status.COMPLETED, task_type__in=own).values_list("id", "worker_id")
         return [
             f"{task_id}: the result of {results[task_id]} was accepted, but {pids.get(worker_id)} had the lease"
             for task_id, worker_id in held

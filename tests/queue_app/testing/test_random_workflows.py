@@ -1,0 +1,163 @@
+"""Random workflows of the public API on rows and in memory: both do what a model of ten lines says."""
+
+import random
+
+import pytest
+from django.tasks import default_task_backend
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from queue_app import signal
+from queue_app.core.states import Status
+from queue_app.models import DeadLetter, StepResult, Task, WorkflowNode
+from queue_app.models import Workflow as Row
+from queue_app.services.lifecycle.replay import discard_open, replay_open
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.upkeep.promote import make_due
+from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.testing import drain, freeze
+from tests.queue_app.services.workflows.test_graphs import by_task, judge
+from tests.support import graphs
+from tests.support.engine import assert_index_agrees
+from tests.workers.stage import StillWorker
+
+pytestmark = pytest.mark.slow
+
+CERTAIN = [kind for kind in graphs.KINDS if kind != "lost"]
+SETTINGS = {
+    "deadline": None,
+    "phases": [Phase.explicit, Phase.generate],
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
+
+
+class Rows:
+    """The engine, with a worker that the test drives."""
+
+    def clear(self):
+        Task.objects.all().delete()
+        Row.objects.all().delete()
+        assert rebuild() is not None
+        self.worker = StillWorker(concurrency=3)
+        self.upkeep = WorkflowUpkeep()
+
+    def work(self):
+        self.worker.until_empty()
+        Task.objects.filter(status="scheduled").update(run_after="2026-01-01T00:00Z")
+        StepResult.objects.filter(kind="sleep", done_at=None).update(until="2026-01-01T00:00Z")
+        make_due()
+        self.worker.until_empty()
+        assert self.upkeep.run_once() == 0, "nothing was forgotten"
+
+    def letters(self, _flow):
+        return list(DeadLetter.objects.open().values_list("task_id", "task_type"))
+
+    def replay(self, task_id):
+        replay_open(list(DeadLetter.objects.open().filter(task_id=task_id).values_list("id", flat=True)), by="ina")
+
+    def discard(self, task_id):
+        discard_open(list(DeadLetter.objects.open().filter(task_id=task_id).values_list("id", flat=True)), by="ina")
+
+    def state(self, flow):
+        return Row.objects.get(pk=flow.id).state
+
+    def states(self, flow):
+        return dict(WorkflowNode.objects.filter(task__workflow_id=flow.id).values_list("name", "task__status"))
+
+    def waiting(self, flow):
+        return Task.objects.filter(workflow_id=flow.id, status="blocked", attempt__gt=0).count()
+
+
+class Memory:
+    """The backend for tests of projects."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def clear(self):
+        self.backend.clear()
+
+    def work(self):
+        drain(to_the_end=True)
+
+    def calls(self, flow):
+        return default_task_backend.workflow(flow.id)._calls.values()
+
+    def letters(self, flow):
+        found = [call for call in self.calls(flow) if call.status is Status.DEAD_LETTER and not call.is_discarded]
+        return [(call.id, call.task.module_path) for call in found]
+
+    def replay(self, task_id):
+        self.backend.replay(task_id)
+
+    def discard(self, task_id):
+        self.backend.discard(task_id)
+
+    def state(self, flow):
+        return default_task_backend.workflow(flow.id).state
+
+    def states(self, flow):
+        return dict(default_task_backend.workflow(flow.id).nodes)
+
+    def waiting(self, flow):
+        return sum(call.status is Status.BLOCKED and call.first_started_at is not None for call in self.calls(flow))
+
+
+@pytest.fixture(params=["rows", "memory"])
+def kit(request, engine):
+    return Memory(request.getfixturevalue("task_queue")) if request.param == "memory" else Rows()
+
+
+@settings(max_examples=10, **SETTINGS)
+@given(plan=graphs.plans(1, 40, CERTAIN, ("hold", "continue")))
+def test_a_workflow_ends_as_the_model_says(kit, tmp_path, plan):
+    log = tmp_path / "log"
+    log.write_text("")
+    kit.clear()
+    with freeze():
+        flow = graphs.store(plan, str(log), "f")
+        for _ in range(plan.size * 3 + 3):
+            kit.work()
+            for task_id, kind in kit.letters(flow):
+                if kind.endswith("tell_after_failing"):
+                    kit.replay(task_id)
+                elif kind.endswith("fail_to_tell"):
+                    kit.discard(task_id)
+            for _ in range(kit.waiting(flow)):
+                signal(flow.id, "go")
+            if kit.state(flow) not in {"running", "compensating"}:
+                break
+    wanted, found = graphs.expected(plan, "f"), kit.states(flow)
+    assert {name: found[name] for name in wanted.nodes} == wanted.nodes
+    assert kit.state(flow) == wanted.state or not wanted.state
+    graphs.judge_log(str(log), wanted.with_result)
+
+
+@settings(max_examples=12, **SETTINGS)
+@given(
+    plan=graphs.plans(1, 40),
+    commands=st.lists(st.sampled_from(graphs.COMMANDS), max_size=15),
+    chance=st.integers(0, 999),
+)
+def test_whatever_staff_do_a_workflow_keeps_its_promises(engine, history, tmp_path, plan, commands, chance):
+    log, draw, rows = tmp_path / "log", random.Random(chance), Rows()
+    log.write_text("")
+    rows.clear()
+    flow = graphs.store(plan, str(log), "f")
+    for command in commands:
+        for _ in range(draw.randint(0, 3)):
+            rows.worker.run_once()
+            rows.worker.pool.finish(draw.randint(0, 2))
+        graphs.act(flow.id, command, draw)
+        assert rows.upkeep.run_once() == 0, "nothing was forgotten"
+    graphs.act(flow.id, "resume", draw)
+    for _ in range(plan.size * 3 + 3):
+        rows.work()
+        if rows.state(flow) not in {"running", "compensating"}:
+            break
+        if not (graphs.act(flow.id, "discard", draw) or rows.waiting(flow)):
+            graphs.act(flow.id, "cancel", draw)
+        graphs.act(flow.id, "signal", draw)
+    judge(flow.id, by_task(history))
+    graphs.judge_log(str(log))
+    assert_index_agrees()
