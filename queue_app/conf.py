@@ -57,7 +57,7 @@ class RetrySettings:
 
     base_seconds: float = 20.0  # wait before the first retry; it doubles with each further one
     cap_seconds: float = 6 * 3600.0  # longest wait, unless the task asks for a longer first one
-    jitter: bool = False  # wait a random time up to that, so that tasks that failed together are retried apart
+    jitter: bool = False  # wait a random part of it, so that tasks that failed together are retried apart
     max_crashes: int = 3  # a task becomes a dead letter after this number of dead workers
     timeout_factor: float = 1.5  # factor by which the timeout grows with each retry
 
@@ -121,7 +121,7 @@ class ApiSettings:
     heavy_per_minute: int = 120  # exports, exact counts, bulk submissions and actions by one user; 0: no limit
     max_waiters: int = 4  # open requests with ?wait= and worker polls of one WSGI process; ASGI allows MAX_STREAMS
     max_streams: int = 100  # open event streams of one process
-    max_open_per_caller: int = 50  # waiting requests, and as many event streams, of one user or token in one process
+    max_open_per_caller: int = 50  # waiting requests of one user or token in one process; the same for event streams
     max_connections: int = 20  # requests that use PostgreSQL at once in one ASGI process; others wait up to 10 s
     failed_logins_per_minute: int = 20  # wrong passwords from one address for one user in one process; 0: no limit
 
@@ -161,8 +161,8 @@ class TaskQueueSettings:
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
     sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks
-    codecs: list[str] = field(default_factory=list)  # names of ready codecs, and dotted paths of more, for arguments
-    queues: list[str] = field(default_factory=list)  # names of the project's queues; others are taken for typing errors
+    codecs: list[str] = field(default_factory=list)  # codecs for arguments: built-in names, or dotted paths
+    queues: list[str] = field(default_factory=list)  # names of the project's queues; any other name causes a warning
     strict_queues: bool = False  # refuse a queue that neither QUEUES nor a row names, instead of a warning
     typed_arguments: bool = False  # also check arguments against the annotations of functions, with typeguard
     hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around every enqueue and run, in order
@@ -181,7 +181,7 @@ class TaskQueueSettings:
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     schedules: dict[str, Any] = field(default_factory=dict)  # schedules by name, as `@schedule` declares them
     webhooks: dict[str, Any] = field(default_factory=dict)  # endpoints by name, see `queue_app.webhooks`
-    probes: dict[str, str] = field(default_factory=dict)  # more functions that adaptive limits may ask, by name
+    probes: dict[str, str] = field(default_factory=dict)  # further probes of adaptive limits: dotted paths by name
 
     @property
     def all_probes(self) -> dict[str, str]:
