@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import psycopg
 from django.db import connection, connections
 
+from queue_app.core.states import Status
 from queue_app.models import Task
 from taskqueue_project.embedded.data_directory import DataDirectory
 from tests.integration.faults.arena import Arena, Rows, patient
@@ -85,6 +86,11 @@ def fail_over(run: Run) -> None:
         network.rows.target = standby.port
         connection.close()
     promoted_at = time.monotonic()
+    # Tasks whose ends were lost execute again by their rows, until their workers give them back. No function runs for
+    # them, and the index knows that their slots are free.
+    run.not_capped = set(
+        patient(lambda: list(Task.objects.filter(status=Status.EXECUTING).values_list("id", flat=True)))
+    )
     kept = set(patient(lambda: list(Task.objects.values_list("id", flat=True))))
     gone = [task_id for task_id, *_ in run.order if task_id not in kept]
     run.order = [each for each in run.order if each[0] in kept]

@@ -80,6 +80,7 @@ class Run:
     measured: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)  # what the fault itself found
     judges_caps: bool = True  # unless the fault takes limits away, and judges them itself
+    not_capped: set[uuid.UUID] = field(default_factory=set)  # tasks that caps do not count
     stack: ExitStack = field(default_factory=ExitStack)
     watch: Watch = field(init=False)
 
@@ -207,9 +208,10 @@ class Run:
         """Return the instants at which more ran than may, as the rows tell."""
         if not self.judges_caps:
             return []
-        wrong = over_cap(self.history, CAPS[""])
-        for queue in ("default", "other"):
-            wrong += over_cap(self.history, CAPS[queue], of={key for key, name, _ in self.order if name == queue})
+        wrong = []
+        for queue, cap in CAPS.items():
+            counted = {key for key, name, _ in self.order if queue in ("", name)} - self.not_capped
+            wrong += over_cap(self.history, cap, of=counted)
         return wrong
 
     def inversions(self) -> list[str]:
