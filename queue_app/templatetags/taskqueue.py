@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import template
+from django.core.exceptions import ImproperlyConfigured
 from django.template import Context
 from django.template.loader import render_to_string
 from django.templatetags.static import static
@@ -23,7 +24,12 @@ def task_status(context: Context, result: Any) -> SafeString | str:
 
     Another user's task is not shown. Needs the context processor ``request``.
     """
-    request = context["request"]
+    request = context.get("request")
+    if request is None:
+        raise ImproperlyConfigured(
+            "{% task_status %} needs the request: add django.template.context_processors.request to the context"
+            " processors of TEMPLATES, or pass the request to render()."
+        )
     task = Task.objects.using(alias()).filter(pk=parse_id(getattr(result, "id", result))).first()
     if task is None or (task.user and task.user != request.user.get_username()):
         return ""

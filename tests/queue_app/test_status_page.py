@@ -2,6 +2,7 @@
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
 from django.shortcuts import redirect
 from django.template import Context, Template
 from django.test import RequestFactory
@@ -115,6 +116,12 @@ def test_a_failure_tells_no_error(ann):
     result = make_report.using(user="ann").enqueue()
     move(Task.objects.get(pk=result.id), "failed")
     assert "It did not succeed" in ann.get(page_of(result)).content.decode()
+
+
+def test_the_tag_says_that_it_needs_the_request(ann):
+    template = Template("{% load taskqueue %}{% task_status result %}")
+    with pytest.raises(ImproperlyConfigured, match="needs the request"):
+        template.render(Context({"result": make_report.enqueue()}))
 
 
 def test_a_page_of_the_project_shows_it_by_a_tag(ann):

@@ -5,6 +5,7 @@ import socket
 import threading
 from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import time
 
 import pytest
 from django.tasks import task_backends
@@ -14,7 +15,7 @@ from queue_app.checks import check_callbacks
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.testing import drain, freeze
-from queue_app.webhooks import deliver, endpoint_of, is_public, send, verify
+from queue_app.webhooks import deliver, endpoint_of, is_public, send, signed, verify
 
 OLD, NEW = ("whsec_" + b64encode(letter * 32).decode() for letter in (b"a", b"b"))
 
@@ -110,6 +111,14 @@ def test_a_changed_or_old_delivery_is_not_verified(receiver, change):
         case "none":
             headers = {}
     assert not verify(headers, body, [secret], now=moment)
+
+
+@pytest.mark.parametrize("secrets", [[""], ["whsec_"], [], NEW, ["whsec_YQ=="]])
+def test_nothing_is_verified_by_a_secret_that_is_none(secrets):
+    """For example because the variable of the environment that should have it is empty."""
+    forged = signed("id", int(time()), b"{}", [b""])
+    with pytest.raises(InvalidTaskData, match="secret"):
+        verify(forged, b"{}", secrets)
 
 
 def test_a_webhook_as_callback_tells_the_end(receiver, paying):
