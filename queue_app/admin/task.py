@@ -45,6 +45,7 @@ from queue_app.displayed_payload import displayed_payload
 from queue_app.models import AuditEntry, Task, TaskPayload, Worker, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.services.read.inspect import set_effective_bands
 from queue_app.services.read.search import named
 from queue_app.services.read.task_filter import matching
 
@@ -173,6 +174,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     def page_context(self, request: HttpRequest, found: Task) -> dict[str, Any]:
         """Return everything about the task."""
+        set_effective_bands([found])
         detail = load_detail(
             found, timezone.now(), may_view_payload=self.may_view_payload(request), letter_id=_id_in(request)
         )
@@ -185,7 +187,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             "detail": detail,
             "history": [(entry, changes_text(entry)) for entry in changes] if may_view_audit else [],
             "bands": [(band.label, band.value == found.priority) for band in Band],
-            **self.buttons(request, found),
+            **self.buttons(request, found, detail["letter"]),
             "may_signal": self.has_send_permission(request),
             "may_view_workers": request.user.has_perm("queue_app.view_worker"),
             "may_view_queues": request.user.has_perm("queue_app.view_queue"),

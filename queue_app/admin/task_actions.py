@@ -2,7 +2,7 @@
 
 import uuid
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -17,12 +17,15 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.encryption import is_on
 from queue_app.exceptions import TaskQueueError
-from queue_app.models import Task
+from queue_app.models import DeadLetter, Task
 from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.decrypt import PERMISSION, decrypt
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
+
+REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"
 
 
 class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
@@ -106,16 +109,17 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
         parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
 
-    def buttons(self, request: HttpRequest, task: Task) -> dict[str, Any]:
-        """Return which buttons a task's page has."""
+    def buttons(self, request: HttpRequest, task: Task, letter: DeadLetter | None) -> dict[str, Any]:
+        """Return which buttons a task's page has. Who may replay its dead letter needs no retry beside it."""
         may_retry = self.has_retry_permission(request)
+        may_replay = letter is not None and letter.state == OPEN_NAME and request.user.has_perm(REPLAY_PERMISSION)
         return {
             "may_cancel": task.status in PENDING
             and task.cancel_requested_at is None
             and self.has_cancel_permission(request),
             "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
             "may_run_now": task.status == Status.SCHEDULED and may_retry,
-            "may_retry": task.status in RETRIABLE and may_retry,
+            "may_retry": task.status in RETRIABLE and may_retry and not may_replay,
             "may_decrypt": is_on() and request.user.has_perm(PERMISSION),
             "may_run_again": may_retry and self.may_view_payload(request),
         }

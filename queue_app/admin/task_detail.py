@@ -81,22 +81,25 @@ def load_detail(
     which = {"replayed_at__isnull": True} if letter_id is None else {"pk": letter_id}
     letter = DeadLetter.objects.filter(task_id=task.pk, **which).first()
     last = letter if letter_id is not None or not displayed else displayed[0]
+    attempts = [
+        {
+            "row": row,
+            "number": str(row.attempt),
+            "message": redact(row.message, secrets) if may_view_payload else "",
+            "traceback": redact(row.traceback, secrets) if may_view_payload else "",
+            "worker": workers.get(row.worker_id) if row.worker_id else None,
+            "seconds": (row.finished_at - row.started_at).total_seconds(),
+            # the newer attempt that failed in the same way
+            "same_as": newer.attempt if newer and _failed_alike(row, newer) else None,
+        }
+        for newer, row in pairwise([None, *displayed])
+        if row is not None
+    ]
     return detail | {
         "worker": workers.get(task.worker_id) if task.worker_id else None,
-        "attempts": [
-            {
-                "row": row,
-                "number": str(row.attempt),
-                "message": redact(row.message, secrets) if may_view_payload else "",
-                "traceback": redact(row.traceback, secrets) if may_view_payload else "",
-                "worker": workers.get(row.worker_id) if row.worker_id else None,
-                "seconds": (row.finished_at - row.started_at).total_seconds(),
-                # the newer attempt that failed in the same way
-                "same_as": newer.attempt if newer and _failed_alike(row, newer) else None,
-            }
-            for newer, row in pairwise([None, *displayed])
-            if row is not None
-        ],
+        "attempts": attempts,
+        # the newest, and the one before it that failed in another way: open, side by side
+        "compared": [each["number"] for each in attempts if each["same_as"] is None][:2],
         "error_class": redact(last.exception_class, secrets) if last and may_view_payload else "",
         "error_message": redact(last.message, secrets) if last and may_view_payload else "",
         "reason": letter.reason.replace("_", " ") if letter else "-",

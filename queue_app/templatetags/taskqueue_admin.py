@@ -41,6 +41,7 @@ register.filter("tq_number", _or_dash(lambda value: formats.number_format(value,
 register.filter("tq_status", labels.status_label)
 register.filter("tq_time", _or_dash(labels.exact_moment))
 register.filter("tq_when", lambda task: labels.when(task, timezone.now()))
+register.filter("tq_priority", labels.priority_label)
 register.filter("tq_short", labels.short_id)
 register.filter("tq_spaces", lambda text: str(text).replace("_", " "))
 register.filter("tq_times", lambda text: labels.with_times(str(text)))

@@ -83,7 +83,7 @@ def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, befor
     found = _newest(tasks, wanted, page_size + 1, before)
     more = len(found) > page_size
     found = found[:page_size]
-    _set_effective_bands(found)
+    set_effective_bands(found)
     _set_traces(found)
     return Page(found, found[-1].id if more else None)
 
@@ -117,7 +117,7 @@ def _start_of_window(before: uuid.UUID | None) -> uuid.UUID | None:
     return next(iter(ids[WINDOW : WINDOW + 1]), None)
 
 
-def _set_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None) -> None:
+def set_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None) -> None:
     """Set ``effective_priority`` of queued tasks; policies and the database's time are read only if there are any."""
     waiting = [(task, task.queued_at) for task in tasks if task.status == Status.QUEUED and task.queued_at is not None]
     if waiting:
@@ -155,7 +155,7 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
             page = page.filter(id__lt=before)
         found = list(page.order_by("-id")[:EXPORT_PAGE])
         if found:
-            _set_effective_bands(found, thresholds)
+            set_effective_bands(found, thresholds)
             _set_traces(found)
             yield found
         if len(found) < EXPORT_PAGE:

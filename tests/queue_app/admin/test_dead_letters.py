@@ -169,6 +169,7 @@ def test_a_dead_letter_and_its_task_are_one_page(staff, committed, dead, staff_w
     page = staff.get(task).content.decode()
     told = ("the printer is on fire", "retries exhausted, 1 attempt", "in 29 d", f"{LETTERS}{letter.pk}/replay/")
     assert [text for text in told if text not in page] == []
+    assert f"{task.removesuffix('change/')}retry/" not in page, "replay is the same"
     assert page.index("the printer is on fire") < page.index("Failed attempts") < page.index("Timeline")
     with committed():
         replay(letter.id, by="bob")

@@ -128,6 +128,7 @@ def test_task_page_names_similar_failures_and_attempts_that_failed_alike(staff, 
     assert url(Task, "change", other.pk) in similar
     assert str(foreign.pk) not in similar
     assert page.count("the same as attempt") == 1
+    assert page.count('<details class="tq-attempt" open>') == 2, "the two that differ"
     assert "the same as attempt 2" in page
     assert "Similar failures" not in text_of(staff.get(url(Task, "change", foreign.pk)))
 

@@ -13,11 +13,17 @@ from queue_app.services.upkeep.maintenance import run_overdue
 TASKS = reverse("admin:queue_app_task_changelist")
 
 
-def test_the_list_shows_both_bands_of_a_promoted_task(staff, make_task):
+@pytest.mark.parametrize("page", ["list", "task", "type"])
+def test_pages_show_both_bands_of_a_promoted_task(staff, make_task, page):
     task = make_task(priority=Band.LOW)
-    assert "↑" not in staff.get(TASKS).content.decode()
+    address = {
+        "list": TASKS,
+        "task": reverse("admin:queue_app_task_change", args=[task.pk]),
+        "type": reverse("admin:queue_app_taskstats_type", args=[task.task_type]),
+    }[page]
+    assert "↑" not in staff.get(address).content.decode()
     Task.objects.filter(pk=task.pk).update(queued_at=timezone.now() - timedelta(seconds=1900))
-    page = staff.get(TASKS).content.decode()
+    page = staff.get(address).content.decode()
     assert '<span class="tq-label tq-band-high">high</span>' in page
     assert "↑ low" in page
 
