@@ -2,8 +2,6 @@
 
 import json
 import logging
-import threading
-from dataclasses import replace
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,24 +14,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from queue_app import Workflow, chain, registry, signal, task, tracing
 from queue_app.checks import check_encryption
-from queue_app.core.records import NewTask, Outcome, TaskFailure
+from queue_app.core.records import NewTask
 from queue_app.core.redaction import HIDDEN, SEALED
 from queue_app.core.states import Status
-from queue_app.exceptions import EncryptionUnavailable, IdempotencyConflict, InvalidTaskData, TaskFailed
+from queue_app.exceptions import EncryptionUnavailable, InvalidTaskData, TaskFailed
 from queue_app.index import get_index
 from queue_app.models import AuditEntry, DeadLetter, Operation, Schedule, Task, TaskAttempt, TaskLog, TaskPayload
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.actions import run_again, run_now
-from queue_app.services.lifecycle.claim import claim
-from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import advance
 from queue_app.services.operations import reencrypt as reencryption
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.repair.remote import is_repeated
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.run import run_schedule
@@ -190,59 +185,6 @@ def test_a_result_by_reference_is_decrypted_for_the_next_task(hire):
     work(hire())
     assert seen[-1] == ((), {"text": CANARY})
     assert status(second.id) == Status.COMPLETED
-
-
-# -- equal calls -------------------------------------------------------------------------------------
-
-
-def test_an_encrypted_call_is_recognised_as_the_same(engine):
-    first = echo.using(idempotency_key="k").enqueue(text="a")
-    assert echo.using(idempotency_key="k").enqueue(text="a").id == first.id
-    with pytest.raises(IdempotencyConflict):
-        echo.using(idempotency_key="k").enqueue(text="b")
-    assert once.enqueue("a").id == once.enqueue("a").id != once.enqueue("b").id
-
-
-def test_a_unique_key_needs_the_secret_key_and_survives_a_rotation(engine, settings):
-    first = once.enqueue("a")
-    key = Task.objects.get(pk=first.id).unique_key
-    use(settings, SECOND, FIRST)
-    assert once.enqueue("a").id == first.id
-    settings.SECRET_KEY = "another"
-    assert Task.objects.get(pk=once.enqueue("a").id).unique_key != key
-
-
-def test_forty_callers_at_once_store_one_encrypted_task(engine):
-    barrier, ids = threading.Barrier(40), []
-
-    def call():
-        barrier.wait()
-        try:
-            ids.append(once.enqueue("a").id)
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=call) for _ in range(40)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(ids) == 40
-    assert len(set(ids)) == Task.objects.count() == 1
-
-
-@pytest.mark.parametrize("message", [None, "canary"])
-def test_a_repeated_report_of_an_http_worker_is_recognised(engine, message):
-    result = fail.enqueue(CANARY)
-    hand = engine.worker(type_of(fail))
-    (claimed,) = claim(hand.profile, hand.id, 1)
-    failure = None if message is None else TaskFailure("ValueError", message, "Traceback", retriable=False)
-    finish([Outcome(claimed, claimed.started_at, claimed.started_at, '{"a": 1}', failure=failure)])
-    attempt = (claimed.id, claimed.attempt)
-    assert is_repeated(hand.id, attempt, '{"a":1}', failure)
-    other = None if failure is None else replace(failure, message="another")
-    assert not is_repeated(hand.id, attempt, '{"a":2}', other)
-    assert result.id == str(claimed.id)
 
 
 # -- keys --------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 from django.db.models import F
-from django.tasks import default_task_backend
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import Unique, task
@@ -16,7 +15,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, IsolationTooStrict, UniqueConflict
 from queue_app.models import StepResult, Task, TaskPayload
 from queue_app.models.running import StepKind
-from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.enqueue.store import enqueue
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.actions import cancel, cancel_many, retry, run_now
 from queue_app.services.lifecycle.finish import finish
@@ -291,48 +290,6 @@ def test_many_callers_store_one_task(engine):
     assert len({answer.id for answer in answers}) == 1
     assert sum(answer.created for answer in answers) == 1
     assert Task.objects.count() == 1
-
-
-@pytest.mark.parametrize("limit", [rows.MANY, 3])
-def test_many_callers_in_bulk_store_each_key_once(engine, monkeypatch, limit):
-    monkeypatch.setattr(rows, "MANY", limit)
-
-    def store(start: int):
-        return enqueue_many([unique(parameters={"n": (start + n) % 12}) for n in range(12)])
-
-    answers = at_once(
-        [*[lambda start=start: store(start) for start in range(10)], lambda: [enqueue(unique(parameters={"n": 5}))]]
-    )
-    assert Task.objects.count() == 12
-    assert len({item.id for answer in answers for item in answer}) == 12
-    assert sum(item.created for answer in answers for item in answer) == 12
-
-
-def test_bulk_returns_the_task_that_stands_for_each_call(engine):
-    first = ship.enqueue(1)
-    made = default_task_backend.enqueue_many(ship, [((order,), {}) for order in (1, 2, 2, 3)])
-    assert made[0].id == first.id
-    assert made[1].id == made[2].id != made[3].id
-    assert Task.objects.count() == 3
-
-
-def test_in_bulk_the_last_arguments_replace_the_earlier_ones(engine):
-    first, second = enqueue_many([unique(on_conflict="replace", by=(), parameters={"n": n}) for n in (1, 2)])
-    assert (first.id, first.created, second.created) == (second.id, True, False)
-    assert parameters_of(first.id) == {"n": 2}
-
-
-def test_bulk_with_a_conflict_stores_nothing(engine):
-    rule = {"on_conflict": "raise"}
-    with pytest.raises(UniqueConflict, match="Two tasks of this call"):
-        enqueue_many([new("b"), unique(**rule), unique(**rule)])
-    assert Task.objects.count() == 0
-
-
-def test_unique_and_plain_tasks_keep_their_order_in_bulk(engine):
-    stored = enqueue_many([new(parameters={"n": 0}), unique(parameters={"n": 1}), new(parameters={"n": 2})])
-    assert [parameters_of(item.id)["n"] for item in stored] == [0, 1, 2]
-    assert len(take_ids(engine.worker(), 3)) == 3
 
 
 def test_a_rolled_back_task_does_not_stand(engine):
