@@ -27,8 +27,8 @@ SILENT: Final = timedelta(seconds=60)
 TRIES: Final = 3
 #: Interval of the signs of life, and of the looks whether staff stopped the operation.
 SIGN: Final = timedelta(seconds=1)
-#: Progress in parts: reading, the unchanged and the changed run.
-PARTS: Final = {"reading": 0, "unchanged": 10, "changed": 55}
+#: Progress in parts: reading, and both runs, which share the time.
+PARTS: Final = {"reading": 0, "unchanged": 10, "changed": 10}
 TOTAL: Final = 100
 _children: Final[list[subprocess.Popen[bytes]]] = []
 
@@ -95,7 +95,7 @@ def carry_out(operation_id: uuid.UUID) -> Operation:
         now = clock()
         if now - said[0] >= SIGN:
             said[0] = now
-            done = min(TOTAL - 1, PARTS[what] + int(45 * share))
+            done = min(TOTAL - 1, PARTS[what] + int(90 * share))
             _update(operation, changed=done, result={**(operation.result or {}), "alive": now.isoformat()})
 
     try:

@@ -13,6 +13,7 @@ from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Kind, Loa
 from queue_app.exceptions import InvalidTaskData
 
 _OF_LIMITS: Final = {field.name for field in fields(Limits)} - {"throttled_until"}
+_OF_QUEUES: Final = {"max_concurrent_per_user", "fair_by", "shares"}
 _PARTS: Final = ("window", "limits", "bands", "priorities", "workers", "without_workers", "pauses", "load")
 _OF_LOAD: Final = {
     "task_type", "queue", "priority", "user", "key", "weight", "capabilities", "count", "at", "over", "runs"
@@ -100,9 +101,11 @@ def gate_named(name: str) -> str:
 
 
 def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
+    known_fields = _OF_LIMITS if name.startswith("queue:") else _OF_LIMITS - _OF_QUEUES
+    known_fields = {"max_concurrent", "paused"} if name == "everything" else known_fields
     for field, value in values.items():
-        if field not in _OF_LIMITS:
-            options = ", ".join(sorted(_OF_LIMITS))
+        if field not in known_fields:
+            options = ", ".join(sorted(known_fields))
             raise InvalidTaskData("limits", f"{name} has no {field!r:.60}. It may have: {options}.")
         if field == "paused":
             is_right = type(value) is bool

@@ -1,13 +1,16 @@
 """Simulate a window or a scenario, as it was and with changes, and compare both with what happened."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from queue_app.core.simulation import NEVER, SECOND, Load, Outcome, Plan, Waits, agreement, span, waits_by
-from queue_app.exceptions import InvalidTaskData
-from queue_app.index.simulated import simulated_index
+from queue_app.exceptions import InvalidTaskData, SimulationRefused
+from queue_app.index.simulated import SimulatedIndex, simulated_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.simulate.engine import Engine
 from queue_app.services.simulate.recorded import record
@@ -16,6 +19,8 @@ from queue_app.sql.database import alias
 
 type Report = Callable[[str, float], None]
 
+#: Interval of the reports while simulations run.
+REPORT_SECONDS: Final = 0.2
 #: Differences of waits below this are not put into words.
 WORTH_SAYING: Final = 1.0
 
@@ -52,42 +57,63 @@ def simulate(  # noqa: PLR0913 - by name
     }  # fmt: skip
     if len(plan.load):
         answer["actual"] = {"waits": waits_by(plan, plan.load.waited, targets, gates, recorded=True)}
-        answer["unchanged"] = _run(plan, targets, gates, "unchanged", shared_server=shared_server, report=report)
-        simulated = answer["unchanged"]["waits"]
-        answer["calibration"] = agreement(answer["actual"]["waits"]["band"], simulated["band"])
+    runs = {"unchanged": plan} if len(plan.load) else {}
     if scenario:
-        other = changed(plan, scenario)
-        answer["notes"] += [f"{name}: no task of the simulation has this name." for name in idle_names(other, scenario)]
-        answer["changed"] = _run(other, targets, gates, "changed", shared_server=shared_server, report=report)
+        runs["changed"] = changed(plan, scenario)
+        idle = idle_names(runs["changed"], scenario)
+        answer["notes"] += [f"{name}: no task of the simulation has this name." for name in idle]
+    for name, (outcome, took) in _together(runs, shared_server=shared_server, report=report).items():
+        answer[name] = _described(runs[name], outcome, targets, gates) | {"took_seconds": round(took, 1)}
+    if "actual" in answer:
+        answer["calibration"] = agreement(answer["actual"]["waits"]["band"], answer["unchanged"]["waits"]["band"])
+    if scenario:
         answer["words"] = list(_words(answer))
     return answer
 
 
-def _run(  # noqa: PLR0913 - by name
-    plan: Plan,
-    targets: Mapping[int, float | None],
-    gates: Mapping[str, str],
-    name: str,
-    *,
-    shared_server: bool,
-    report: Report,
+def _together(runs: Mapping[str, Plan], *, shared_server: bool, report: Report) -> dict[str, tuple[Outcome, float]]:
+    """Run plans at the same time, each in a thread; return outcomes and seconds.
+
+    This thread starts the servers, as forking is safe only before there are others, and calls ``report``, which may use
+    the database. An error of it ends all runs.
+    """
+    shares, is_over = dict.fromkeys(runs, 0.0), threading.Event()
+
+    def run(name: str, index: SimulatedIndex) -> tuple[Outcome, float]:
+        def note(share: float) -> None:
+            shares[name] = share
+            if is_over.is_set():
+                raise SimulationRefused("The simulation was stopped.")
+
+        began = time.monotonic()
+        outcome = Engine(index, runs[name], real_now=round(time.time() * SECOND), report=note).run()
+        return outcome, time.monotonic() - began
+
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(simulated_index(shared_server=shared_server)) for name in runs}
+        pool = stack.enter_context(ThreadPoolExecutor(max(1, len(runs)), "simulation"))
+        stack.callback(is_over.set)
+        futures = {name: pool.submit(run, name, index) for name, index in servers.items()}
+        while wait(futures.values(), REPORT_SECONDS, FIRST_EXCEPTION).not_done:
+            if any(future.done() and future.exception() for future in futures.values()):
+                break
+            name = min(shares, key=shares.__getitem__)
+            report(name, shares[name])
+        return {name: future.result() for name, future in sorted(futures.items(), key=lambda each: not each[1].done())}
+
+
+def _described(
+    plan: Plan, outcome: Outcome, targets: Mapping[int, float | None], gates: Mapping[str, str]
 ) -> dict[str, Any]:
-    began = time.monotonic()
-    with simulated_index(shared_server=shared_server) as index:
-        real_now = round(time.time() * SECOND)
-        outcome = Engine(index, plan, real_now=real_now, report=lambda share: report(name, share)).run()
-    report(name, 1.0)
-    waited = _waits(plan.load, outcome)
     started = sum(plan.begin <= at < plan.end for at in outcome.started)
     return {
         "tasks": len(plan.load),
-        "waits": waits_by(plan, waited, targets, gates),
+        "waits": waits_by(plan, _waits(plan.load, outcome), targets, gates),
         "utilisation": round(outcome.utilisation, 4),
         "starts_per_second": round(started * SECOND / (plan.end - plan.begin), 4),
         "starved": outcome.started.count(NEVER),
         "drained_at": _time(outcome.drained_at) if outcome.drained_at else None,
         "exact_to_seconds": 2 * outcome.resolution / SECOND,  # as measured near saturation
-        "took_seconds": round(time.monotonic() - began, 1),
     }
 
 

@@ -2,8 +2,6 @@
 
 import random
 import time
-from collections import Counter, defaultdict
-from dataclasses import replace
 
 import pytest
 
@@ -162,71 +160,3 @@ def test_a_coarse_resolution_loses_no_time_of_slots(simulate, monkeypatch):
     assert one.p95 > 2, "tasks wait"
     for share in ("p50", "p95", "p99"):
         assert abs(getattr(one, share) - getattr(other, share)) <= 2 * coarse.resolution / SECOND, share
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_policies_and_loads_keep_the_invariants_over_weeks(simulate, seed):
-    """Caps, rates, order within a lane and work for idle workers, whatever the policy."""
-    chance = random.Random(seed)
-    kinds = [
-        kind(name, Band(chance.randrange(5)), f"q{chance.randrange(3)}", user=chance.choice(["", "ada", "bob"]),
-             key=chance.choice(["", "k:1", "k:2"]))
-        for name in "abc" for _ in range(4)
-    ]  # fmt: skip
-    load = Load()
-    for _ in range(600):
-        at = chance.choice([chance.random(), 0.5 + chance.random() * 0.001])  # a steady load, and a burst
-        load.add(chance.choice(kinds), BEGIN + round(at * 2 * WEEK), round(chance.expovariate(1 / 900) * SECOND))
-    gates = ["a", "q:q0", "q:q1", "q:q2", "t:a", "t:b", "k:k"]
-    limits = {gate: Limits(max_concurrent=chance.randrange(1, 6)) for gate in chance.sample(gates, 3)}
-    rated = chance.choice(["q:q1", "t:c"])
-    limits[rated] = replace(limits.get(rated, Limits()), rate_count=20, rate_seconds=3600.0, rate_burst=2)
-    limits["q:q2"] = replace(limits.get("q:q2", Limits()), fair_by="user")
-    wanted = Plan(
-        load=load, crews=(crew(4), crew(3, "a b")), limits=limits, begin=BEGIN, end=BEGIN + 2 * WEEK,
-        thresholds={Band.NORMAL: 7200.0, Band.LOW: 3600.0, Band.BACKGROUND: 3600.0},
-    )  # fmt: skip
-    found = simulate(wanted)
-    ran = [(at, task) for task, at in enumerate(found.started) if at != NEVER]
-    assert len(ran) == len(load), "everything ran within the patience of the simulation"
-    check_caps(wanted, found)
-    check_rate(wanted, sorted(at for at, task in ran if passes(load.kinds[load.kind[task]], rated)), limits[rated])
-    by_lane = defaultdict(list)
-    for at, task in sorted(ran, key=lambda each: load.queued_at[each[1]]):
-        by_lane[load.kind[task]].append(at)
-    assert all(times == sorted(times) for times in by_lane.values()), "first in, first out in each lane"
-    used = Counter()
-    for at, change in edges(wanted, found, "a"):
-        used[""] += change
-        assert used[""] <= 7, at
-
-
-def passes(what: Kind, gate: str) -> bool:
-    scope, _, name = gate.partition(":")
-    keys = (what.key, what.key.partition(":")[0])
-    return {"a": True, "q": what.queue == name, "t": what.task_type == name, "k": name in keys}[scope]
-
-
-def edges(wanted: Plan, found: Outcome, gate: str) -> list[tuple[int, int]]:
-    load = wanted.load
-    tasks = [task for task in range(len(load)) if passes(load.kinds[load.kind[task]], gate)]
-    starts_ = [(found.started[task], 1) for task in tasks]
-    return sorted(starts_ + [(found.started[task] + load.runs[task], -1) for task in tasks])
-
-
-def check_caps(wanted: Plan, found: Outcome) -> None:
-    for gate, limits in wanted.limits.items():
-        names = ["k:k:1", "k:k:2"] if gate == "k:k" else [gate]  # each key of a family has a count of its own
-        for name in names:
-            used = 0
-            for at, change in edges(wanted, found, name):
-                used += change
-                assert limits.max_concurrent is None or used <= limits.max_concurrent, (gate, at)
-
-
-def check_rate(wanted: Plan, times: list[int], limits: Limits) -> None:
-    each = limits.rate_seconds * SECOND / limits.rate_count
-    for first in range(len(times)):
-        for last in range(first, min(first + 20, len(times))):
-            most = limits.rate_burst + (times[last] - times[first]) / each
-            assert last - first + 1 <= most + 1e-3

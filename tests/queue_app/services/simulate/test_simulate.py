@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
-from queue_app.exceptions import InvalidTaskData, SimulationRefused
+from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index, simulated
 from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
+from queue_app.services.simulate import simulate as module
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
 from tests.support.factories import AttemptFactory, TaskFactory
@@ -131,6 +133,8 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
         ({"limit": {}}, "A scenario has no part 'limit'"),
         ({"limits": {"mail": {}}}, "names no limit"),
         ({"limits": {"queue:mail": {"cap": 3}}}, "has no 'cap'"),
+        ({"limits": {"everything": {"rate_count": 5, "rate_seconds": 1}}}, "everything has no 'rate_count'"),
+        ({"limits": {"type:shop.mail": {"fair_by": "user"}}}, "type:shop.mail has no 'fair_by'"),
         ({"limits": {"queue:mail": {"max_concurrent": 0}}}, "max_concurrent must be a whole number above 0"),
         ({"limits": {"queue:mail": {"max_concurrent": "5"}}}, "not '5'"),
         ({"limits": {"queue:mail": {"rate_count": 5}}}, "a rate needs"),
@@ -198,6 +202,19 @@ runs = 10
 def test_a_scenario_has_a_length_that_a_clock_can_count(engine, seconds):
     with pytest.raises(InvalidTaskData, match="seconds"):
         simulate({"load": [{"queue": "a"}]}, seconds=seconds)
+
+
+def test_an_error_of_the_report_ends_both_runs(engine, window, monkeypatch):
+    monkeypatch.setattr(module, "REPORT_SECONDS", 0.001)
+    history(window, tasks=300)
+
+    def stop(what: str, share: float) -> None:
+        if what != "reading":
+            raise OperationEnded("stopped")
+
+    with pytest.raises(OperationEnded):
+        simulate({"limits": {"queue:mail": {"max_concurrent": 1}}}, since=window[0], until=window[1], report=stop)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("simulation")]
 
 
 def test_what_never_starts_is_said_and_no_wait_is_made_up(engine):
