@@ -46,7 +46,7 @@ class IndexStats:
 
 
 def count_all(call: Callable[..., Any]) -> IndexStats:
-    """Count all queues; ``call`` runs a script by its name. Makes one call for up to about 5 000 lanes."""
+    """Count all queues; ``call`` runs a script by its name. Makes a call for each 1 000 lanes: none takes long."""
     replies = list(_replies(call, ""))
     number, state, lapses, *counts = replies[0][2]
     return IndexStats(

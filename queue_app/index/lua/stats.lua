@@ -1,4 +1,4 @@
--- Counts waiting tasks and leases of all queues, or of one, about 5000 lanes per call.
+-- Counts waiting tasks and leases of all queues, or of one, about 1000 lanes per call: 3 ms.
 --
 -- ARGV[1]  queue to continue with; '' at first for all queues
 -- ARGV[2]  cursor in that queue ('0' at first)    ARGV[3]  '1': that queue only
@@ -58,11 +58,11 @@ local queues = ARGV[3] == '1' and { ARGV[1] } or call('SMEMBERS', QUEUES)
 table.sort(queues)
 for _, q in ipairs(queues) do
   if q >= ARGV[1] then
-    if seen >= 5000 then
+    if seen >= 1000 then
       reply[1] = q
       return reply
     end
-    local page = call('SSCAN', lanes_key(q), q == ARGV[1] and ARGV[2] or '0', 'COUNT', 5000)
+    local page = call('SSCAN', lanes_key(q), q == ARGV[1] and ARGV[2] or '0', 'COUNT', 1000)
     local counts, oldest = { 0, 0, 0, 0, 0 }, {}
     count_lanes(page[2], counts, oldest)
     reply[#reply + 1] = q
