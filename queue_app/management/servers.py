@@ -96,10 +96,10 @@ def check_redis() -> None:
     except ImproperlyConfigured as error:
         raise CommandError(str(error), returncode=EXIT_USAGE) from None
     except IndexUnavailable as error:
-        raise CommandError(
-            f"{_sentence(error)} Start the server, or correct its address in CACHES (REDIS_URL).",
-            returncode=EXIT_UNREACHABLE,
-        ) from None
+        refuses = "password" in str(error)  # so it runs
+        remedy = "Correct the user and password" if refuses else "Start the server, or correct its address"
+        message = f"{_sentence(error)} {remedy} in CACHES (REDIS_URL)."
+        raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
 
 
 def check_postgresql() -> None:
@@ -113,9 +113,10 @@ def check_postgresql() -> None:
     except DatabaseError as error:
         reason = hide_password(" ".join(str(error).split()))
         if isinstance(error, OperationalError):
+            refuses = "FATAL" in reason  # so it runs: a wrong password, or no such user or database
+            remedy = "Correct the user, password and name" if refuses else "Start the server, or correct its address"
             message = (
-                f"PostgreSQL at {address} cannot be reached: {_sentence(reason)}"
-                " Start the server, or correct its address in DATABASES (DATABASE_URL)."
+                f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy} in DATABASES (DATABASE_URL)."
             )
         elif isinstance(error.__cause__, UndefinedTable):
             message = (

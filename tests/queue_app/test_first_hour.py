@@ -246,7 +246,22 @@ def test_a_redis_that_wants_a_password(db, settings, cached_in):
 
 def test_a_wrong_password_of_redis(db, settings, cached_in):
     cached_in(LOCATION=f"redis://:no@{settings.CACHES['default']['LOCATION'].rpartition('@')[2]}")
-    assert "invalid username-password pair" in refused()
+    message = refused()
+    assert "invalid username-password pair" in message
+    assert message.endswith("Correct the user and password in CACHES (REDIS_URL).")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_wrong_password_of_postgresql(monkeypatch):
+    database = connections["default"]
+    database.close()
+    monkeypatch.setitem(database.settings_dict, "PASSWORD", "no")
+    try:
+        message = refused()
+    finally:
+        database.close()
+    assert "password authentication failed for user" in message
+    assert message.endswith("Correct the user, password and name in DATABASES (DATABASE_URL).")
 
 
 def test_a_cache_of_another_kind(db, cached_in):
