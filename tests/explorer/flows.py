@@ -1,7 +1,8 @@
 """Transitions of workflows: two parents that end, a child that waits for both, and commands on the whole.
 
 ``parents``: ``x`` and ``y`` execute, and ``z`` waits for both. ``held``: ``x`` is a dead letter, ``z`` waits for it,
-and ``y`` is queued beside them.
+and ``y`` is queued beside them. ``undoing``: ``x`` had completed when the workflow was cancelled, and what undoes it
+executes. Every task can be undone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from queue_app.core.graph import Graph, NewWorkflow
+from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
 from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
-from queue_app.models import DeadLetter, Task, TaskDependency
+from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.claim import claim
@@ -22,9 +23,10 @@ from queue_app.services.lifecycle.replay import discard_open
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from queue_app.services.workflows.store import add_nodes, enqueue_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql.workflow_store import compensation_text
 from tests.support.engine import done, failed
 
-STATES: Final = ("parents", "held")
+STATES: Final = ("parents", "held", "undoing")
 
 
 def make(world: Any, state: str) -> None:
@@ -33,6 +35,8 @@ def make(world: Any, state: str) -> None:
     retries = 0 if state == "held" else 3
     graph.rows = [check_task(NewTask(task_type="a", max_retries=retries)) for _ in range(3)]
     world.x, world.y, child = (each.id for each in graph.rows)
+    undo = compensation_text({"task_type": "a", "max_retries": 3, "parameters": {"undo": True}})
+    graph.extras = {row.id: NodeExtra(compensation=undo) for row in graph.rows}
     parents = [world.x] if state == "held" else [world.x, world.y]
     graph.edges = {(child, parent): "hold" for parent in parents}
     enqueue_workflow(NewWorkflow(id=uuid7(), name="met"), graph)
@@ -40,6 +44,11 @@ def make(world: Any, state: str) -> None:
     world.held = sorted(claim(hand.profile, hand.id, len(parents)), key=lambda task: task.id)
     if state == "held":
         finish([failed(world.held.pop())])
+    elif state == "undoing":
+        finish([done(world.held[0])])
+        cancel_workflow(_flow())
+        finish([failed(world.held[1], retriable=False)])  # it was asked to stop
+        world.held = claim(hand.profile, hand.id, 1)
 
 
 def _flow() -> Any:
@@ -94,6 +103,7 @@ def broken(world: Any) -> Iterator[str]:
         ends = [event.seq for event in world.history.events(before) if event.after == "completed"]
         if starts and not (ends and ends[0] < starts[0]):
             yield f"{world.name_of(after)} started before {world.name_of(before)} had completed"
+    yield from _undone(world)
     for task_id in Task.objects.filter(workflow_id__isnull=False).values_list("id", flat=True):
         events = world.history.events(task_id)
         completed = [event for event in events if event.after == "completed"]
@@ -105,13 +115,26 @@ def broken(world: Any) -> Iterator[str]:
             yield f"{world.name_of(task_id)} was queued {len(opened)} times by ends of others"
 
 
+def _undone(world: Any) -> Iterator[str]:
+    """Yield what was undone twice, or without reason, or was not."""
+    flow = Row.objects.get()
+    undone = list(WorkflowNode.objects.filter(compensates__isnull=False).values_list("compensates", flat=True))
+    completed = Task.objects.filter(node__compensation__isnull=False, status="completed").values_list("id", flat=True)
+    if len(undone) != len(set(undone)):
+        yield "a task was undone twice"
+    if flow.finished_at is not None and set(undone) != (set() if flow.state == "completed" else set(completed)):
+        yield f"the workflow is {flow.state}; completed: {len(completed)} tasks, undone: {len(undone)}"
+
+
 #: Name -> what it does, in which states, and what it promises.
 FLOWS: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...], Any]]] = {
     "end_parent": (lambda world, number: finish([done(world.held[number])]), ("parents",), None),
+    "end_undo": (lambda world, _: finish([done(world.held[0])]), ("undoing",), None),
+    "fail_undo": (lambda world, _: finish([failed(world.held[0])]), ("undoing",), None),
     "fail_parent": (lambda world, number: finish([failed(world.held[number])]), ("parents",), None),
     "add_task": (_add, ("parents",), None),
     "cancel_flow": (lambda _world, _: cancel_workflow(_flow()), STATES, _cancel_broken),
     "pause_flow": (_pause, STATES, None),
-    "retry_flow": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("held",), None),
+    "retry_flow": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("held", "undoing"), None),
     "sweep": (lambda _world, _: WorkflowUpkeep().run_once(), STATES, None),
 }
