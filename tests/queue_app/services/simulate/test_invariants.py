@@ -61,8 +61,9 @@ limits = st.builds(
     st.none() | st.tuples(st.integers(5, 20), st.sampled_from([60.0, 3600.0]), st.integers(1, 3)),
     st.none() | st.sampled_from(["user", "key"]),
 )  # fmt: skip
-#: Most come in bursts at a few times, so that limits and slots bind.
-moments = st.integers(0, 3).map(lambda day: day * 3 * 24 * HOUR) | st.integers(0, WEEKS)
+#: Whole ms, as places in a lane are exact to some µs. Most come in bursts at a few times: limits and slots bind.
+bursts, others = st.integers(0, 3).map(lambda number: number * 3 * 24 * HOUR), st.integers(0, WEEKS // 1000)
+moments = bursts | others.map(lambda ms: ms * 1000)
 tasks = st.lists(st.tuples(kinds, moments, st.integers(0, 20 * 60 * SECOND)), min_size=1, max_size=80)
 
 
