@@ -123,6 +123,7 @@ class ApiSettings:
     max_streams: int = 100  # open event streams of one process
     max_open_per_caller: int = 50  # waiting requests of one user or token in one process; the same for event streams
     max_connections: int = 20  # requests that use PostgreSQL at once in one ASGI process; others wait up to 10 s
+    body_seconds: float = 60.0  # in which the body of a request must arrive under ASGI (queue_app.api.asgi)
     failed_logins_per_minute: int = 20  # wrong passwords from one address for one user in one process; 0: no limit
 
 

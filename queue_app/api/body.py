@@ -24,6 +24,11 @@ def body_limit(limits: PayloadLimits) -> int:
     return limits.wire_bytes + BESIDE_BYTES
 
 
+def too_large(most: int) -> PayloadTooLarge:
+    """Return the error of a body of more than ``most`` bytes."""
+    return PayloadTooLarge(FIELD, f"The body is larger than {most} bytes.", limit=most)
+
+
 class Body:
     """The body of a request; it may be ``factor`` times as large as usual."""
 
@@ -41,7 +46,7 @@ class Body:
         declared = self._request.META.get("CONTENT_LENGTH") or "0"
         length = int(declared[:20]) if declared.isascii() and declared.isdigit() else 0
         if length > self._max_bytes:
-            raise self._too_large()
+            raise too_large(self._max_bytes)
         if length or "HTTP_TRANSFER_ENCODING" in self._request.META:
             self._check_media_type()
 
@@ -83,8 +88,5 @@ class Body:
             parts.append(chunk)
             size += len(chunk)
             if size > self._max_bytes:
-                raise self._too_large()
+                raise too_large(self._max_bytes)
         return b"".join(parts)
-
-    def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(FIELD, f"The body is larger than {self._max_bytes} bytes.", limit=self._max_bytes)

@@ -58,6 +58,10 @@ class NotInstalled(TaskQueueError, code="not_installed"):
     """A part of the API needs a package that is not installed."""
 
 
+class BodyTooSlow(TaskQueueError, code="body_too_slow"):
+    """The body did not arrive within ``API.BODY_SECONDS``."""
+
+
 class Rule(NamedTuple):
     """The answer to an error; by default ``code`` and ``detail`` are those of the error."""
 
@@ -85,6 +89,7 @@ RULES: Final = (
     Rule(own.StaleLease, 409),
     Rule(own.InvalidTransition, 409),
     Rule(own.ChangedMeanwhile, 412),
+    Rule(BodyTooSlow, 408),
     Rule(PreconditionRequired, 428),
     Rule(waiting.TooManyWaiters, 503),
     Rule(waiting.TooManyOfCaller, 429),

@@ -1,0 +1,177 @@
+"""Clients that are slow, idle, or send too much, against servers as they are deployed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+import pytest
+
+from queue_app import conf
+from queue_app.api.body import body_limit
+from queue_app.services.control.api_keys import create_key, forget_keys
+from queue_app.services.repair import tokens
+from tests.support.engine import until
+
+ASGI = (
+    "import uvicorn; from taskqueue_project.asgi import application;"
+    "uvicorn.run(application, port={port}, log_level='critical')"
+)
+GUNICORN = ("-m", "gunicorn", "taskqueue_project.wsgi", "--threads", "8", "--log-level", "critical", "--bind")
+PATH = "/api/v1/tasks"
+#: Maximum of the health check, beyond twice what it takes on this machine without other requests.
+MAX_MS = 50
+
+
+@contextmanager
+def serving(process_env: dict[str, str], kind: str, **limits: object) -> Iterator[int]:
+    """Run a server on the database and index of this test; yield its port."""
+    forget_keys()
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    environment = process_env | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
+    environment |= {f"TASKQUEUE__API__{name}": str(value) for name, value in limits.items()}
+    arguments = ("-c", ASGI.format(port=port)) if kind == "asgi" else (*GUNICORN, f"127.0.0.1:{port}")
+    server = subprocess.Popen([sys.executable, "-W", "ignore", *arguments], env=environment)
+    try:
+        until(lambda: request(port, "GET", "/healthz")[0] == 200, "it answers")
+        yield port
+    finally:
+        server.kill()
+        server.wait(60)
+        forget_keys()
+
+
+def request(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict, dict]:
+    """Return status, headers and JSON of an answer; the status is 0 without one."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with closing(connection), suppress(OSError):
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.headers), json.loads(answer.read())
+    return 0, {}, {}
+
+
+def opened(port: int, secret: str, length: str) -> socket.socket:
+    """Send the head of a request, without a byte of its body."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=60)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+    client.sendall(f"{head}Content-Type: application/json\r\n{length}\r\n\r\n".encode())
+    return client
+
+
+def health_ms(port: int) -> float:
+    """Return the median time of the health check."""
+    times = []
+    for _ in range(15):
+        began = time.monotonic()
+        assert request(port, "GET", "/healthz")[0] == 200
+        times.append((time.monotonic() - began) * 1000)
+        time.sleep(0.02)
+    return sorted(times)[len(times) // 2]
+
+
+@pytest.fixture
+def secret(alice) -> str:
+    return create_key(alice.user, "slow")[1]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", ["asgi", "gunicorn"])
+def test_polls_that_wait_do_not_delay_health_checks(process_env, engine, kind):
+    """Ten polls on eight threads once delayed the check by 20 s; four may wait now, and the others hear so at once."""
+    token = tokens.create("far")[1]
+    with serving(process_env, kind) as port, ThreadPoolExecutor(10) as pool:
+        bearer, calm = {"Authorization": f"Bearer {token}"}, health_ms(port)
+        worker = request(port, "POST", "/internal/workers/register", b"{}", **bearer)[2]["worker_id"]
+        ask = json.dumps({"wait": 15}).encode()
+        polls = [
+            pool.submit(request, port, "POST", f"/internal/workers/{worker}/poll", ask, **bearer) for _ in range(10)
+        ]
+        time.sleep(2)
+        assert health_ms(port) < 2 * calm + MAX_MS
+        refused = [poll.result() for poll in polls if poll.done()]
+        assert len(refused) == (0 if kind == "asgi" else 6)
+        assert {(status, headers["Retry-After"], told["code"]) for status, headers, told in refused} <= {
+            (503, "2", "too_many_waiters")
+        }
+        assert sorted({poll.result()[0] for poll in polls}) == ([200] if kind == "asgi" else [200, 503])
+
+
+@pytest.mark.serial
+def test_slow_bodies_hold_nothing_and_end(process_env, secret):
+    with serving(process_env, "asgi", BODY_SECONDS=4) as port, ExitStack() as stack:
+        calm = health_ms(port)
+        slow = [stack.enter_context(closing(opened(port, secret, "Content-Length: 500"))) for _ in range(200)]
+        over = threading.Event()
+
+        def drip() -> None:
+            while not over.wait(0.2):
+                for client in slow:
+                    with suppress(OSError):
+                        client.send(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert health_ms(port) < 2 * calm + MAX_MS
+            answers = [client.recv(65536) for client in slow]
+        finally:
+            over.set()
+            thread.join()
+        assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
+        assert b'"code": "body_too_slow"' in answers[0]
+
+
+@pytest.mark.parametrize("length", ["Content-Length: 100000000", "Transfer-Encoding: chunked"])
+def test_a_body_that_is_too_large_is_not_taken(process_env, secret, length):
+    """Before, Django wrote all of it to the disk, and the view then refused it."""
+    with (
+        serving(process_env, "asgi") as port,
+        closing(opened(port, secret, length)) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answer, sent, part = pool.submit(client.recv, 65536), 0, b" " * 65536
+        with suppress(OSError):  # the server closes the connection
+            while sent < 100_000_000 and not answer.done():
+                client.sendall(b"10000\r\n" + part + b"\r\n" if "chunked" in length else part)
+                sent += len(part)
+        assert answer.result().startswith(b"HTTP/1.1 413")
+        assert sent < body_limit(conf.get().payload) + 20_000_000, "what sockets buffer"
+
+
+@pytest.mark.parametrize("kind", ["asgi", "gunicorn"])
+def test_nothing_is_decompressed(process_env, secret, kind):
+    with serving(process_env, kind) as port:
+        headers = {"Authorization": f"Bearer {secret}"}
+        for encoding in ("gzip", "deflate", "br", "zstd", "gzip, identity"):
+            status, _, told = request(port, "POST", PATH, b"\x1f\x8b", **headers, **{"Content-Encoding": encoding})
+            assert (status, told["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.serial
+def test_ten_thousand_idle_connections(process_env, secret):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many = min(10_000, (hard if hard != resource.RLIM_INFINITY else 10**6) - 500)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, many + 500), hard))
+    try:
+        with serving(process_env, "asgi") as port, ExitStack() as stack:
+            calm = health_ms(port)
+            for _ in range(many):
+                stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), timeout=60)))
+            assert health_ms(port) < 2 * calm + MAX_MS
+            assert request(port, "GET", PATH, Authorization=f"Bearer {secret}")[0] == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert many >= 10_000 or os.environ.get("CI") is None, "the limit of open files is too low here"
