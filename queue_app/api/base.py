@@ -177,8 +177,10 @@ class ApiView(APIView):
             scope = self.key_scopes.get(self._method_of(request))
             if scope not in {None, BY_CONTENT}:  # None: there is no such method
                 check_scope(request, scope)
-        if request.META.get("QUERY_STRING") and self.refuses_query and self._method_of(request) not in self.queries:
-            Query.read(request.query_params)
+        if request.META.get("QUERY_STRING") and self.refuses_query:
+            method = self._method_of(request)
+            if method not in self.queries and hasattr(self, method.lower()):  # else the answer is 405
+                Query.read(request.query_params)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the HTML page set its own media type, also for a problem."""

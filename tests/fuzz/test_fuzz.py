@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
 #: CI leaves out the random phase, whose requests differ from run to run.
 PHASES = os.environ.get("TASKQUEUE_FUZZ_PHASES", "examples,coverage,fuzzing")
 EXAMPLES = os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "10")
+CONFIG = Path(__file__).with_name("schemathesis.toml")
 USERS, WORKERS = ("--exclude-path-regex", "^/internal"), ("--include-path-regex", "^/internal")
 
 
@@ -48,7 +49,8 @@ def test_no_difference_is_found(address, which, tmp_path):
     report = tmp_path / "report.txt"
     program = Path(sys.executable).with_name("st")
     command = [
-        program, "run", f"{address}/api/schema", "--checks", "all", "--phases", PHASES, "-n", EXAMPLES,
+        program, "--config-file", CONFIG, "run", f"{address}/api/schema",
+        "--checks", "all", "--phases", PHASES, "-n", EXAMPLES,
         "--continue-on-failure", "--seed", "20260101", "--generation-database", "none", "-w", "2", "--no-color",
         "-H", f"Authorization: Bearer {secret}", *which,
     ]  # fmt: skip

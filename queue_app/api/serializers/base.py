@@ -244,7 +244,9 @@ class Body(serializers.Serializer[Any]):
             "additionalProperties": False,
         }
         required = [name for name, field in fields.items() if field.required]
-        return found | ({"required": required} if required else {}) | self.rules
+        twice = [{"not": {"required": [name, old]}} for old, name in self.aliases.items()]
+        rules = self.rules | ({"allOf": [*self.rules.get("allOf", ()), *twice]} if twice else {})
+        return found | ({"required": required} if required else {}) | rules
 
 
 class Query(Body):

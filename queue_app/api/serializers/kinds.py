@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any, Final
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
@@ -16,7 +17,14 @@ from queue_app.core.payload import dump_json
 from queue_app.core.priorities import BAND_NAMES, parse_band
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.queue import (
+    MAX_FAIR_WEIGHT,
+    MAX_FAIR_WEIGHTS,
+    MIN_FAIR_WEIGHT,
+    FairWeightsField,
+    check_fair_weights,
+)
 from queue_app.services.enqueue.validate import check_queue_name, check_text
 
 TEXT_LENGTH: Final = 255
@@ -30,6 +38,12 @@ NAME: Final[Schema] = {
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 OBJECT: Final[Schema] = {"type": "object"}
+FAIR_WEIGHTS: Final[Schema] = {
+    "type": "object",
+    "maxProperties": MAX_FAIR_WEIGHTS,
+    "propertyNames": {"minLength": 1, "maxLength": USER_LENGTH},
+    "additionalProperties": {"type": "number", "minimum": MIN_FAIR_WEIGHT, "maximum": MAX_FAIR_WEIGHT},
+}
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _NUMBER: Final = (int, float)
@@ -177,6 +191,14 @@ def json_object(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
+def _weights(value: Any, name: str) -> dict[str, Any]:
+    try:
+        check_fair_weights(found := json_object(value, name))
+    except ValidationError as error:
+        raise InvalidTaskData(name, str(error.message), code="invalid") from None
+    return found
+
+
 def payload_object(**options: Any) -> Field:
     """A JSON object that the services check further."""
     return Field(json_object, OBJECT, **options)
@@ -203,6 +225,8 @@ def column(model: type[models.Model], column_name: str, **options: Any) -> Field
     lows = [0, *(v.limit_value for v in found.validators if isinstance(v, MinValueValidator))]
     highs = [MAX_NUMBER, *(v.limit_value for v in found.validators if isinstance(v, MaxValueValidator))]
     options = {"allow_null": found.null, "help_text": str(found.help_text)} | options
+    if isinstance(found, FairWeightsField):
+        return Field(_weights, FAIR_WEIGHTS, **options)
     if found.choices:
         return word([*([""] if found.blank else []), *(value for value, _ in found.choices)], **options)
     for kind, make in _COLUMNS:

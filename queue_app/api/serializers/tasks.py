@@ -76,6 +76,13 @@ class Submission(Body):
     concurrency_key = kinds.text(CONCURRENCY_KEY_LENGTH, 0, allow_null=True)
     weight = kinds.whole(1, MAX_WEIGHT, allow_null=True, help_text="Number of worker slots that the task occupies.")
 
+    rules: ClassVar[Schema] = {
+        "not": {
+            "required": ["run_after", "delay"],
+            "properties": {name: {"not": {"type": "null"}} for name in ("run_after", "delay")},
+        }
+    }
+
     def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         """Refuse two times."""
         if values.get("run_after") is not None and values.get("delay") is not None:
@@ -348,6 +355,11 @@ def rate() -> Field:
 class TaskSelection(Selection):
     """An action on many tasks."""
 
+    rules: ClassVar[Schema] = Selection.rules | {
+        "if": {"properties": {"action": {"const": str(OperationKind.REPRIORITISE)}}},
+        "then": {"required": ["priority"]},
+        "else": {"not": {"required": ["priority"]}},
+    }
     action = Field(
         lambda value, field: OperationKind(kinds.choice(ACTIONS, "unknown_action")(value, field)),
         {"type": "string", "enum": list(ACTIONS)},

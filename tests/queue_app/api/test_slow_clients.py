@@ -118,7 +118,7 @@ def test_slow_bodies_hold_nothing_and_end(process_env, secret):
 
         def drip() -> None:
             while not over.wait(0.2):
-                for client in slow:
+                for client in slow[1:]:
                     with suppress(OSError):
                         client.send(b" ")
 
@@ -131,7 +131,8 @@ def test_slow_bodies_hold_nothing_and_end(process_env, secret):
             over.set()
             thread.join()
         assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
-        assert b'"code": "body_too_slow"' in answers[0]
+        rest = slow[0].makefile("rb").read()  # the others send after the end, which may reset the connection
+        assert b'"code": "body_too_slow"' in answers[0] + rest
 
 
 @pytest.mark.parametrize("length", ["Content-Length: 100000000", "Transfer-Encoding: chunked"])

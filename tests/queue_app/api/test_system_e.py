@@ -3,6 +3,7 @@
 What the documents leave open ("uuid", "...") is checked by its shape. Answers may say more than the documents.
 """
 
+import re
 import uuid
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +15,9 @@ from django.utils import timezone
 from queue_app import task
 from queue_app.models import Task, Worker
 from queue_app.services.repair import tokens
+from queue_app.services.repair.reap import reap
 from queue_app.services.upkeep.promote import promote
+from queue_app.sql import workers as rows
 from tests.queue_app.api.conftest import ApiClient
 from tests.support.factories import StaffFactory
 
@@ -159,10 +162,54 @@ def test_a_stale_result_without_a_number_is_refused(client):
     assert Task.objects.get(pk=task_id).status == "executing"
 
 
-def test_a_draining_worker_is_shown(client):
+def test_a_draining_worker_is_shown_and_gets_no_new_task(client):
+    client.post(TASKS, submission())
     worker = Remote("gpu")
     worker.call("heartbeat", current_load=0, status="draining")
     assert client.get("/api/v1/queue/stats").data["workers"]["draining"] == 1
+    assert worker.poll() == []
+    worker.call("heartbeat", current_load=0, status="active")
+    assert len(worker.poll()) == 1
+
+
+def test_a_worker_that_misses_three_heartbeats_is_dead_and_its_tasks_run_again(client):
+    task_id = client.post(TASKS, submission()).data["task_id"]
+    worker = Remote("gpu")
+    worker.poll()
+    [heartbeat] = rows.heartbeats()
+    assert reap({uuid.UUID(worker.id): heartbeat.split(" ", 2)[2]}) == 1, "as the scheduler does after 90 s"
+    workers = client.get("/api/v1/queue/stats").data["workers"]
+    assert (workers["active"], workers["dead"]) == (0, 1)
+    assert worker.call("heartbeat", current_load=1, status="active").json()["code"] == "worker_lost"
+    [got] = Remote("gpu").poll()
+    assert got["task_id"] == task_id
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("queue_depth", {"priority"}),
+        ("queue_age_seconds", {"priority", "percentile"}),
+        ("tasks_promoted_total", {"from", "to"}),
+        ("task_duration_seconds_count", {"priority", "status"}),
+        ("task_retries_total", {"priority", "reason"}),
+        ("task_state_total", {"status"}),
+        ("workers_total", {"status"}),
+        ("worker_capacity_used_ratio", set()),
+        ("worker_heartbeat_failures_total", set()),
+        ("tasks_failed_total", {"reason"}),
+        ("tasks_dlq_total", set()),
+    ],
+)
+def test_metrics(client, name, labels):
+    task_id = client.post(TASKS, submission()).data["task_id"]
+    worker = Remote("gpu")
+    worker.poll()
+    worker.call("result", task_id=task_id, status="completed", result={})
+    text = client.http.get("/metrics").content.decode()
+    [*lines] = re.findall(rf"^{name}(?:{{(.*)}})? ", text, re.MULTILINE)
+    assert lines, name
+    assert labels <= set(re.findall(r'(\w+)="', lines[0])), name
 
 
 def test_statistics(client):

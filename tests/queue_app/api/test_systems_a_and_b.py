@@ -83,6 +83,20 @@ def test_staff_see_the_queue_and_change_a_priority(admin):
     assert (refused.status_code, refused.data["task_status"]) == (409, "cancelled")
 
 
+def test_the_queries_of_the_documents_find_their_metrics(engine, admin):
+    put_many(2)
+    finish([done(task) for task in take(engine.worker(), 1)])
+    text = admin.http.get("/metrics").content.decode()
+    for name in (
+        "queue_depth",
+        "queue_active",
+        "queue_enqueue_total",
+        "queue_schedule_total",
+        "queue_wait_time_bucket",
+    ):
+        assert f"\n{name}{{" in text, name
+
+
 def test_a_full_queue_and_a_user_at_the_limit_are_rejected_with_events(stream, settings):
     settings.TASKQUEUE = settings.TASKQUEUE | {"ADMISSION": {"MAX_LENGTH": 2, "MAX_PENDING_PER_USER": 1}}
     for name, user in (("one", "eve"), ("two", "eve"), ("three", "ada"), ("four", "bob")):
