@@ -179,7 +179,7 @@ class ApiView(APIView):
                 check_scope(request, scope)
         if request.META.get("QUERY_STRING") and self.refuses_query:
             method = self._method_of(request)
-            if method not in self.queries and hasattr(self, method.lower()):  # else the answer is 405
+            if method not in self.queries and method in self.allowed_methods:  # else the answer is 405
                 Query.read(request.query_params)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:

@@ -186,7 +186,11 @@ class StepForm(Body):
     kind = kinds.word(StepKind, required=True)
     value = kinds.payload(allow_null=True)
     until = kinds.moment(allow_null=True)
-    signal = Field(lambda value, _: check_signal_name(value) if value else "", {"type": "string"}, default="")
+    signal = Field(
+        lambda value, _: "" if value == "" else check_signal_name(value),
+        {"type": "string", "maxLength": kinds.NAME["maxLength"], "pattern": rf"^$|{kinds.NAME['pattern']}"},
+        default="",
+    )
 
     def run_validation(self, data: Any = None) -> Any:
         """Return the step."""

@@ -185,7 +185,8 @@ def test_a_parameter_that_no_endpoint_knows(send, stored):
             asked += 1
             assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter"), (method, path)
     assert asked > 60
-    assert send("TRACE", "/api/v1/tasks?colour=1").status_code == 405
+    for method, path in (("TRACE", "tasks"), ("POST", "admin/tasks")):
+        assert send(method, f"/api/v1/{path}?colour=1").status_code == 405
 
 
 def _registration(task_type: str) -> bytes:
