@@ -61,6 +61,8 @@ class Blocks:
 
     def _count(self, scope: str, name: str, window: int, size: int) -> int | None:
         """Add to the counter of a caller and return it; ``None`` while Redis is unavailable."""
+        if breaker.is_open:
+            return None
         caller = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
         began = time.monotonic()
         try:
@@ -119,7 +121,7 @@ class ScopedThrottle(BaseThrottle):
         scope = view.throttle_scopes.get(request.method, "reads")
         limit: int = getattr(conf.get().api, f"{scope}_per_minute")
         # Other checks refuse anonymous callers, except for health and metrics, which must not need Redis.
-        if limit == 0 or breaker.is_open or not hasattr(user, "get_username") or not user.is_authenticated:
+        if limit == 0 or not hasattr(user, "get_username") or not user.is_authenticated:
             return True
         now = time.time()
         window = int(now // WINDOW_SECONDS)
