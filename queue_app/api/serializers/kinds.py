@@ -195,7 +195,7 @@ def _weights(value: Any, name: str) -> dict[str, Any]:
     try:
         check_fair_weights(found := json_object(value, name))
     except ValidationError as error:
-        raise InvalidTaskData(name, str(error.message), code="invalid") from None
+        raise InvalidTaskData(name, str(error.message)) from None
     return found
 
 
