@@ -13,6 +13,7 @@ from typing import Any, Final
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
 from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
+from queue_app.core.states import TERMINAL
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
@@ -65,9 +66,10 @@ def _add(world: Any, number: int) -> bool:
     return True
 
 
-def _cancel_broken(_world: Any, _value: Any, error: BaseException | None) -> Iterator[str]:
+def _cancel_broken(world: Any, _value: Any, error: BaseException | None) -> Iterator[str]:
     flow = Row.objects.get()
-    if error is None and flow.cancel_requested_at is None and flow.finished_at is None:
+    ran_again = any(event.before in TERMINAL and event.after == "queued" for event in world.history.events())
+    if error is None and flow.cancel_requested_at is None and flow.finished_at is None and not ran_again:
         yield "a cancel was acknowledged, and the workflow goes on"
     if isinstance(error, InvalidTransition) and flow.finished_at is None:
         yield f"a cancel was refused ({error}), and the workflow has not ended"
