@@ -38,7 +38,7 @@ class Command(BaseCommand):
         add(
             "--admin-password",
             action="store_true",
-            help=f"ask for a password for the staff user admin; without a terminal, set {PASSWORD_VARIABLE}",
+            help=f"ask for a password for the staff user admin, unless {PASSWORD_VARIABLE} is set",
         )
         add("--verbose", action="store_true", help="also show the logs of all processes here")
 
@@ -65,7 +65,7 @@ class Command(BaseCommand):
 def _password(*, ask: bool) -> str | None:
     """Return the wanted password of the staff user. It is no argument, because all users see the list of processes."""
     given = os.environ.pop(PASSWORD_VARIABLE, None)  # not for the processes that this one starts
-    if not ask:
+    if given or not ask:
         return given
     if not sys.stdin.isatty():
         message = f"--admin-password asks on a terminal, and there is none; set {PASSWORD_VARIABLE} instead."

@@ -124,7 +124,7 @@ def test_the_demo_passes_and_a_second_start_reuses_everything(quickstart, docume
 
 
 def test_a_given_admin_password_and_nothing_outlives_a_killed_quickstart(quickstart, shared_folder):
-    process = quickstart("--no-demo", QUICKSTART_ADMIN_PASSWORD="correct horse battery")
+    process = quickstart("--no-demo", "--admin-password", QUICKSTART_ADMIN_PASSWORD="correct horse battery")
     output = read_until(process, "Serving.")
     assert "Site administration" in log_in(output, "correct horse battery")
     assert "correct horse" not in output
