@@ -134,15 +134,20 @@ def _sum_over_queues(queues: list[QueueSummary]) -> dict[str, dict[str, Any]]:
 
 
 def worker_counts() -> dict[str, int]:
-    """Return the number of workers by status, the slots of the living ones, and how many of these are in use."""
+    """Return the number of workers by status, the slots of the living ones, and how many of these are in use.
+
+    A worker may hold more quick tasks than it has slots: it claims a few milliseconds of work ahead.
+    """
     counts = dict(Worker.objects.values_list("status").annotate(Count("id")))
     living = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    slots = dict(living.values_list("id", "concurrency"))
+    held = Task.objects.in_status(Status.EXECUTING).values_list("worker_id").annotate(Sum("weight"))
     return {
         "active": counts.get(WorkerStatus.ACTIVE, 0),
         "draining": counts.get(WorkerStatus.DRAINING, 0),
         "dead": counts.get(WorkerStatus.DEAD, 0),
-        "total_capacity": living.aggregate(total=Sum("concurrency"))["total"] or 0,
-        "used_capacity": Task.objects.in_status(Status.EXECUTING).aggregate(total=Sum("weight"))["total"] or 0,
+        "total_capacity": sum(slots.values()),
+        "used_capacity": sum(min(taken, slots.get(worker_id, 0)) for worker_id, taken in held),
     }
 
 

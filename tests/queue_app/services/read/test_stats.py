@@ -10,6 +10,7 @@ from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.stats import queue_stats, queue_summary, throughput, worker_counts
 from tests.support.engine import done, failed, index_away, put, put_many, take
+from tests.support.factories import WorkerFactory
 
 
 def test_queue_summary(engine):
@@ -65,3 +66,12 @@ def test_throughput_counts_by_state_within_the_window(engine):
 
 def test_no_workers(engine):
     assert worker_counts() == {"active": 0, "draining": 0, "dead": 0, "total_capacity": 0, "used_capacity": 0}
+
+
+def test_tasks_claimed_ahead_take_no_slots(engine):
+    worker = engine.worker()
+    WorkerFactory(id=worker.id, concurrency=2)
+    put_many(3)
+    assert len(take(worker, 3)) == 3
+    counts = worker_counts()
+    assert (counts["total_capacity"], counts["used_capacity"]) == (2, 2)
