@@ -178,8 +178,9 @@ def _result(place: int, name: str, value: Any) -> Step:
         return Step(place, name, StepKind.STEP, result_text(value))
     except InvalidTaskData as error:
         raise type(error)("result", f"The result of the step {name!r} cannot be stored: {error}") from error
-    except TypeError as error:
-        raise TypeError(f"The result of the step {name!r} cannot be stored: {error}") from error
+    except (TypeError, ValueError) as error:  # the second: NaN, or a circular reference
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"The result of the step {name!r} cannot be stored: {error}") from error
 
 
 def _value(step: Step) -> Any:

@@ -107,9 +107,9 @@ async def bad_atomic(context) -> None:
 
 
 @task(takes_context=True)
-def unstorable(context) -> None:
+def unstorable(context, kind: str) -> None:
     """Return what JSON cannot hold."""
-    context.step("set", work, "set", {1})
+    context.step(kind, work, kind, {"set": {1}, "nan": float("nan")}[kind])
 
 
 @task(takes_context=True)

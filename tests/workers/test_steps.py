@@ -164,10 +164,11 @@ def test_a_step_in_a_transaction_is_refused(hire):
     assert error(task_id).startswith("The step 'inside' was called inside a transaction")
 
 
-def test_a_result_that_json_cannot_hold_is_named(hire):
-    task_id = put(type_of(step_tasks.unstorable), max_retries=0)
+@pytest.mark.parametrize("kind", ["set", "nan"])
+def test_a_result_that_json_cannot_hold_is_named(hire, kind):
+    task_id = put(type_of(step_tasks.unstorable), args=[kind], max_retries=0)
     run(hire(), task_id)
-    assert error(task_id).startswith("The result of the step 'set' cannot be stored:")
+    assert error(task_id).startswith(f"The result of the step {kind!r} cannot be stored:")
 
 
 def test_a_context_without_steps_makes_no_query(hire, monkeypatch):

@@ -3,8 +3,13 @@
 import uuid
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import Call, Needs, add_json
+from django.core.management import CommandError
+
+from queue_app.exceptions import TaskNotFound
+from queue_app.management.verbs import REFUSED, Call, Needs, add_json
+from queue_app.models import Workflow
 from queue_app.services.read.explain import explain
+from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue explain 0198c5d1-6f0e-7000-8000-000000000001"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
@@ -17,5 +22,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(call: Call) -> int:
     """Print the reasons, the most decisive first."""
-    explanation = explain(call["id"])
+    try:
+        explanation = explain(call["id"])
+    except TaskNotFound:
+        if Workflow.objects.using(alias()).filter(pk=call["id"]).exists():
+            text = f"{call['id']} is a workflow: run `taskqueue workflow show {call['id']}`."
+            raise CommandError(text, returncode=REFUSED) from None
+        raise
     return call.answer("\n".join(explanation.lines()), explanation.as_dict())

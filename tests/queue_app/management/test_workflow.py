@@ -41,6 +41,11 @@ def test_list_and_show(flow):
     assert lines[3].split()[-1] == "echo"
 
 
+def test_explain_sends_the_id_of_a_workflow_here(flow):
+    with pytest.raises(CommandError, match=f"is a workflow: run `taskqueue workflow show {flow.id}`"):
+        call_command("taskqueue", "explain", str(flow.id))
+
+
 @pytest.mark.parametrize(
     ("words", "after"),
     [
