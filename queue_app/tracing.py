@@ -27,7 +27,7 @@ _log = logging.getLogger("taskqueue")
 
 def _tracer() -> Any:
     """Return a tracer if the project has set up a provider, else ``None``."""
-    api = sys.modules.get("opentelemetry.trace")
+    api = trace.telemetry("trace")
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
     return api.get_tracer(SYSTEM)
@@ -73,7 +73,7 @@ def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
 @contextmanager
 def continuing(traceparent: str | None) -> Iterator[None]:
     """Let what is stored in a block belong to a trace, also if the caller is in a span of another one."""
-    api, context = (sys.modules.get(f"opentelemetry.{name}") for name in ("trace", "context"))
+    api, context = trace.telemetry("trace"), trace.telemetry("context")
     with trace.use(traceparent):
         if api is None or context is None or traceparent is None:
             yield

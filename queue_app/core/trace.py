@@ -57,18 +57,28 @@ def new() -> str:
     return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
 
 
+def telemetry(name: str) -> Any:
+    """Return a module of OpenTelemetry's API, or ``None`` unless it has been imported.
+
+    Another thread may be importing it just now, such as the one that imports the Redis client. Until then its functions
+    are missing, and the project cannot have set up a provider.
+    """
+    module = sys.modules.get(f"opentelemetry.{name}")
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 def of_caller() -> str | None:
     """Return the context for a new task: OpenTelemetry's current span, else ``current``."""
-    telemetry = sys.modules.get("opentelemetry.trace")
-    if telemetry is not None:
-        found = _of_span(telemetry)
+    api = telemetry("trace")
+    if api is not None:
+        found = _of_span(api)
         if found is not None:
             return found
     return current.get()
 
 
-def _of_span(telemetry: Any) -> str | None:
-    span = telemetry.get_current_span().get_span_context()
+def _of_span(api: Any) -> str | None:
+    span = api.get_current_span().get_span_context()
     if not span.is_valid:
         return None
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags) & 1:02x}"

@@ -3,8 +3,12 @@
 import os
 import random
 import re
+import sys
 import uuid
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
+from queue_app import tracing
 from queue_app.core import trace
 
 
@@ -27,6 +31,18 @@ def test_a_child_costs_no_system_call(monkeypatch):
     def refuse(_size):
         raise AssertionError("a system call")
 
-    monkeypatch.setattr(os, "urandom", refuse)
-    monkeypatch.setattr(random, "_urandom", refuse)
-    trace.child(trace.of_task(uuid.UUID(int=7)))
+    with monkeypatch.context() as patch:  # pytest's own teardown may need random bytes
+        patch.setattr(os, "urandom", refuse)
+        patch.setattr(random, "_urandom", refuse)
+        trace.child(trace.of_task(uuid.UUID(int=7)))
+
+
+def test_a_library_that_another_thread_is_importing_is_not_used_yet(monkeypatch):
+    """The thread that imports the Redis client imports it too, while the first task is enqueued."""
+    half = ModuleType("opentelemetry.trace")
+    half.__spec__ = ModuleSpec(half.__name__, None)
+    half.__spec__._initializing = True  # as the import system says it
+    monkeypatch.setitem(sys.modules, half.__name__, half)
+    assert trace.of_caller() is None
+    with tracing.enqueueing([]), tracing.continuing("00-1-2-01"):
+        assert trace.current.get() == "00-1-2-01"
