@@ -39,7 +39,7 @@ TEXTS: Final = (
 
 
 def translate_names() -> None:
-    """Let models and fields tell their names in the language of whoever looks. Migrations keep the English ones."""
+    """Show the names of models and fields in the viewer's language. Migrations keep the English ones."""
     known = frozenset(TEXTS)
     for model in apps.get_app_config("queue_app").get_models():
         options = model._meta  # noqa: SLF001 - Django documents it

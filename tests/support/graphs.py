@@ -79,7 +79,7 @@ def plans(
     kinds: list[str] = KINDS,
     policies: tuple[str, ...] = ("hold", "cancel", "continue"),
 ) -> Plan:
-    """Draw a workflow of so many tasks."""
+    """Draw a workflow of ``least`` to ``most`` tasks."""
     left = draw(st.integers(least, most))
     layers: list[Layer] = []
     while left > 0:

@@ -101,7 +101,8 @@ def return_refused(proposal: Proposal, granted: set[uuid.UUID], worker_id: uuid.
     - So does a queued row that the next claim can be granted: it was queued a moment ago, or its arguments were
       replaced while the claim waited for it.
     - If the claim found rows ``locked`` by another transaction, the leases of queued rows stay, so that the index does
-      not propose the tasks again at once; the reconciler abandons them. So do those of rows that nobody can claim.
+      not propose the tasks again at once; the reconciler abandons them. Leases of rows that no worker can claim stay
+      too.
     """
     refused = {task_id: queue for task_id, queue in proposal.tasks if task_id not in granted}
     found = snapshot.leases(list(refused))
