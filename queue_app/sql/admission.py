@@ -8,6 +8,12 @@ every claim, end and retry would have to write it: a hot row for the whole queue
 
 All submitters take the locks in one order, by a statement of its own. Under READ COMMITTED each statement has a
 snapshot of its own, so the count sees everything that committed before.
+
+One user's submissions over the API would then wait for each other's commits. So a submission of one task
+(``insert_if_room``) shares the lock of a large limit, and leaves as many places free as the server has connections.
+That is exact: take the submission that counted last. Those that it did not see had begun and not ended, so there is
+one in a connection at most, and the places left free are theirs. Near the limit submitters take turns again, because
+an exclusive lock waits until nobody shares it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,7 +62,23 @@ _WAIT: Final = "CASE WHEN %s::text IS NOT NULL THEN set_config('lock_timeout', %
 _READ_LIMITS: Final = f"SELECT current_setting('transaction_isolation'), {_WAIT}, limits.* FROM ({_LIMITS}) AS limits"
 _TAKE: Final = f"pg_advisory_xact_lock(hashtextextended(name, {SEED}))"
 _LOCK: Final = f"SELECT {_TAKE} FROM unnest(%s::text[]) AS name"
-_LOCK_AND_WAIT: Final = f"SELECT {_WAIT}, {_TAKE}, {BY_KEYS_ONLY} FROM unnest(%s::text[]) AS name"
+#: The most submissions that can share a lock at one time.
+_IN_FLIGHT: Final = "current_setting('max_connections')::int"
+#: Names of the settings that tell the second statement how many places to leave free; unset means none.
+_SPARE: Final = ("taskqueue.spare_of_queue", "taskqueue.spare_of_user")
+# Smaller limits are not shared: most submissions would find themselves near the limit, and try twice.
+_LOCK_ONE: Final = f"""
+SELECT {_WAIT}, {BY_KEYS_ONLY},
+    set_config(setting, CASE WHEN is_shared THEN current_setting('max_connections') ELSE '0' END, true),
+    CASE WHEN is_shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
+FROM (
+    SELECT scope.setting, hashtextextended(scope.name, {SEED}) AS key, COALESCE(
+        CASE scope.setting WHEN '{_SPARE[0]}' THEN limits.length ELSE limits.pending END > 4 * {_IN_FLIGHT}, true
+    ) AS is_shared
+    FROM ({_LIMITS}) AS limits, unnest(%s::text[], %s::text[]) WITH ORDINALITY AS scope (name, setting, n)
+    ORDER BY scope.n
+) AS scope
+"""
 
 
 def _waiting(queue: str, most: str) -> str:
@@ -78,6 +100,12 @@ def _up_to(most: str, which: str) -> str:
     return f"(SELECT count(*) FROM (SELECT FROM queue_app_task AS t WHERE {which} LIMIT {most}) AS t)"
 
 
+def _without_spare(limit: str, setting: str) -> str:
+    """Return a limit less the places that ``_LOCK_ONE`` leaves free."""
+    spare = f"COALESCE(NULLIF(current_setting('{setting}', true), '')::int, 0)"  # unset, it may be an empty text
+    return f"GREATEST({limit} - {spare}, 0) AS {limit}"
+
+
 _COUNT: Final = f"""
 SELECT 0 AS kind, asked.n AS n, {_waiting("asked.queue", "asked.most")}
 FROM unnest(%s::text[], %s::int[]) WITH ORDINALITY AS asked (queue, most, n)
@@ -94,7 +122,10 @@ _ROOM: Final = f"""(
         AND CASE WHEN pending IS NULL OR %s = '' THEN true
             WHEN apart THEN pending > {_pending("%s", "pending", "%s")}
             ELSE pending > {_pending("%s", "pending")} END
-    FROM ({_LIMITS}) AS limits
+    FROM (
+        SELECT {_without_spare("length", _SPARE[0])}, {_without_spare("pending", _SPARE[1])}, apart
+        FROM ({_LIMITS}) AS limits
+    ) AS limits
 )"""
 _INSERT_PLAIN: Final = insert_where(_ROOM, with_key=False)
 _INSERT_WITH_KEY: Final = insert_where(_ROOM, with_key=True)
@@ -177,13 +208,13 @@ def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
     """
     spec = row.spec
     users = [UserScope(spec.user, queue) for queue in ("", spec.queue)] if spec.user else []
+    names = lock_names([spec.queue], users)
+    settings = [_SPARE[0], *(_SPARE[1] for _ in users)]
     wait = defaults.lock_timeout
-    condition = (
-        spec.queue, spec.user, spec.user, spec.queue, spec.user,
-        defaults.length, defaults.length, defaults.pending_per_user, [spec.queue],
-    )  # fmt: skip
+    limits = (defaults.length, defaults.length, defaults.pending_per_user, [spec.queue])
+    condition = (spec.queue, spec.user, spec.user, spec.queue, spec.user, *limits)
     found = fetch_prepared(
-        (_LOCK_AND_WAIT, [wait, wait, lock_names([spec.queue], users)]),
+        (_LOCK_ONE, [wait, wait, *limits, names, settings]),
         (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, values(row, *condition)),
     )
     if not found:

@@ -100,7 +100,8 @@ def test_lock_and_insert_in_one_statement_would_count_before_the_wait(engine, mo
     together = admission._INSERT_PLAIN.replace(asked, f"SELECT {lock} IS NOT NULL AND {asked[7:]}")
     assert together != admission._INSERT_PLAIN
     monkeypatch.setattr(admission, "_INSERT_PLAIN", together)
-    monkeypatch.setattr(admission, "_LOCK_AND_WAIT", "SELECT %s::text, %s::text, %s::text[]")
+    parameters = "SELECT %s::text, %s::text, %s::int, %s::int, %s::int, %s::text[], %s::text[], %s::text[]"
+    monkeypatch.setattr(admission, "_LOCK_ONE", parameters)
     limit(max_length=1)
     with transaction.atomic():
         put()
@@ -108,6 +109,81 @@ def test_lock_and_insert_in_one_statement_would_count_before_the_wait(engine, mo
         until(somebody_waits, "the second submitter waits for its turn")
     assert side.result() == "stored"
     assert Task.objects.count() == 2
+
+
+# -- far from a limit, submissions over the API do not wait for each other ------------------------------
+
+#: As many submissions as the tests let share a lock at one time; limits over four times as many are shared.
+IN_FLIGHT = 40
+
+
+@pytest.fixture
+def few_in_flight(monkeypatch) -> None:
+    for name in ("_LOCK_ONE", "_INSERT_PLAIN"):
+        sql = getattr(admission, name).replace("current_setting('max_connections')", f"'{IN_FLIGHT}'")
+        monkeypatch.setattr(admission, name, sql)
+
+
+@pytest.fixture
+def slow_commits(engine):
+    """Each submission has counted and stored, and commits a while later."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION rest() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END' LANGUAGE plpgsql"
+        )
+        cursor.execute("CREATE TRIGGER rest AFTER INSERT ON queue_app_task FOR EACH ROW EXECUTE FUNCTION rest()")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION rest CASCADE")
+
+
+@pytest.mark.parametrize(("free", "waits"), [(10_000, False), (7, True)], ids=["far", "near"])
+@pytest.mark.parametrize("of", ["max_length", "max_pending_per_user"])
+def test_only_a_small_limit_makes_submitters_take_turns(engine, of, free, waits):
+    limit(**{"max_length": 10_000, "max_pending_per_user": 10_000} | {of: free})
+    from_outside(user="ada")
+    name = "queue:default" if of == "max_length" else "user:default:ada"
+    with transaction.atomic(), connection.cursor() as cursor:
+        # As another submission would hold it that has stored its task and not yet committed.
+        cursor.execute(f"SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, {rows_module.SEED}))", [name])
+        side = Side(lambda: outcome_of(lambda: from_outside(user="ada")))
+        if waits:
+            until(somebody_waits, "the submission waits for its turn")
+        else:
+            assert side.result() == "stored"
+    assert side.result() == "stored"
+
+
+@pytest.mark.parametrize("of", ["max_length", "max_pending_per_user"])
+@pytest.mark.parametrize("free", [IN_FLIGHT + 3, 3], ids=["far", "near"])
+def test_submissions_that_do_not_see_each_other_reach_a_large_limit_exactly(
+    engine, few_in_flight, slow_commits, of, free
+):
+    leave_free(free, of)
+    outcomes = submit_at_once() + submit_at_once()
+    assert outcomes.count("stored") == free
+
+
+def test_without_spare_places_submissions_that_share_the_lock_exceed_the_limit(
+    engine, few_in_flight, slow_commits, monkeypatch
+):
+    """This shows what the spare places are for."""
+    spared = f"CASE WHEN is_shared THEN '{IN_FLIGHT}'"
+    assert spared in admission._LOCK_ONE
+    monkeypatch.setattr(admission, "_LOCK_ONE", admission._LOCK_ONE.replace(spared, "CASE WHEN is_shared THEN '0'"))
+    leave_free(3, "max_length")
+    assert submit_at_once().count("stored") > 3
+
+
+def leave_free(places: int, of: str) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")  # without the trigger
+        put_many(4 * IN_FLIGHT + 1 - places, user="ada")
+    limit(**{"max_length": 10_000, "max_pending_per_user": 10_000} | {of: 4 * IN_FLIGHT + 1})
+
+
+def submit_at_once() -> list[str]:
+    return at_once([lambda: outcome_of(lambda: from_outside(user="ada"))] * IN_FLIGHT)
 
 
 @pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
