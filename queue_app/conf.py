@@ -32,20 +32,20 @@ class WorkerSettings:
 
     concurrency: int = 5  # slots of one process
     heartbeat_seconds: float = 10.0  # interval of heartbeats
-    missed_heartbeats: int = 3  # a worker is dead after this number of missed heartbeats
+    missed_heartbeats: int = 3  # missed heartbeats after which a worker is dead
     grace_seconds: float = 30.0  # time that a draining worker waits for running tasks
-    look_ahead_ms: float = 20.0  # claim work for this time in advance; 0 claims for free slots only
+    look_ahead_ms: float = 20.0  # claim this much work in advance; 0: only for free slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
     """Intervals of the jobs of ``runscheduler``, in seconds."""
 
-    leader_seconds: float = 15.0  # a silent leader is replaced after this time
+    leader_seconds: float = 15.0  # silence after which another scheduler leads
     due_seconds: float = 0.5  # check for scheduled tasks whose time has come, and for an index to rebuild
     fallback_seconds: float = 10.0  # repeat wake-up calls that may have been lost
     reap_seconds: float = 1.0  # check for dead workers
-    overdue_seconds: float = 10.0  # time after its deadline when a task is taken from a stuck worker
+    overdue_seconds: float = 10.0  # time past its deadline after which a stuck worker loses a task
     reconcile_seconds: float = 5.0  # compare the next part of rows and index
     full_pass_seconds: float = 300.0  # interval in which every queued row is compared with the index
     maintenance_seconds: float = 60.0  # check for overdue upkeep jobs
@@ -57,8 +57,8 @@ class RetrySettings:
 
     base_seconds: float = 20.0  # wait before the first retry; it doubles with each further one
     cap_seconds: float = 6 * 3600.0  # longest wait, unless the task asks for a longer first one
-    jitter: bool = False  # wait a random part of it, so that tasks that failed together are retried apart
-    max_crashes: int = 3  # a task becomes a dead letter after this number of dead workers
+    jitter: bool = False  # wait a random part of it, which spreads the retries of tasks that failed together
+    max_crashes: int = 3  # dead workers after which a task becomes a dead letter
     timeout_factor: float = 1.5  # factor by which the timeout grows with each retry
 
 
@@ -74,14 +74,14 @@ class RetentionSettings:
     audit_seconds: float = 365 * 86_400.0  # entries of the audit log
     tick_seconds: float = 90 * 86_400.0  # ticks of schedules
     worker_seconds: float = 86_400.0  # workers that have ended
-    idempotency_seconds: float = 86_400.0  # time after its creation when a task keeps its idempotency key
+    idempotency_seconds: float = 86_400.0  # how long a task keeps its idempotency key after its creation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSettings:
     """The stream of lifecycle events in Redis."""
 
-    max_length: int = 100_000  # approximate number of events that are kept; 0 writes none
+    max_length: int = 100_000  # approximate number of stored events; 0 stores none
     log: bool = False  # also log each transition, with the logger `taskqueue.transitions`
 
 
@@ -89,8 +89,8 @@ class EventSettings:
 class TaskLogSettings:
     """Stored log lines of each attempt."""
 
-    level: str = "INFO"  # lowest level that is stored, if the loggers emit it
-    max_lines: int = 200  # number of last lines that are stored; 0 stores none
+    level: str = "INFO"  # lowest stored level, if the loggers emit it
+    max_lines: int = 200  # stored lines, the last ones; 0 stores none
     max_characters: int = 50_000  # total length of these lines
 
 
@@ -100,8 +100,8 @@ class MetricsSettings:
 
     enabled: bool = True  # whether the index counts events and times
     access: str = "local"  # who may read them: `local` (this machine), `token`, `staff` or `open`; staff always may
-    token: str = ""  # token that a scraper sends as `Authorization: Bearer …`, for the access `token`
-    max_queues: int = 100  # queues with labels of their own; all others are summed up as `other`
+    token: str = ""  # with the access `token`: what a scraper sends as `Authorization: Bearer …`
+    max_queues: int = 100  # queues with their own labels; the rest share `other`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class RequestSettings:
     """The stream in which other services submit tasks."""
 
     enabled: bool = False  # whether the scheduler reads it
-    user: str = "*"  # owner of the tasks; `*` is the user in the request, as in `billing:*`
+    user: str = "*"  # owner of the tasks; `*` stands for the user in the request, also in `billing:*`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +123,13 @@ class ApiSettings:
     max_streams: int = 100  # open event streams of one process
     max_open_per_caller: int = 50  # waiting requests of one user or token in one process; the same for event streams
     max_connections: int = 20  # requests that use PostgreSQL at once in one ASGI process; others wait up to 10 s
-    body_seconds: float = 60.0  # in which the body of a request must arrive under ASGI (queue_app.api.asgi)
+    body_seconds: float = 60.0  # time for the body of a request to arrive under ASGI (queue_app.api.asgi)
     failed_logins_per_minute: int = 20  # wrong passwords from one address for one user in one process; 0: no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSettings:
-    """Limits of submissions by API and request stream, unless a row sets other ones."""
+    """Limits of submissions by API and request stream, unless a row sets others."""
 
     max_length: int = 10_000  # waiting tasks of one queue
     stale_seconds: float = 3600.0  # age at which a task makes room in a full queue; 1e9: never
@@ -166,7 +166,7 @@ class TaskQueueSettings:
     queues: list[str] = field(default_factory=list)  # names of the project's queues; any other name causes a warning
     strict_queues: bool = False  # refuse a queue that neither QUEUES nor a row names, instead of a warning
     typed_arguments: bool = False  # also check arguments against the annotations of functions, with typeguard
-    hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around every enqueue and run, in order
+    hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around enqueue and run, outermost first
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
@@ -182,7 +182,7 @@ class TaskQueueSettings:
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     schedules: dict[str, Any] = field(default_factory=dict)  # schedules by name, as `@schedule` declares them
     webhooks: dict[str, Any] = field(default_factory=dict)  # endpoints by name, see `queue_app.webhooks`
-    probes: dict[str, str] = field(default_factory=dict)  # further probes of adaptive limits: dotted paths by name
+    probes: dict[str, str] = field(default_factory=dict)  # more probes of adaptive limits: dotted paths by name
 
     @property
     def all_probes(self) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 import ast
 import dataclasses
-import importlib.util
 import re
+import sys
 import typing
 
 import pytest
@@ -13,9 +13,9 @@ from queue_app import conf
 from queue_app.core.states import TRANSITIONS, Status
 from tests.docs.pages import ROOT
 
-_spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs/generate.py")
-generate = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(generate)
+sys.path.append(str(ROOT / "docs"))
+import generate
+import parts
 
 SOURCES = sorted((ROOT / "queue_app").rglob("*.py"))
 
@@ -28,26 +28,26 @@ def test_page_is_up_to_date(page):
 
 def test_every_generated_part_has_a_page():
     named = {match["name"] for page in generate.pages() for match in generate.BLOCK.finditer(page.read_text())}
-    assert named == set(generate.PARTS_BY_NAME)
+    assert named == set(parts.ALL)
 
 
 def test_every_transition_has_a_source():
-    found = {(before, after) for before, ends in generate.MADE_BY.items() for after in ends}
+    found = {(before, after) for before, ends in parts.states.MADE_BY.items() for after in ends}
     assert found == {(before.value, after.value) for before in Status for after in TRANSITIONS[before]}
 
 
 def test_every_state_is_described():
-    assert set(generate.MEANS) == {status.value for status in Status}
+    assert set(parts.states.MEANS) == {status.value for status in Status}
 
 
 def test_every_setting_has_a_meaning():
-    assert [line for line in generate.settings().splitlines() if line.endswith("|  |")] == []
+    assert [line for line in parts.settings.settings().splitlines() if line.endswith("|  |")] == []
 
 
 def test_a_setting_that_documents_zero_accepts_it():
     found = 0
     for name, kind in typing.get_type_hints(conf.TaskQueueSettings).items():
-        for key, meaning in generate.comments_of(kind).items() if dataclasses.is_dataclass(kind) else ():
+        for key, meaning in parts.settings.comments_of(kind).items() if dataclasses.is_dataclass(kind) else ():
             if re.search(r"\b0\b", meaning):
                 with override_settings(TASKQUEUE={name.upper(): {key.upper(): 0}}):
                     assert conf.load()[1] == (), f"{name}.{key}: {meaning}"
@@ -57,7 +57,7 @@ def test_a_setting_that_documents_zero_accepts_it():
 
 def test_every_check_is_described():
     found = {name for path in SOURCES for name in re.findall(r'"(queue_app\.[EW]\d+)"', path.read_text())}
-    assert set(generate.CHECKS) == found
+    assert set(parts.lists.CHECKS) == found
 
 
 def test_every_code_of_a_field_is_described():
@@ -72,5 +72,5 @@ def test_every_code_of_a_field_is_described():
                 found.update(code.value for code in node.args[1:2] if isinstance(code, ast.Constant))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
-    assert found - {None} <= set(generate.FIELD_CODES)
-    assert set(generate.FIELD_CODES) <= texts, "each is used; some are passed to a function by position"
+    assert found - {None} <= set(parts.http.FIELD_CODES)
+    assert set(parts.http.FIELD_CODES) <= texts, "each is used; some are passed to a function by position"

@@ -158,7 +158,7 @@ class StepView(WorkerView):
     bodies = MappingProxyType({"POST": serializers.StepCall})
 
     def post(self, request: Request, worker_id: str) -> Response:
-        """Read or store the steps of a running task, or wait for a signal in one.
+        """Read or store the steps of a running task, or let it wait for a signal.
 
         The answer lists the steps that were read, or the step as it was stored. If the worker waits for a signal and
         the step is not done, the worker ends the attempt with the status ``waiting``.

@@ -42,7 +42,7 @@ class DocsView(PublicView):
     content_negotiation_class = AnyFormat
 
     def get(self, request: Request) -> Any:
-        """Return the page."""
+        """Return the API reference as a page."""
         found = json.loads(_encoded(settings.ROOT_URLCONF))
         context = {
             "info": found["info"],

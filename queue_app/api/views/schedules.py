@@ -88,7 +88,7 @@ class ScheduleView(ApiView):
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
     def delete(self, request: Request, schedule_id: str) -> Response:
-        """Delete a schedule with its history; its tasks stay.
+        """Delete a schedule and its history; keep its tasks.
 
         A schedule that the code declares can only be paused.
         """
@@ -125,7 +125,7 @@ class ResumeView(ApiView):
     bodies = MappingProxyType({"POST": Nothing})
 
     def post(self, request: Request, schedule_id: str) -> Response:
-        """Resume a schedule; it goes on with its next tick."""
+        """Resume a schedule from its next tick on."""
         self.read_body(request)
         with self.recording(request):
             found = resume_schedule(_find(schedule_id).name)
@@ -140,7 +140,7 @@ class RunView(ApiView):
     bodies = MappingProxyType({"POST": serializers.Why})
 
     def post(self, request: Request, schedule_id: str) -> Response:
-        """Enqueue the task of a schedule now, even if it is paused or an earlier task still runs."""
+        """Enqueue the task of a schedule now, whatever its pause or overlap rule."""
         self.read_body(request)
         with self.recording(request):
             tick = run_schedule(_find(schedule_id).name, by=self.username(request))
@@ -155,7 +155,7 @@ class BackfillView(ApiView):
     bodies = MappingProxyType({"POST": serializers.Backfill})
 
     def post(self, request: Request, schedule_id: str) -> Response:
-        """Enqueue the tasks of all ticks of a range that have none.
+        """Enqueue the tasks of the missing ticks in a range.
 
         The answer is an operation that a scheduler carries out, ``rate`` tasks per second. With ``dry_run`` the answer
         is the number of tasks, and the first instants.

@@ -128,7 +128,7 @@ class TaskBulkView(ApiView):
     bodies = MappingProxyType({"POST": serializers.Submissions})
 
     def post(self, request: Request) -> Response:
-        """Submit up to 1000 tasks; either all are stored or none.
+        """Submit up to 1000 tasks, all or none.
 
         The status is 200 if all of them were stored before under their idempotency keys.
         """

@@ -124,7 +124,7 @@ class CancelView(_SteeringView):
     """Cancel a workflow."""
 
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Cancel every task that has not ended, and undo what had completed."""
+        """Cancel the pending tasks of a workflow, and compensate the completed ones."""
         body = self.read_body(request)
         return self._steer(request, workflow_id, partial(steer.cancel_workflow, reason=body["reason"]))
 
@@ -133,7 +133,7 @@ class PauseView(_SteeringView):
     """Pause a workflow."""
 
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Start no task of a workflow until it is resumed; what runs finishes."""
+        """Pause a workflow; running tasks finish."""
         body = self.read_body(request)
         return self._steer(request, workflow_id, partial(steer.pause_workflow, reason=body["reason"]))
 
@@ -144,7 +144,7 @@ class ResumeView(_SteeringView):
     bodies = MappingProxyType({"POST": Nothing})
 
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Let the tasks of a paused workflow go."""
+        """Resume a workflow."""
         self.read_body(request)
         return self._steer(request, workflow_id, steer.resume_workflow)
 
@@ -157,7 +157,7 @@ class SignalView(ApiView):
     bodies = MappingProxyType({"POST": NewSignal})
 
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Send a signal to the first task of a workflow that waits for it; until one does, the signal is kept."""
+        """Send a signal to the first task of a workflow that waits for it; keep it until one does."""
         body = self.read_body(request)
         found = find_workflow(request, workflow_id)
         sent = signal(
@@ -174,7 +174,7 @@ class PriorityView(_SteeringView):
     bodies = MappingProxyType({"PUT": PriorityChange})
 
     def put(self, request: Request, workflow_id: str) -> Response:
-        """Move all waiting tasks of a workflow to a band."""
+        """Move the waiting tasks of a workflow to another band."""
         band = self.read_body(request)["priority"]
         return self._steer(request, workflow_id, partial(steer.reprioritise_workflow, band=band))
 
@@ -183,7 +183,7 @@ class RetryView(_SteeringView):
     """Retry a workflow."""
 
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Run the tasks again that ended without success, in their order; dead letters are replayed."""
+        """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
         body = self.read_body(request)
         return self._steer(request, workflow_id, partial(steer.retry_workflow, reason=body["reason"]))
 

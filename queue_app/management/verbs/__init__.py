@@ -54,11 +54,11 @@ class Call:
 
     @property
     def by(self) -> str:
-        """The name for the audit trail: ``--as``, else the system user."""
+        """The name for the audit log: ``--as``, else the system user."""
         return self.options.get("by") or system_user()
 
     def record(self, action: str, target: str, ids: Sequence[object] = (), **facts: Any) -> None:
-        """Record a change in the audit trail, in the transaction of the change."""
+        """Record a change in the audit log, in the transaction of the change."""
         audit.record(action, target, ids, by=self.by, via=audit.COMMAND, **facts)
 
     def answer(self, text: str, data: Any) -> int:
@@ -114,7 +114,7 @@ def add_json(parser: ArgumentParser) -> None:
 
 def add_by(parser: ArgumentParser) -> None:
     """Declare ``--as``, for a verb that changes something."""
-    parser.add_argument("--as", dest="by", metavar="USER", help="name for the audit trail; default: the system user")
+    parser.add_argument("--as", dest="by", metavar="USER", help="name for the audit log; default: the system user")
 
 
 def system_user() -> str:

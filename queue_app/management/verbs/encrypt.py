@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--new-key", metavar="ID", help="only print a new entry for ENCRYPTION.KEYS, which must be kept secret")
     add("--type", dest="task_type", help="only tasks of this type")
     add("--rate", type=float, metavar="N", help="N tasks per second; default: no limit")
-    add("--reason", default="", metavar="TEXT", help="stored in the operation and the audit trail")
+    add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add("--no-wait", action="store_true", help="leave the work to the scheduler")
     add_by(parser)
     add_json(parser)

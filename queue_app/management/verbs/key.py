@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Run the action and record it in the audit trail."""
+    """Run the action and record it in the audit log."""
     return {"create": _create, "list": _list, "revoke": _revoke}[call["action"]](call)
 
 

@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="such as queue:mail.max_concurrent=5, type:shop.tasks.export.adaptive=vegas, key:customer.rate_count=10,"
         " everything.max_concurrent=40 or band:low.promote_after_seconds=60; none for no limit",
     )  # fmt: skip
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why you change it; kept in the audit log")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add_by(parser)
     add_json(parser)
 

@@ -23,21 +23,21 @@ def add_target(parser: ArgumentParser) -> None:
 
 
 def target(call: Call) -> tuple[str, str]:
-    """Return (kind, name) as the audit trail stores them; "all" has no name."""
+    """Return (kind, name) as the audit log stores them; "all" has no name."""
     return next(((kind, call[kind]) for kind in ("queue", "type", "key") if call[kind] is not None), ("all", ""))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add_target(parser)
-    add("--reason", default="", metavar="TEXT", help="why you pause; shown in the admin and by explain")
+    add("--reason", default="", metavar="TEXT", help="why; shown in the admin and by explain")
     add("--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d")
     add_by(parser)
     add_json(parser)
 
 
 def run(call: Call) -> int:
-    """Pause, and record it in the audit trail."""
+    """Pause, and record it in the audit log."""
     kind, name = target(call)
     names = [name] if name else []
     until = None if call["length"] is None else timezone.now() + call["length"]

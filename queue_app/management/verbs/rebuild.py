@@ -12,13 +12,11 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.INDEX
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--if-needed", action="store_true", help="only if the index is missing or of another generation"
-    )
+    parser.add_argument("--if-needed", action="store_true", help="only if the index is missing or outdated")
     parser.add_argument(
         "--adopt",
         action="store_true",
-        help="take over the index of another database, which this one has replaced (a restored dump, an upgrade)",
+        help="take over the index of the database that this one replaces (a restored dump, an upgrade)",
     )
     add_by(parser)
     add_json(parser)

@@ -47,8 +47,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K",
         help=f"replay K tasks first and stop if they fail again; 0: never stop (default {STOP_AFTER_FAILURES})",
     )
-    add("--reason", default="", metavar="TEXT", help="why you replay; stored in the operation and the audit trail")
-    add("--wait", action="store_true", help="wait for the end; by default the scheduler continues the replay")
+    add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
+    add("--wait", action="store_true", help="wait for the end instead of leaving the replay to the scheduler")
     add_by(parser)
     add_json(parser)
 

@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Resume, and record it in the audit trail."""
+    """Resume, and record it in the audit log."""
     kind, name = target(call)
     names = [name] if name else []
     with atomic():

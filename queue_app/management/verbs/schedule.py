@@ -49,16 +49,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--weight", type=int, metavar="SLOTS", help="add: number of a worker's slots that the task takes")
     add("--timeout", type=float, metavar="SECONDS", help="add: time limit of one attempt")
     add("--max-retries", type=int, metavar="N", help="add: number of attempts after the first")
-    add("--jitter", type=float, metavar="SECONDS", help="add: put each tick off by up to this time")
+    add("--jitter", type=float, metavar="SECONDS", help="add: delay each tick by a random time up to this")
     add("--overlap", help="add: allow, skip, queue_one or cancel_previous; default: allow")
-    add("--catch-up", help="add: what becomes of missed ticks: skip, last or all; default: last")
+    add("--catch-up", help="add: missed ticks: skip, last or all; default: last")
     add("--starts-at", type=instant, metavar="TIME", help="add: no tick before this time")
     add("--ends-at", type=instant, metavar="TIME", help="add: no tick at this time or later")
     add("--notes", help="add: text for people")
-    add("--from", dest="start", type=instant, metavar="TIME", help="backfill: the first instant")
-    add("--to", dest="end", type=instant, metavar="TIME", help="backfill: the end, which is not filled itself")
+    add("--from", dest="start", type=instant, metavar="TIME", help="backfill: start of the range")
+    add("--to", dest="end", type=instant, metavar="TIME", help="backfill: end of the range, excluded")
     add("--rate", type=float, metavar="N", help="backfill: tasks per second; default: as fast as possible")
-    add("--dry-run", action="store_true", help="backfill, import-beat: show what would be done")
+    add("--dry-run", action="store_true", help="backfill, import-beat: change nothing")
     add("--reason", default="", metavar="TEXT", help="pause, run, backfill, delete: why; shown in the admin")
     add("--for", dest="length", type=duration, metavar="TIME", help="pause: resume by itself after 90s, 15m, 2h, 1d")
     add_by(parser)
@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Carry the action out, and record it in the audit trail."""
+    """Carry the action out, and record it in the audit log."""
     if not call["name"] and call["action"] not in {"list", "sync", "import-beat"}:
         raise InvalidTaskData("name", f"schedule {call['action']} needs the name of a schedule.", code="required")
     return _ACTIONS[call["action"]](call)

@@ -17,7 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", type=uuid.UUID, metavar="ID", help="id of the task, or of the workflow")
     parser.add_argument("name", metavar="NAME", help="name of the signal")
     parser.add_argument("--payload", type=_json, metavar="JSON", help="what the task gets; default: null")
-    parser.add_argument("--reason", default="", help="shown in the audit trail")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add_by(parser)
     add_json(parser)
 

@@ -22,8 +22,8 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--last", type=duration, metavar="DURATION", help="the window: from this long ago until now")
-    parser.add_argument("--since", type=instant, metavar="TIME", help="begin of the window, instead of --last")
+    parser.add_argument("--last", type=duration, metavar="DURATION", help="window: from this long ago until now")
+    parser.add_argument("--since", type=instant, metavar="TIME", help="start of the window, instead of --last")
     parser.add_argument("--until", type=instant, metavar="TIME", help="end of the window; default: now")
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what to change: TOML or JSON")
     parser.add_argument(
@@ -39,9 +39,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--by", choices=tables, action="append", help="tables to print")
     parser.add_argument(
         "--shared-server", action="store_true",
-        help="without a server program, use the server of the index, under keys of their own",
+        help="if no server program is installed, use the server of the index under separate keys",
     )  # fmt: skip
-    parser.add_argument("--operation", type=uuid.UUID, metavar="ID", help="carry out what staff requested in the admin")
+    parser.add_argument("--operation", type=uuid.UUID, metavar="ID", help="run what staff requested in the admin")
     add_json(parser)
 
 

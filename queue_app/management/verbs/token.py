@@ -45,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Run the action and record it in the audit trail; a secret is printed once and not stored."""
+    """Run the action and record it in the audit log; a secret is printed once and not stored."""
     action, name = call["action"], call["name"]
     if action == "list":
         found = list(WorkerToken.objects.all())

@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Carry the action out, and record it in the audit trail."""
+    """Carry the action out, and record it in the audit log."""
     if call["action"] == "list":
         return _list(call)
     if not call["id"]:

@@ -1,0 +1,27 @@
+"""The generated parts of the reference: `ALL` has the function that returns each."""
+
+from collections.abc import Callable
+from functools import partial
+
+from parts import commands, http, lists, python, settings, states
+
+ALL: dict[str, Callable[[], str]] = {
+    "settings": settings.settings,
+    "states": states.states,
+    "transitions": states.transitions,
+    "endpoints": http.endpoints,
+    "former-names": http.former_names,
+    "http-errors": http.http_errors,
+    "field-errors": http.field_errors,
+    "checks": lists.checks,
+    "keys": lists.keys,
+    "metrics": lists.metrics,
+    "policies": lists.policies,
+    "verbs": commands.verbs,
+    "python-app": partial(python.members, "queue_app"),
+    "python-context": python.context_members,
+    "python-exceptions": partial(python.members, "queue_app.exceptions", python.TASK_EXCEPTIONS),
+    "python-services": partial(python.members, "queue_app.services"),
+    "python-testing": partial(python.members, "queue_app.testing"),
+    **{f"command-{name}": partial(commands.command, name) for name in commands.COMMANDS},
+}
