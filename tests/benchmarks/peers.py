@@ -18,14 +18,14 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 OURS = "this_checkout:default"
 NEEDED = (
-    "base.py",
-    "bench.py",
-    "contenders",
-    "interleave.py",
-    "probe.py",
-    "producer.py",
-    "requirements.txt",
-    "services.py",
+    "base.py",  # what a contender extends
+    "bench.py",  # runs workloads; writes JSON to the folder in BENCH_RAW
+    "contenders",  # FILE.py for each queue: schema, enqueue calls, commands of its workers
+    "interleave.py",  # runs rounds by turns
+    "probe.py",  # what a contender's task calls
+    "producer.py",  # the process that enqueues
+    "requirements.txt",  # packages of the harness and the queues
+    "services.py",  # fresh PostgreSQL and Valkey for each contender
 )
 # What a contender must not inherit: settings of this project's benchmarks, and servers that are not the harness's.
 NOT_PASSED_ON = ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "PYTHONPATH", "REDIS_URL", "VIRTUAL_ENV")
