@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate
 
@@ -32,8 +33,12 @@ type OnLocated = Callable[[int | None], object]
 HOLD_BACK_SECONDS = 2.0
 #: The pause is at least this multiple of the time that the failure took, so callers wait at most 1/5 of the time.
 HOLD_BACK_FACTOR = 4
-#: Maximum time for which notifications wait for the thread that imports the client library of Redis.
+#: Maximum time for which notifications wait for the thread that imports the client library of Redis, and a fork for the
+#: first notification itself.
 PATIENCE_SECONDS = 2.0
+#: Maximum time for which a fork waits for the import. Only a caller that forks while it imports a module can reach it:
+#: that module may be the one for which the thread waits.
+FORK_PATIENCE_SECONDS = 60.0
 #: Time in which the caller goes on before that thread begins: Python runs one of them at a time.
 HEAD_START_SECONDS = 0.02
 #: Maximum number of notifications that wait until a caller turns autocommit on again.
@@ -91,6 +96,7 @@ class FirstNotifications:
         self._waiting: deque[tuple[Sequence[Entry], Sequence[Run]]] = deque()
         self._thread: threading.Thread | None = None
         self._since = 0.0  # monotonic
+        self._imported = threading.Event()
         os.register_at_fork(before=self._finish)
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
@@ -111,6 +117,9 @@ class FirstNotifications:
 
     def _send_soon(self) -> None:
         time.sleep(HEAD_START_SECONDS)
+        with suppress(Exception):  # the first notification meets the same error, and reports it
+            get_index()
+        self._imported.set()
         self._send()
 
     def _send(self) -> None:
@@ -123,6 +132,7 @@ class FirstNotifications:
 
     def _finish(self) -> None:
         if self._thread is not None and self._thread.is_alive():
+            self._imported.wait(FORK_PATIENCE_SECONDS)
             self._thread.join(PATIENCE_SECONDS)
 
 
