@@ -54,5 +54,5 @@ def _measure(n: int, types: int = 1, blocked: int = 0) -> tuple[float, float]:
         return seconds
 
     alone = [script_once() for _ in range(CALLS)]
-    whole = [timed(lambda: claim(profile, worker_id, BATCH, register_idle=False)) for _ in range(CALLS)]
+    whole = [timed(lambda: claim(profile, worker_id, BATCH)) for _ in range(CALLS)]
     return median(alone) / BATCH, median(whole) / BATCH

@@ -99,7 +99,7 @@ def _script_alone(worker: Worker) -> float:
 
 
 def _with_rows(worker: Worker) -> float:
-    return timed(lambda: claim(*worker, BATCH, register_idle=False))
+    return timed(lambda: claim(*worker, BATCH))
 
 
 def _drain(table: Table) -> None:

@@ -63,13 +63,7 @@ class Transport(Protocol):
         """Return the tasks among ``tasks`` that the worker runs and a caller has cancelled."""
 
     def claim(
-        self,
-        profile: Profile,
-        worker_id: uuid.UUID,
-        want: int,
-        *,
-        reserve: bool = True,
-        on_wait: OnWait | None = None,
+        self, profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool, on_wait: OnWait
     ) -> list[ClaimedTask]:
         """Claim tasks for up to ``want`` slots, most urgent first.
 

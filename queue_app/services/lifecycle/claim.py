@@ -36,26 +36,25 @@ REFUSED_ROUNDS = 100
 _rests: Final = Rests(1.0)
 
 
-def claim(  # noqa: PLR0913 - the parts of a claim
+def claim(
     profile: Profile,
     worker_id: uuid.UUID,
     want: int,
     *,
-    register_idle: bool = True,
     reserve: bool = True,
     on_wait: Callable[[float], object] | None = None,
 ) -> list[ClaimedTask]:
     """Return up to ``want`` tasks that now belong to this worker, most urgent first.
 
-    With ``register_idle`` the index wakes the worker when more tasks arrive, if it got fewer. ``on_wait`` is
-    called with the seconds until a limit allows another start, when this worker must then claim again. With
-    ``reserve`` the worker may drain for a task of more weight than ``want``: only if it will have that many slots free.
+    If the worker got fewer, the index wakes it when more tasks arrive. ``on_wait`` is called with the seconds until a
+    limit allows another start, when this worker must then claim again. With ``reserve`` the worker may drain for a task
+    of more weight than ``want``: only if it will have that many slots free.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
     index = get_index()
     for _ in range(REFUSED_ROUNDS):
         try:
-            proposal = index.claim(profile, worker_id, want, register_idle=register_idle, reserve=reserve)
+            proposal = index.claim(profile, worker_id, want, reserve=reserve)
         except IndexDamaged as error:
             if condemn(str(error)):
                 raise IndexNotReady("The index is damaged and must be rebuilt from the rows.") from error
