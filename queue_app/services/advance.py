@@ -20,7 +20,6 @@ from queue_app.core.events import EventName, occasion_of
 from queue_app.core.states import FAILURES, TERMINAL, Status
 from queue_app.models.workflow import Condition
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import workflow_advance as rows
 from queue_app.sql.database import atomic
 
@@ -134,7 +133,7 @@ def open_tasks(ids: Collection[uuid.UUID]) -> int:
 def push_opened(opened: Iterable[tuple[Status, TaskRef]]) -> int:
     """Push the queued ones among tasks that were opened; return how many."""
     queued = [task for status, task in opened if status is Status.QUEUED]
-    push_on_commit([task.entry for task in queued], events=events.of_queued_again(queued))
+    events.push_queued_again(queued)
     return len(queued)
 
 

@@ -26,10 +26,9 @@ from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services.advance import advance, changing
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.enqueue.validate import check_payloads
-from queue_app.services.lifecycle.cancelled import notify_cancelled
 from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.lifecycle.results import filled_in
-from queue_app.services.lifecycle.settle import queued_again, settle_later
+from queue_app.services.lifecycle.settle import notify_cancelled, queued_again, settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import schedules, waiting
@@ -164,7 +163,7 @@ def requeue(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
 
 
 def _queue_again(tasks: list[TaskRef]) -> set[uuid.UUID]:
-    push_on_commit([task.entry for task in tasks], events=events.of_queued_again(tasks))
+    events.push_queued_again(tasks)
     if tasks:
         schedules.reopen([task.id for task in tasks])
     return {task.id for task in tasks}

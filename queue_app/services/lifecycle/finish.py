@@ -11,6 +11,7 @@ import random
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from queue_app import conf, signals
 from queue_app.callbacks import MARK
@@ -114,13 +115,21 @@ def _finish(first: Mapping[AttemptKey, Outcome], ended: _Ended) -> set[uuid.UUID
     if tasks:
         events.finished(first, ended.held)
     settle_later(ended.workflows)
-    for attempt, status in ended.held.items():
-        after_end(first[attempt], status, ended.retry_in.get(attempt))
-    if signals.attempt_finished.has_listeners():
-        for attempt, status in ended.held.items():
-            retry_in = ended.retry_in.get(attempt)
-            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in)
+    call_after_end(first, ended.held, ended.retry_in)
     return {task.id for task in tasks}
+
+
+def call_after_end(
+    first: Mapping[AttemptKey, Outcome],
+    held: Mapping[AttemptKey, Status],
+    retry_in: Mapping[AttemptKey, float | None] = MappingProxyType({}),
+) -> None:
+    """Call the hooks and receivers of attempts that ended."""
+    for attempt, status in held.items():
+        after_end(first[attempt], status, retry_in.get(attempt))
+    if signals.attempt_finished.has_listeners():
+        for attempt, status in held.items():
+            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in.get(attempt))
 
 
 def _complete(completed: Sequence[Outcome]) -> _Ended:

@@ -24,7 +24,7 @@ from queue_app.services.advance import changing, give_up
 from queue_app.services.enqueue.validate import check_payloads, check_reason
 from queue_app.services.lifecycle.settle import queued_again, settle_later
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit, send_on_commit
+from queue_app.services.notify.index import send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
 from queue_app.sql import dead_letters as rows
 from queue_app.sql import schedules
@@ -63,8 +63,7 @@ def replay_open(
     with atomic(), changing(rows.tasks_of(ids), alone=True):
         moved = rows.replay(ids, by[:USER_LENGTH], operation_id)
         blocked = queued_again([task for _, task in moved])
-        queued = [task for _, task in moved if task.id not in blocked]
-        push_on_commit([task.entry for task in queued], events=events.of_queued_again(queued))
+        events.push_queued_again([task for _, task in moved if task.id not in blocked])
         if moved:
             schedules.reopen([task.id for _, task in moved])
     if moved:

@@ -17,17 +17,18 @@ from datetime import datetime
 from django.db import DatabaseError, transaction
 
 from queue_app import tracing
+from queue_app.core.events import EventName, occasion_of
 from queue_app.core.graph import Graph, NodeExtra, sharded
 from queue_app.core.records import NewTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.encryption import SHARED, opened_if
+from queue_app.index import Index
 from queue_app.models import Task, Workflow
 from queue_app.models.workflow import Condition, OnFailure, WorkflowState
 from queue_app.services.enqueue.store import announce, ensure_queues
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.cancelled import notify_cancelled
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit
+from queue_app.services.notify.index import on_commit
 from queue_app.sql import workflow_advance, workflow_store
 from queue_app.sql import workflow_settle as rows
 from queue_app.sql.database import alias, atomic, clock, is_in_transaction
@@ -117,14 +118,22 @@ def cancel_batch(flow: Workflow) -> int:
     """Cancel tasks of a locked workflow, those that could start first; return how many."""
     ids = rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED, Status.EXECUTING}, BATCH)
     ids += rows.ids_in(flow.id, {Status.BLOCKED}, BATCH - len(ids)) if len(ids) < BATCH else []
-    return cancel_and_notify(ids)
-
-
-def cancel_and_notify(ids: Collection[uuid.UUID]) -> int:
-    """Cancel tasks of a workflow that is cancelled as a whole; return how many."""
     cancelled = cancel_rows(sorted(ids))
     notify_cancelled(cancelled)
     return len(cancelled)
+
+
+def notify_cancelled(cancelled: Sequence[tuple[Status, uuid.UUID | None, TaskRef]]) -> None:
+    """Notify index, workers and listeners of cancelled tasks, each with its status before and its worker, on commit."""
+    queued = [task for before, _, task in cancelled if before is Status.QUEUED]
+    if queued:
+        on_commit(Index.remove, "remove", queued)
+    workers = {worker for before, worker, _ in cancelled if before is Status.EXECUTING and worker is not None}
+    if workers:
+        on_commit(Index.notify_workers, "tell", workers)
+    ended = [task for before, _, task in cancelled if before is not Status.EXECUTING]
+    if ended:
+        events.publish_on_commit((occasion_of(EventName.CANCELLED, task, Status.CANCELLED), task.id) for task in ended)
 
 
 def make_room(flow: Workflow) -> int:
@@ -135,8 +144,7 @@ def make_room(flow: Workflow) -> int:
     if room <= 0:
         return 0
     released = rows.release(flow.id, room)
-    queued = [task for status, task in released if status is Status.QUEUED]
-    push_on_commit([task.entry for task in queued], events=events.of_queued_again(queued))
+    events.push_queued_again([task for status, task in released if status is Status.QUEUED])
     return len(released)
 
 

@@ -25,7 +25,6 @@ from queue_app.services.advance import advance, changing
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason, check_signal_name
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit
 from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.sql import signals as rows
 from queue_app.sql.claim import statuses
@@ -77,7 +76,7 @@ def signal(  # noqa: PLR0913 - by name
         signal_id, woken = stored
         is_held = woken is not None and bool(workflows) and bool(advance({woken.id: Status.QUEUED}))
     if woken is not None and not is_held:
-        push_on_commit([woken.entry], events=events.of_queued_again([woken]))
+        events.push_queued_again([woken])
     return Sent(signal_id, woken is not None)
 
 
@@ -94,8 +93,7 @@ def _to_workflow(workflow_id: uuid.UUID, name: str, payload: Any, text: str | No
             raise _refusal("workflow", flow.state, is_over=flow.finished_at is not None)
         signal_id, woken = stored
         held = advance({task.id: Status.QUEUED for task in woken}) if woken else set[uuid.UUID]()
-        free = [task for task in woken if task.id not in held]
-        push_on_commit([task.entry for task in free], events=events.of_queued_again(free))
+        events.push_queued_again([task for task in woken if task.id not in held])
     return Sent(signal_id, bool(woken))
 
 

@@ -16,14 +16,12 @@ from contextlib import suppress
 
 from django.db import DatabaseError
 
-from queue_app import signals
 from queue_app.core.records import ClaimedTask, Lease, Outcome
 from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
-from queue_app.hooks import after_end
 from queue_app.index import Index, Profile, get_index
 from queue_app.services.lifecycle.claim import abandon, return_refused
-from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.finish import call_after_end, finish
 from queue_app.services.lifecycle.results import with_results
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
@@ -67,9 +65,5 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         events.finished(first, held)
     if granted:
         events.started(granted)
-    for attempt, status in held.items():
-        after_end(first[attempt], status, None)
-    if signals.attempt_finished.has_listeners():
-        for attempt, status in held.items():
-            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=None)
+    call_after_end(first, held)
     return {task_id for task_id, _ in held}

@@ -116,11 +116,12 @@ def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:
         _record([Run(traced(occasion, trace.of_caller()), [])])
 
 
-def of_queued_again(tasks: Iterable[TaskRef]) -> list[Run]:
-    """Return the events of tasks that were replayed, retried or queued early."""
-    if not _is_recorded():
-        return []
-    return in_runs(_traced((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks))
+def push_queued_again(tasks: Sequence[TaskRef]) -> None:
+    """Push tasks that were replayed, retried, released or queued early, with their events, on commit."""
+    runs: list[Run] = []
+    if _is_recorded():
+        runs = in_runs(_traced((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks))
+    push_on_commit([task.entry for task in tasks], events=runs)
 
 
 def started(tasks: Sequence[ClaimedTask]) -> None:
