@@ -28,7 +28,7 @@ from queue_app.dashboard.cache import Shared
 from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read.search import find, known_types
 from queue_app.services.read.task_filter import TaskFilter, condition_of, matching
 
@@ -90,7 +90,7 @@ class LivingFilter(admin.SimpleListFilter):
         shown = self.value()
         if shown == "all" or (shown is None and any(name.startswith("status") for name in request.GET)):
             return queryset
-        living = Q(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+        living = Q(status__in=LIVING)
         return queryset.filter(living if shown is None else ~living)
 
 

@@ -17,9 +17,9 @@ from queue_app.admin.filters import LivingFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.live import LIVE_STATUSES, is_late
+from queue_app.dashboard.live import is_late
 from queue_app.models import Task, Worker
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.repair.workers import request_drain
 
 MAX_RUNNING = 200
@@ -61,7 +61,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Count the running tasks of the page's workers, and read some of them."""
-        live = [worker.id for worker in rows if worker.status in LIVE_STATUSES]
+        live = [worker.id for worker in rows if worker.status in LIVING]
         running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).values_list("worker_id")
         busy = dict(running.annotate(Count("id"))) if live else {}
         runs: dict[Any, list[Task]] = {}
@@ -116,7 +116,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def state(self, worker: Worker) -> SafeString:
         """Return the status with the heartbeat of a living worker, who asked it to drain, or when it ended."""
         label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, worker.status)
-        if worker.status not in LIVE_STATUSES:
+        if worker.status not in LIVING:
             return two_lines(label, labels.ago(worker.stopped_at, timezone.now()) if worker.stopped_at else "")
         if worker.drain_requested_at is None or worker.status != WorkerStatus.ACTIVE:
             return two_lines(label, self.heartbeat(worker))
@@ -140,7 +140,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             "busy": executing.count(),
             "uses": labels.usage(found),
             "process": process_of(found),
-            "is_living": found.status in LIVE_STATUSES,
+            "is_living": found.status in LIVING,
             "may_view_tasks": may_view_tasks,
             "may_drain": self.has_drain_permission(request)
             and found.status == WorkerStatus.ACTIVE

@@ -27,6 +27,12 @@ def gate_of(scope: Scope | str, name: str) -> str:
     return f"{Scope(scope).value[0]}:{name}"
 
 
+def names_of(scope: str, name: str) -> list[str]:
+    """Return the names of the limits that hold for a type or key, the nearest first: a key also has its family's."""
+    family, colon, _ = name.partition(":")
+    return [name, family] if scope == Scope.KEY and family and colon else [name]
+
+
 class Gate(NamedTuple):
     """A gate with a row: ``scope`` is everything, queue, type or key."""
 

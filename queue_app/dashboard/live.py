@@ -18,7 +18,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stalls
 from queue_app.services.read.stalls import Watched
 from queue_app.sql import charts as rows
@@ -42,7 +42,6 @@ MAX_DEAD: Final = 1000
 MAX_HELD: Final = 5
 #: Heartbeat intervals of silence after which a worker is late.
 LATE_BEATS: Final = 2
-LIVE_STATUSES: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
 
 @dataclass(slots=True)
@@ -71,7 +70,7 @@ class Live:
 def is_late(worker: Worker, now: datetime) -> bool:
     """Return whether a live worker missed more than one heartbeat."""
     silent = (now - worker.last_heartbeat_at).total_seconds()
-    return worker.status in LIVE_STATUSES and silent > LATE_BEATS * worker.heartbeat_seconds
+    return worker.status in LIVING and silent > LATE_BEATS * worker.heartbeat_seconds
 
 
 def _read(_key: str) -> Live:
@@ -79,7 +78,7 @@ def _read(_key: str) -> Live:
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
     stats = _stats()
     known = depths(stats)
-    live_workers = Worker.objects.filter(status__in=LIVE_STATUSES).order_by("name")
+    live_workers = Worker.objects.filter(status__in=LIVING).order_by("name")
     workers = list(live_workers.defer("task_types")[:MAX_WORKERS])
     active = [worker for worker in workers if worker.status == WorkerStatus.ACTIVE]
     found = [  # the index may not know a queue in which nothing ever waited
@@ -124,7 +123,7 @@ def _row(
         since = depth.oldest.get(band)
         age = None if since is None else max(0.0, (now - since).total_seconds())
         row.bands += [BandRow(band, count, age, targets.get(band.value))] if count else []
-    serving = [worker for worker in workers if not worker.queues or queue.name in worker.queues]
+    serving = [worker for worker in workers if worker.serves(queue.name)]
     row.workers, row.slots = len(serving), sum(worker.concurrency for worker in serving)
     return row
 

@@ -1,7 +1,8 @@
 """A worker process, what it can run, and its last heartbeat."""
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.db import models
 from django.db.models import Q
@@ -17,6 +18,9 @@ class WorkerStatus(StrEnum):
     DRAINING = "draining"
     STOPPED = "stopped"
     DEAD = "dead"
+
+
+LIVING: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
 
 class Worker(models.Model):
@@ -68,3 +72,11 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def serves(self, queue: str) -> bool:
+        """Return whether the worker claims from a queue."""
+        return not self.queues or queue in self.queues
+
+    def can_run(self, task_type: str, capabilities: Iterable[str]) -> bool:
+        """Return whether the worker knows a task type and offers all of the capabilities."""
+        return task_type in self.task_types and set(capabilities) <= set(self.capabilities)

@@ -197,12 +197,12 @@ def check_queues() -> Iterator[Finding]:
             hint = f"Run `taskqueue resume {name}` to resume. {paused[name].paused_reason}".strip()
             findings.append(warn("queues", message, hint))
             continue
-        serving = [worker for worker in workers if not worker.queues or name in worker.queues]
+        serving = [worker for worker in workers if worker.serves(name)]
         if not serving:
             hint = f"Start `manage.py runworker --queues {name}`, or a worker without --queues."
             findings.append(fail("queues", f"{name} holds {tasks} and no worker serves it", hint))
             continue
-        unserved = [kind for kind in sorted(waiting_kinds(index, name)) if not any(_runs(w, kind) for w in serving)]
+        unserved = [kind for kind in sorted(waiting_kinds(index, name)) if not any(w.can_run(*kind) for w in serving)]
         if unserved:
             named = ", ".join(t + (f" (needs {', '.join(caps)})" if caps else "") for t, caps in unserved[:NAMED])
             kinds = f"{len(unserved)} kinds" if len(unserved) > 1 else "1 kind"
@@ -218,11 +218,6 @@ def _by(name: str) -> str:
 
 def _tasks(count: int) -> str:
     return "1 task" if count == 1 else f"{count:,} tasks"
-
-
-def _runs(worker: Worker, kind: tuple[str, tuple[str, ...]]) -> bool:
-    task_type, capabilities = kind
-    return task_type in worker.task_types and set(capabilities) <= set(worker.capabilities)
 
 
 def check_agreement() -> Iterator[Finding]:

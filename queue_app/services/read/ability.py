@@ -45,7 +45,7 @@ class _Lack:
     def of(cls, worker: Worker, task: Demand) -> Self:
         return cls(
             worker,
-            queue=bool(worker.queues) and task.queue not in worker.queues,
+            queue=not worker.serves(task.queue),
             task_type=task.task_type not in worker.task_types,
             capabilities=tuple(name for name in task.capabilities if name not in worker.capabilities),
             slots=worker.concurrency < task.weight,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from queue_app.core.limit_values import Scope
+from queue_app.core.limit_values import Scope, names_of
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.sql.database import alias
 
@@ -52,9 +52,8 @@ def of_gate(scope: str, name: str) -> AdaptiveNow | None:
     elif scope == Scope.QUEUE:
         found = Queue.objects.using(alias()).filter(pk=name).first()
     else:
-        names = [name, name.partition(":")[0]] if scope == Scope.KEY else [name]
-        limits = Limit.objects.using(alias()).filter(scope=scope, name__in=names, max_concurrent__isnull=False)
-        found = max(limits, key=lambda limit: len(limit.name), default=None)
+        limits = Limit.objects.using(alias()).filter(scope=scope, name__in=names_of(scope, name))
+        found = max(limits.filter(max_concurrent__isnull=False), key=lambda limit: len(limit.name), default=None)
     return now_of(found) if found is not None else None
 
 

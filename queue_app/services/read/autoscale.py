@@ -17,7 +17,7 @@ from django.utils import timezone
 from queue_app import conf
 from queue_app.core.autoscale import UNKNOWN_SECONDS, Demand, Gate, Waiting, demand
 from queue_app.core.lanes import Lane, parse_lane
-from queue_app.core.limit_values import Scope
+from queue_app.core.limit_values import Scope, names_of
 from queue_app.index import get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
@@ -36,11 +36,8 @@ def autoscale(queue: Queue, *, slots: int | None = None, seconds: float = TARGET
     ``slots`` defaults to the average of the queue's live workers. Raises ``IndexUnavailable``.
     """
     sizes = _sizes(queue)
-    workers = [
-        worker
-        for worker in Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE)
-        if not worker.queues or queue.name in worker.queues
-    ]
+    active = Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE)
+    workers = [worker for worker in active if worker.serves(queue.name)]
     if slots is None:
         default = conf.get().worker.concurrency
         slots = ceil(sum(worker.concurrency for worker in workers) / len(workers)) if workers else default
@@ -79,10 +76,7 @@ def _sizes(queue: Queue) -> Counter[str]:
 def _has_worker(lane: Lane, workers: Sequence[Worker]) -> bool:
     """Return whether a live worker could run tasks of the lane; without any worker, true, so that one is started."""
     return not workers or any(
-        lane.task_type in worker.task_types
-        and set(lane.capabilities) <= set(worker.capabilities)
-        and lane.weight <= worker.concurrency
-        for worker in workers
+        worker.can_run(lane.task_type, lane.capabilities) and lane.weight <= worker.concurrency for worker in workers
     )
 
 
@@ -123,8 +117,7 @@ class _Gates:
     def _limited(self, scope: Scope, name: str) -> list[Gate]:
         """Return the gate of a task type or key, if it is limited; a key is also limited by its family."""
         if (scope.value, name) not in self._gates:
-            family, colon, _ = name.partition(":")
-            names = [name, family] if scope == Scope.KEY and family and colon else [name]
+            names = names_of(scope, name)
             limits = [self._limits[scope.value, one] for one in names if (scope.value, one) in self._limits]
             if not limits:
                 return []

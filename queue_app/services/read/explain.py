@@ -16,7 +16,7 @@ from django.utils import timezone
 from queue_app import registry
 from queue_app.core.explanation import Explanation, Reason
 from queue_app.core.ids import Id, parse_id
-from queue_app.core.limit_values import Scope
+from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.records import TaskRef
 from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
@@ -255,12 +255,8 @@ def _pausable(task: Task) -> Iterator[tuple[str, str, Paused | None]]:
     yield "queue", task.queue, Queue.objects.using(alias()).filter(pk=task.queue).first()
     limits = Limit.objects.using(alias())
     yield "type", task.task_type, limits.filter(scope=Scope.TYPE, name=task.task_type).first()
-    key = task.concurrency_key
-    if key:
-        yield "key", key, limits.filter(scope=Scope.KEY, name=key).first()
-        family = key.partition(":")[0]
-        if family != key:
-            yield "key", family, limits.filter(scope=Scope.KEY, name=family).first()
+    for name in names_of(Scope.KEY, task.concurrency_key) if task.concurrency_key else ():
+        yield "key", name, limits.filter(scope=Scope.KEY, name=name).first()
 
 
 def _time(when: datetime | None) -> str:

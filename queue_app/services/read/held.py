@@ -60,7 +60,7 @@ def _queues(workers: list[Worker]) -> Iterator[Held]:
     caps = {queue.name: queue.max_concurrent for queue in fixed}
     for seen in some:
         cap = caps.get(seen.queue)
-        idle = sum(worker.free_slots for worker in workers if not worker.queues or seen.queue in worker.queues)
+        idle = sum(worker.free_slots for worker in workers if worker.serves(seen.queue))
         if cap is None or idle <= 0 or seen.ended <= 0:
             continue
         each = seen.active / seen.ended  # slots that one ended task took, in periods

@@ -19,7 +19,7 @@ from queue_app.core.redaction import redact
 from queue_app.core.signatures import taken_by
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker, Workflow
 from queue_app.models.task_stats import StatsKind
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
 from queue_app.sql import search as rows
@@ -63,7 +63,7 @@ class Found:
 def known_types() -> list[str]:
     """Return the task types that this process, a live worker or the statistics know, without a query over the tasks."""
     names = set(registry.known_types())
-    live = Worker.objects.using(alias()).filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    live = Worker.objects.using(alias()).filter(status__in=LIVING)
     for types in live.order_by("-id").values_list("task_types", flat=True)[:MAX_WORKERS]:
         names.update(types)
     stored = TaskStats.objects.using(alias()).filter(kind=StatsKind.TYPE).order_by()

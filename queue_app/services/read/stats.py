@@ -16,7 +16,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue, RuntimeSettings, Task, Worker
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.sql import upkeep
 
 
@@ -139,7 +139,7 @@ def worker_counts() -> dict[str, int]:
     A worker may hold more quick tasks than it has slots: it claims a few milliseconds of work ahead.
     """
     counts = dict(Worker.objects.values_list("status").annotate(Count("id")))
-    living = Worker.objects.filter(status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    living = Worker.objects.filter(status__in=LIVING)
     slots = dict(living.values_list("id", "concurrency"))
     held = Task.objects.in_status(Status.EXECUTING).values_list("worker_id").annotate(Sum("weight"))
     return {

@@ -17,7 +17,7 @@ from django.db.models import Count, Min
 from django.utils import timezone
 
 from queue_app.core.lanes import Lane
-from queue_app.core.limit_values import Scope
+from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
@@ -116,9 +116,7 @@ class _Causes:
         yield from self._able[demand]
 
     def _of_limit(self, scope: Scope, name: str, subject: str) -> Iterator[tuple[str, str]]:
-        family, colon, _ = name.partition(":")
-        names = [name, family] if scope == Scope.KEY and colon and family else [name]
-        limits = [self._limits[scope, one] for one in names if (scope, one) in self._limits]
+        limits = [self._limits[scope, one] for one in names_of(scope, name) if (scope, one) in self._limits]
         for limit in limits:
             if limit.paused:
                 by = f" by {limit.paused_by}" if limit.paused_by else ""

@@ -38,7 +38,7 @@ from queue_app.exceptions import (
 from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged, look_at_executing
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
@@ -57,7 +57,6 @@ DRAIN_SECONDS: Final = 1.0
 MAX_UNSERVED: Final = 100  # names of task types in one reply
 #: Makes the block in which a request waits.
 type Waiting = Callable[[], AbstractContextManager[None]]
-LIVING: Final = (WorkerStatus.ACTIVE, WorkerStatus.DRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from queue_app.exceptions import InvalidTaskData, TokenRefused
 from queue_app.models import Worker, WorkerToken
-from queue_app.models.worker import WorkerStatus
+from queue_app.models.worker import LIVING
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
 from queue_app.services.repair.reap import mark_dead
 
@@ -79,7 +79,7 @@ def revoke(name: str) -> int:
     Raises ``InvalidTaskData`` for an unknown name; revoking again changes nothing.
     """
     token = forbid(name)
-    living = Worker.objects.filter(token_id=token.id, status__in=[WorkerStatus.ACTIVE, WorkerStatus.DRAINING])
+    living = Worker.objects.filter(token_id=token.id, status__in=LIVING)
     workers = list(living.values_list("id", flat=True))
     for worker_id in workers:
         mark_dead(worker_id)
