@@ -11,7 +11,6 @@ from typing import Final
 
 from django.utils import timezone
 
-from queue_app.core.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.queues import UNREACHABLE, BandRow, QueueRow, depths, nothing
 from queue_app.exceptions import IndexUnavailable
@@ -23,7 +22,7 @@ from queue_app.services.read import stalls
 from queue_app.services.read.stalls import Watched
 from queue_app.sql import charts as rows
 from queue_app.sql import schedule_health, workflow_health
-from queue_app.sql.schedule_health import Failing, Overdue
+from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
 from queue_app.sql.workflow_health import Held
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
@@ -141,63 +141,31 @@ def delete_ended(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     return {row[0] for row in fetch_all(_DELETE_ENDED, {"ids": list(ids)})}
 
 
-def _purge(table: str, condition: str, params: list[Any]) -> int:
-    """Delete rows for which ``condition`` holds; it may end in an ORDER BY, and the last parameter is the limit."""
-    return execute(
-        f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {condition} LIMIT %s FOR UPDATE SKIP LOCKED)",
-        params,
-    )
+#: Table -> the rows past a retention of %s seconds; an ORDER BY names the index that finds them.
+_OLD: Final = {
+    "deadletter": f"expires_at < {_AGO}",
+    "operation": f"finished_at < {_AGO}",
+    "queuestats": f"taken_at < {_AGO}",
+    "taskstats": f"kind IN ('type', 'user', 'key') AND since < {_AGO}",  # the index begins with the kind
+    "limitstep": f"stepped_at < {_AGO}",
+    "scheduletick": f"at < {_AGO} ORDER BY at",
+    "worker": f"""status IN ('stopped', 'dead') AND stopped_at < {_AGO}
+        AND NOT EXISTS (SELECT FROM queue_app_task AS t WHERE t.worker_id = old.id AND t.status = 'executing')""",
+}
+_PURGE_OLD: Final = """
+DELETE FROM queue_app_{0} WHERE id IN (SELECT id FROM queue_app_{0} AS old WHERE {1} LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def purge_old(table: str, seconds: float, limit: int) -> int:
+    """Delete at most ``limit`` rows of one of the tables ``_OLD`` past a retention; return how many."""
+    return execute(_PURGE_OLD.format(table, _OLD[table]), [seconds, limit])
 
 
 def purge_audit(seconds: float, limit: int) -> int:
     """Delete old entries of the audit log; their ids begin with their time."""
     oldest = _first_id(datetime.now(UTC) - timedelta(seconds=seconds))
-    return _purge("queue_app_auditentry", "id < %s ORDER BY id", [oldest, limit])
-
-
-def purge_dead_letters(limit: int) -> int:
-    """Delete expired dead letters; the retention of failures then applies to their tasks."""
-    return _purge("queue_app_deadletter", "expires_at < statement_timestamp()", [limit])
-
-
-def purge_operations(seconds: float, limit: int) -> int:
-    """Delete operations that ended long ago; the dead letters that they replayed have the same retention."""
-    return _purge("queue_app_operation", f"finished_at < {_AGO}", [seconds, limit])
-
-
-def purge_stats(seconds: float, limit: int) -> int:
-    """Delete old statistics."""
-    return _purge("queue_app_queuestats", f"taken_at < {_AGO}", [seconds, limit])
-
-
-def purge_task_stats(seconds: float, limit: int) -> int:
-    """Delete old statistics of task types, users and keys."""
-    kinds = "kind IN ('type', 'user', 'key')"  # the index begins with it
-    return _purge("queue_app_taskstats", f"{kinds} AND since < {_AGO}", [seconds, limit])
-
-
-def purge_limit_steps(seconds: float, limit: int) -> int:
-    """Delete the old history of adaptive limits."""
-    return _purge("queue_app_limitstep", f"stepped_at < {_AGO}", [seconds, limit])
-
-
-def purge_workers(seconds: float, limit: int) -> int:
-    """Delete workers that ended long ago and hold no task."""
-    return execute(
-        "DELETE FROM queue_app_worker AS w WHERE w.id IN (SELECT id FROM queue_app_worker"
-        f" WHERE status IN ('stopped', 'dead') AND stopped_at < {_AGO} LIMIT %s FOR UPDATE SKIP LOCKED)"
-        " AND NOT EXISTS (SELECT 1 FROM queue_app_task t WHERE t.worker_id = w.id AND t.status = 'executing')",
-        [seconds, limit],
-    )
-
-
-def purge_ticks(seconds: float, limit: int) -> int:
-    """Delete ticks of schedules that were recorded long ago."""
-    return execute(
-        "DELETE FROM queue_app_scheduletick WHERE id IN (SELECT id FROM queue_app_scheduletick"
-        f" WHERE at < {_AGO} ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED)",
-        [seconds, limit],
-    )
+    return execute(_PURGE_OLD.format("auditentry", "id < %s ORDER BY id"), [oldest, limit])
 
 
 def count_transitions(since: datetime, until: datetime) -> dict[str, dict[str, int]]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from queue_app.core.finding import Finding, fail, ok, warn
-from queue_app.core.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 from queue_app.models import Schedule
 from queue_app.sql import schedule_health as rows
+from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 
 #: Maximum number of schedules that a finding names.
 NAMED: Final = 5

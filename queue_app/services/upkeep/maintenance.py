@@ -78,14 +78,17 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     deleted += purge_workflows(retention, time.monotonic() + seconds)
     if expired := workflow_purge.expired_letters_of_workflows(PURGE_BATCH):
         discard_open(expired, by="", reason="its retention has passed")
-    upkeep.purge_dead_letters(PURGE_BATCH)
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
-    upkeep.purge_operations(retention.dead_letter_seconds, PURGE_BATCH)
-    upkeep.purge_stats(retention.stats_seconds, PURGE_BATCH)
-    upkeep.purge_task_stats(retention.task_stats_seconds, PURGE_BATCH)
-    upkeep.purge_limit_steps(retention.stats_seconds, PURGE_BATCH)
-    upkeep.purge_workers(retention.worker_seconds, PURGE_BATCH)
-    upkeep.purge_ticks(retention.tick_seconds, PURGE_BATCH)
+    for table, seconds_kept in (
+        ("deadletter", 0.0),  # each has its own time
+        ("operation", retention.dead_letter_seconds),  # as the dead letters that it replayed
+        ("queuestats", retention.stats_seconds),
+        ("taskstats", retention.task_stats_seconds),
+        ("limitstep", retention.stats_seconds),
+        ("worker", retention.worker_seconds),
+        ("scheduletick", retention.tick_seconds),
+    ):
+        upkeep.purge_old(table, seconds_kept, PURGE_BATCH)
     throttle.forget(retention.stats_seconds, PURGE_BATCH)
     return deleted
 

@@ -123,5 +123,5 @@ def test_old_rows_are_purged(end):
     end()
     task_stats.collect()
     TaskStats.objects.update(since=clock() - timedelta(days=40))
-    assert upkeep.purge_task_stats(31 * 86_400, 100) == 1
+    assert upkeep.purge_old("taskstats", 31 * 86_400, 100) == 1
     assert not TaskStats.objects.exists()
