@@ -15,6 +15,7 @@ from django.db import Error as DatabaseError
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
+from queue_app.core.payload import storable
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, Outcome, TaskFailure, Throttling
 from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskCancelled, TaskTimeout, Throttle, WrongArguments
 from queue_app.registry import AnyTask
@@ -164,8 +165,3 @@ def _without_runtime(frames: TracebackType | None) -> TracebackType | None:
     while found is not None and str(found.tb_frame.f_globals.get("__name__")).startswith(_RUNTIME):
         found = found.tb_next
     return found or frames
-
-
-def storable(text: str) -> str:
-    """Return the text without what PostgreSQL refuses: null characters and lone surrogates."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from queue_app import conf
+from queue_app.core.payload import storable
 from queue_app.core.records import AttemptKey, ProgressReport
 from queue_app.workers.context import ClaimedAttempt, ProgressSink
-from queue_app.workers.outcomes import storable
 
 #: Minimum time between two stored reports. An extension is stored at once.
 PAUSE_SECONDS = 0.5

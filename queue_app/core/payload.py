@@ -188,3 +188,8 @@ def _check_text(text: str, path: str) -> None:
             raise UnserializableParameters(
                 path, f"{path} contains an unpaired surrogate, which is not valid Unicode.", code="invalid_unicode"
             ) from None
+
+
+def storable(text: str) -> str:
+    """Return the text without what PostgreSQL refuses: null characters and lone surrogates."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 from queue_app.core.states import FAILURES
 from queue_app.sql.database import fetch_all
 
-#: Seconds after which a schedule that was due, and has not run, is reported, and failures in a row from which one is. The
-#: alert rules have the same limits.
+#: A schedule is reported after these seconds without a run that was due, and after these failures in a row. The alert
+#: rules have the same limits.
 OVERDUE_SECONDS: Final = 60.0
 MANY_FAILURES: Final = 3
 #: Newest ticks of a schedule among which its failures in a row are counted.

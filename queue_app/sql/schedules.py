@@ -9,7 +9,7 @@ from queue_app.core.states import PENDING
 from queue_app.models import ScheduleTick
 from queue_app.sql.database import alias, execute, fetch_all, fetch_value
 
-#: Newest ticks of a schedule whose ended tasks are looked at: ``settle`` and ``reopen`` may have met.
+#: Newest ticks of a schedule whose ended tasks are looked at: ``copy_outcomes`` and ``reopen`` may have met.
 _LOOKED_AT: Final = 100
 
 _PENDING: Final = ", ".join(f"'{status}'" for status in sorted(PENDING))
@@ -65,7 +65,7 @@ FROM unnest(%s::bigint[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[
 WHERE s.id = moved.id
 """
 
-_SETTLE: Final = """
+_COPY_OUTCOMES: Final = """
 UPDATE queue_app_scheduletick AS tick
 SET outcome = t.status, run_seconds = EXTRACT(EPOCH FROM t.finished_at - t.started_at)
 FROM (
@@ -149,9 +149,9 @@ def move_on(rows: Sequence[tuple[int, datetime | None, datetime | None, datetime
     execute(_MOVE_ON, _columns(rows))
 
 
-def settle(limit: int) -> int:
-    """Copy the outcome of tasks that have ended to their ticks; return how many."""
-    return execute(_SETTLE, [limit])
+def copy_outcomes(limit: int = 5000) -> int:
+    """Copy the outcomes of ended tasks to their ticks, before the tasks are deleted; return how many."""
+    return execute(_COPY_OUTCOMES, [limit])
 
 
 def newest(schedule_ids: Sequence[int], count: int) -> list[ScheduleTick]:

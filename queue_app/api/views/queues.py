@@ -23,7 +23,8 @@ from queue_app.services import pause, resume
 from queue_app.services.control.queues import edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
 from queue_app.services.read.autoscale import autoscale
-from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary, queue_totals, tasks_of
+from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary, tasks_of
+from queue_app.sql.upkeep import totals
 
 MAX_LISTED: Final = 1000
 MAX_LISTED_WORKERS: Final = 200
@@ -97,7 +98,7 @@ class QueueStatsView(ApiView):
         """
         counts_all = self.read_query(request)["totals"]
         found = queue_summary(_existing(_queue, name)).as_dict()
-        return Response(found | (queue_totals(name)._asdict() if counts_all else {}))
+        return Response(found | (totals(name)._asdict() if counts_all else {}))
 
 
 class AutoscaleView(ApiView):

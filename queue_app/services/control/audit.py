@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from queue_app import registry
 from queue_app.core.masking import MASK, mask
+from queue_app.core.payload import storable
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
@@ -52,7 +53,7 @@ def record(  # noqa: PLR0913 - by name
         count=max(len(ids), 1) if count is None else count,
         before=_recordable(mask(dict(before or {}), sensitive)),
         after=_recordable(mask(details, sensitive)),
-        reason=_storable(reason)[:REASON_LENGTH],
+        reason=storable(reason)[:REASON_LENGTH],
     )
 
 
@@ -61,11 +62,7 @@ def _recordable(value: Any, name: str = "") -> Any:
     if value not in (None, "", [], {}) and (name in PAYLOAD or name.startswith("parameters__")):
         return MASK
     if isinstance(value, Mapping):
-        return {_storable(key): _recordable(item, key) for key, item in value.items()}
+        return {storable(key): _recordable(item, key) for key, item in value.items()}
     if isinstance(value, list):
         return [_recordable(item) for item in value[:MAX_IDS]]
-    return _storable(value) if isinstance(value, str) else value
-
-
-def _storable(text: str) -> str:
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    return storable(value) if isinstance(value, str) else value

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from queue_app.core.ids import Id, parse_id
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import Task
-from queue_app.services.schedules.history import settle
-from queue_app.sql import upkeep
+from queue_app.sql import schedules, upkeep
 
 
 def delete(task_id: Id) -> None:
@@ -28,5 +27,5 @@ def delete(task_id: Id) -> None:
 
 def delete_many(ids: Sequence[Id]) -> set[uuid.UUID]:
     """Delete the ended tasks among ``ids`` that belong to no workflow, with their dead letters; return their ids."""
-    settle()  # the ticks of schedules outlive their tasks
+    schedules.copy_outcomes()  # the ticks of schedules outlive their tasks
     return upkeep.delete_ended([parse_id(given) for given in ids])

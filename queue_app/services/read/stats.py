@@ -17,7 +17,6 @@ from queue_app.index import get_index
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.sql import upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +168,6 @@ def throughput(window: timedelta) -> dict[str, int]:
 
 def _last_minute() -> dict[str, int]:
     return {f"{name}_last_minute": count for name, count in throughput(timedelta(minutes=1)).items()}
-
-
-def queue_totals(name: str) -> upkeep.QueueTotals:
-    """Return how many tasks the queue has stored and completed since it exists, also those that were deleted."""
-    return upkeep.totals(name)
 
 
 class Running(NamedTuple):

@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from queue_app.core.states import FAILURES, Status
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.sql import schedules as rows
 from queue_app.sql.database import alias
 from queue_app.sql.schedule_health import RECENT
-
-#: Ticks of one statement.
-BATCH: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +22,6 @@ class RecentTick:
     def has_failed(self) -> bool:
         """Whether its task ended without success."""
         return self.status in FAILURES
-
-
-def settle(*, limit: int = BATCH) -> int:
-    """Copy the outcomes of ended tasks to their ticks, before the tasks are deleted; return how many."""
-    return rows.settle(limit)
 
 
 def recent(schedules: Sequence[Schedule], count: int = RECENT) -> dict[int, list[RecentTick]]:

@@ -23,11 +23,10 @@ from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
 from queue_app.services.lifecycle.replay import discard_open
 from queue_app.services.read.stats import queue_summary
-from queue_app.services.schedules.history import settle
 from queue_app.services.upkeep import jobs, task_stats
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
-from queue_app.sql import throttle, upkeep, workflow_advance, workflow_purge
+from queue_app.sql import schedules, throttle, upkeep, workflow_advance, workflow_purge
 from queue_app.sql.database import atomic, clock
 
 PURGE: Final = "purge"
@@ -73,7 +72,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     ticks.
     """
     retention = conf.get().retention
-    settle()  # the ticks of schedules outlive their tasks
+    schedules.copy_outcomes()  # the ticks of schedules outlive their tasks
     deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
     deleted += purge_workflows(retention, time.monotonic() + seconds)
     if expired := workflow_purge.expired_letters_of_workflows(PURGE_BATCH):

@@ -17,10 +17,10 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
 from queue_app.services.schedules import tick
 from queue_app.services.schedules.edit import create_schedule, delete_schedule, update_schedule
-from queue_app.services.schedules.history import settle
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.sql import schedules as rows
+from queue_app.sql.schedules import copy_outcomes
 from tests.support.engine import assert_index_agrees, at_once, done, failed, rolled_back, take
 from tests.workers import chores
 
@@ -229,7 +229,7 @@ def test_a_task_that_staff_run_again_overlaps(engine, worker):
     every_minute(overlap="skip")
     run_due(now=minutes(1))
     finish([failed(task, retriable=False) for task in take(worker)])
-    settle()
+    copy_outcomes()
     retry_many([Task.objects.get().id], by="ada")
     run_due(now=minutes(2))
     assert history()[-1] == (2, "due", "Skipped,")
@@ -239,7 +239,7 @@ def test_an_old_task_that_staff_run_again_overlaps(engine, worker):
     schedule = every_minute(overlap="skip")
     run_due(now=minutes(1))
     finish([failed(task, retriable=False) for task in take(worker)])
-    settle()
+    copy_outcomes()
     later = {"schedule": schedule, "kind": "due", "at": NOON, "outcome": "completed"}
     ScheduleTick.objects.bulk_create(
         ScheduleTick(instant=minutes(2 + number / 1000), task_id=uuid7(), **later) for number in range(200)
