@@ -63,7 +63,7 @@ def capped(since: datetime) -> list[Capped]:
 
 
 def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
-    """Return {(type, key): (waiting tasks, age of the oldest in seconds)}, of those that wait longest."""
+    """Return {(type, key): (waiting tasks, age of the oldest in seconds)} of the tasks that have waited longest."""
     return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
 
 
@@ -84,6 +84,6 @@ def waiting_by_band(since: datetime) -> dict[str, tuple[int, int]]:
 
 
 def offered_until(capabilities: Sequence[str]) -> datetime | None:
-    """Return when a worker last offered these capabilities; ``None``: never, as far as the rows go."""
+    """Return when a worker last offered these capabilities; ``None``: no stored worker did."""
     (found,) = fetch_all(_OFFERED, {"names": list(capabilities)})[0]
     return found if isinstance(found, datetime) else None

@@ -57,5 +57,5 @@ def overdue(seconds: float) -> list[Overdue]:
 
 
 def failing(least: int) -> list[Failing]:
-    """Return the schedules with at least ``least`` failures in a row, as far as the upkeep has copied the outcomes."""
+    """Return the schedules with at least ``least`` failures in a row, counting outcomes that the upkeep has copied."""
     return [Failing(*row) for row in fetch_all(_FAILING, [least])]

@@ -28,7 +28,7 @@ FROM (SELECT 1) AS once LEFT JOIN granted ON true
 def turn_over(
     outcomes: Sequence[Outcome], proposal: Proposal, worker_id: uuid.UUID
 ) -> tuple[dict[AttemptKey, Status], list[ClaimedTask]]:
-    """Complete attempts and grant the proposed tasks; return the former's states as ``complete`` does, and the latter.
+    """Complete attempts and grant the proposed tasks; return the states as ``complete`` does, and the tasks.
 
     Grants nothing if one of the attempts no longer held its task.
     """

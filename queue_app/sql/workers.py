@@ -92,7 +92,7 @@ def ended(worker_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
 
 
 def cancel_requests(worker_id: uuid.UUID, tasks: Collection[uuid.UUID] | None = None) -> set[uuid.UUID]:
-    """Return the tasks that the worker was asked to cancel, of those that it says it holds or of all."""
+    """Return the tasks that the worker was asked to cancel, among those that it says it holds, or among all."""
     params: list[Any] = [worker_id]
     which = "status = 'executing'"
     if tasks is not None:  # by id, as in sql.reap

@@ -11,6 +11,6 @@ def dismiss(key: str, *, by: str, via: str, reason: str) -> Advice:
     with atomic():
         found = next((each for each in advice() if each.key == key), None)
         if found is None:
-            raise InvalidTaskData("key", "This suggestion is not made any more.")
+            raise InvalidTaskData("key", "This suggestion no longer applies; read the list again.")
         audit.record("advice.dismiss", TARGET, [key], by=by, via=via, after={"text": found.text}, reason=reason)
     return found

@@ -46,7 +46,7 @@ def signal(  # noqa: PLR0913 - by name
 ) -> Sent:
     """Send a signal to a task, or by its id to a workflow, that has not ended; ``by`` names who sends it.
 
-    The audit log records it, with the interface (``via``) and the reason, unless code sends it in nobody's name.
+    The audit log records it, with the interface (``via``) and the reason, unless code sends it without ``by``.
 
     The task gets ``payload`` (JSON) from ``context.wait_for(name)``. If it does not wait for the signal yet, the signal
     is kept. A signal to a workflow is for the first of its tasks that waits for it; signals to the task itself come

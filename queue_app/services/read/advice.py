@@ -1,7 +1,7 @@
 """Suggest what staff could change, with numbers: from statistics, the live workers and simulations.
 
-Nothing here changes a limit. A suggestion that staff dismiss is a record of the audit log, and stays away for
-``DISMISSED``. The snapshots of an idle queue, or of one that works through what waits, lead to none.
+Nothing here changes a limit. A dismissal is a record of the audit log, and hides the suggestion for ``DISMISSED``. A
+queue that is idle, or works through its backlog, gets no suggestion.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from queue_app.sql.database import alias
 
 #: Maximum number of suggestions at a time.
 MOST: Final = 3
-#: Mean number of waiting tasks, and the share of one band of them, from which bands say nothing.
+#: Bands order nothing if at least this many tasks wait on average, and one band has this share of them.
 MANY_WAITING: Final = 20.0
 MOST_OF_THEM: Final = 0.6
 DISMISSED: Final = timedelta(days=30)
@@ -45,7 +45,7 @@ class Advice:
 
 
 def advice() -> list[Advice]:
-    """Return the suggestions that nobody dismissed, at most ``MOST``."""
+    """Return at most ``MOST`` suggestions, without those that staff have dismissed."""
     found = [*_capabilities(), *_limits(), *_bands()]
     if not found:
         return []
@@ -96,7 +96,7 @@ def _capabilities() -> Iterator[Advice]:
         if any(set(names) <= set(worker.capabilities) for worker in workers):
             continue
         since = rows.offered_until(names)
-        when = f"since {timezone.localtime(since):%A %H:%M}" if since else "and none has, as far as the rows go"
+        when = f"since {timezone.localtime(since):%A %H:%M}" if since else "and no stored worker did"
         listed = ", ".join(names)
         text = f"{queue}: tasks wait that need {listed}; no worker offers that {when}."
         hint = f"Start manage.py runworker --capabilities {','.join(names)}, or cancel the tasks."
@@ -104,7 +104,7 @@ def _capabilities() -> Iterator[Advice]:
 
 
 def _bands() -> Iterator[Advice]:
-    """Say that most waiting tasks are urgent, so that the bands above normal say nothing."""
+    """Suggest lower priorities if most waiting tasks are urgent, so that the bands above normal order nothing."""
     found = rows.waiting_by_band(timezone.now() - PERIOD)
     snapshots = max((number for _, number in found.values()), default=0)
     total = sum(number for number, _ in found.values())

@@ -57,7 +57,7 @@ def autoscale(queue: Queue, *, slots: int | None = None, seconds: float = TARGET
 
 
 def _sizes(queue: Queue) -> Counter[str]:
-    """Return how many tasks wait, by what limits may ask of them."""
+    """Return the number of waiting tasks by lane; where limits tell keys or users apart, lanes name them."""
     index, left = get_index(), MAX_LANES
     found = Counter(dict(islice(index.lane_sizes(queue.name), MAX_LANES)))
     limited = Limit.objects.using(alias()).filter(scope=Scope.KEY.value).exists()

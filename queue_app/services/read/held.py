@@ -16,18 +16,18 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.sql import advice as rows
 from queue_app.sql.database import alias
 
-#: Period of the snapshots, and the number of them that are enough to judge.
+#: Period of the snapshots, and the smallest number of them that allows a judgement.
 PERIOD: Final = timedelta(minutes=30)
 ENOUGH: Final = 10
-#: Share of the snapshots in which a limit held tasks back, or of the limit that was in use, and seconds that the oldest
-#: of the tasks waited.
+#: A limit is judged if it held tasks back in this share of the snapshots, or this share of it was in use, and the oldest
+#: task waited this long (s).
 OFTEN: Final = 0.8
 LONG: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A limit, what it holds back, and the number that what came and what waits needs."""
+    """A limit, the tasks that it holds back, and the value that the arriving and waiting tasks need."""
 
     scope: Scope
     name: str

@@ -12,9 +12,9 @@ from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.read.held import PERIOD, Held
 from queue_app.sql.database import alias
 
-#: A trial says something for this time.
+#: Time for which a trial is valid.
 VALID: Final = 4 * PERIOD
-#: The wait of 95 % must fall to this share of it, for a suggestion.
+#: A trial helps if the wait of 95 % falls to this share of itself.
 HELPS: Final = 0.8
 
 
@@ -35,18 +35,18 @@ class Trial:
 
 
 def mark(each: Held) -> str:
-    """Return what the operation of a trial is found by: a limit with its present value."""
+    """Return the text that identifies a trial: the limit and its present value."""
     return f"{each.limit}={each.cap}"
 
 
 def operations() -> dict[str, Operation]:
-    """Return the newest trials, by mark, as far as they still say something."""
+    """Return the newest valid trials, by mark."""
     recent = Operation.objects.using(alias()).filter(kind=OperationKind.SIMULATE, filter__has_key="trial")
     return {each.filter["trial"]: each for each in recent.filter(created_at__gte=timezone.now() - VALID).order_by("id")}
 
 
 def trials_of(some: Sequence[Held]) -> dict[str, Trial]:
-    """Return {limit: trial} of those that a simulation has tried with its present value."""
+    """Return {limit: trial} of the limits that a simulation has tried from their present value."""
     if not some:
         return {}
     found: dict[str, Trial] = {}

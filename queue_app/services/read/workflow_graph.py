@@ -173,7 +173,7 @@ def _groups(
 
 
 def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
-    """Return the tasks that decided when the last one ended: of those that a task waited for, the last to end.
+    """Return the chain of tasks that decided when the workflow ended: before each task, its last parent to end.
 
     Compensations do not belong to it.
     """

@@ -1,4 +1,4 @@
-"""Find what stands still although nothing forbids it to go on, by rows and by what the scheduler's jobs have done.
+"""Find work that stands still although it could go on, from the rows and the turns of the scheduler's jobs.
 
 One look sees what could go on at this moment. It is a stall if every look has seen the same for ``STALL_SECONDS``.
 """

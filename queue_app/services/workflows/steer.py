@@ -81,7 +81,7 @@ def pause_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: s
 
 
 def resume_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
-    """Let the tasks of a paused workflow go; return how many. Raises ``WorkflowNotFound``."""
+    """Release the tasks of a paused workflow; return how many. Raises ``WorkflowNotFound``."""
     with _locked(workflow_id) as flow:
         flow.paused, flow.paused_by, flow.paused_reason, flow.paused_at = False, "", "", None
         flow.save(update_fields=["paused", "paused_by", "paused_reason", "paused_at"])
