@@ -66,7 +66,8 @@ def _limits() -> Iterator[Advice]:
         )
         trial = trials.get(each.limit)
         if trial is None:
-            text += f" What came in the last {PERIOD.seconds // 60} minutes and what waits needs {each.wanted}."
+            minutes = PERIOD.seconds // 60
+            text += f" The tasks of the last {minutes} minutes and those that wait need {each.wanted}."
             hint = f"Try it: taskqueue simulate --last 1h --set {each.limit}.max_concurrent={each.wanted}."
         elif not trial.helps:
             continue
@@ -76,7 +77,7 @@ def _limits() -> Iterator[Advice]:
                 f" the simulation of the last hour{'' if trial.agrees else ', which differs from what happened'}."
             )
             hint = f"Operation {trial.operation} shows it, and can apply it."
-        hint += " Raise it only if what the tasks use can bear it."
+        hint += " Raise it only if the systems that the tasks use can bear the load."
         yield Advice(f"limit:{each.limit if each.scope != Scope.QUEUE else each.name}:{each.cap}", text, hint,
                      each.name if each.scope == Scope.QUEUE else "")  # fmt: skip
 

@@ -19,8 +19,8 @@ from queue_app.sql.database import alias
 #: Period of the snapshots, and the smallest number of them that allows a judgement.
 PERIOD: Final = timedelta(minutes=30)
 ENOUGH: Final = 10
-#: A limit is judged if it held tasks back in this share of the snapshots, or this share of it was in use, and the oldest
-#: task waited this long (s).
+#: A limit is judged if it held tasks back in this share of the snapshots, or this share of it was in use, and the
+#: oldest task waited this long (s).
 OFTEN: Final = 0.8
 LONG: Final = 120.0
 

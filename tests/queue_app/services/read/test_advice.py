@@ -38,8 +38,8 @@ def test_a_limit_that_holds_tasks_while_slots_are_idle(engine):
     WorkerFactory(concurrency=12, free_slots=9)
     (found,) = advice()
     assert found.text == (
-        "exports: the limit 3 holds 41 tasks, the oldest for 8 min, while 9 slots are idle. What came in the last 30"
-        " minutes and what waits needs 6."
+        "exports: the limit 3 holds 41 tasks, the oldest for 8 min, while 9 slots are idle. The tasks of the last 30"
+        " minutes and those that wait need 6."
     )
     assert "queue:exports.max_concurrent=6" in found.hint
     assert Queue.objects.get(pk="exports").max_concurrent == 3, "a suggestion changes nothing"
