@@ -12,6 +12,7 @@ from queue_app.core.limit_values import EVERYTHING, Limits
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, TaskPayload, TaskResult
 from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.lifecycle import finish as finishing
 from queue_app.services.lifecycle import turnover as service
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
@@ -313,7 +314,7 @@ def test_hooks_hear_of_attempts_that_end_so_and_secrets_stay_encrypted(engine, s
     set_queue_limits("default", max_concurrent=1)
     ids = put_many(2, args=["canary"])
     hand, heard = engine.worker(), []
-    monkeypatch.setattr(service, "after_end", lambda outcome, status, _: heard.append((outcome.task.id, status)))
+    monkeypatch.setattr(finishing, "after_end", lambda outcome, status, _: heard.append((outcome.task.id, status)))
     _held, granted = turn_over(hand, [done(task, '"canary"') for task in take(hand)])
     assert heard == [(ids[0], "completed")]
     assert granted[0].args == '["canary"]'
