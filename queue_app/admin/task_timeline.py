@@ -8,10 +8,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from queue_app.core.limit_values import ARRIVAL
 from queue_app.core.promotion import rises
 from queue_app.core.states import WAITING, Status
 from queue_app.dashboard import labels
-from queue_app.models import PriorityPolicy, Task, TaskAttempt
+from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt
 
 #: Size of the bar in its own units, and the minimum visible width of a span.
 _WIDTH, _HEIGHT, _MIN = 1000, 14, 6
@@ -82,6 +83,8 @@ def _promotions(task: Task, now: datetime) -> Iterator[Event]:
     queued_at = task.queued_at
     assert queued_at is not None  # noqa: S101 - for mypy: the caller checked
     until = now if task.status == Status.QUEUED else max(task.started_at or queued_at, queued_at)
+    if Queue.objects.filter(pk=task.queue, order=ARRIVAL).exists():
+        return
     for rise in rises(task.band, PriorityPolicy.thresholds()):
         at = queued_at + timedelta(seconds=rise.after)
         if at > until:

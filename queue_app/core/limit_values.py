@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+#: How the tasks of a queue are ordered.
+FIFO, FAIR, ARRIVAL = ORDERS = ("fifo", "fair", "arrival")
 #: The gate of the runtime settings, which every start passes.
 EVERYTHING: Final = "a"
 
@@ -59,6 +61,7 @@ class Limits:
     # queues only
     max_concurrent_per_user: int | None = None
     fair_by: str | None = None  # user, key
+    by_arrival: bool = False
     shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -87,4 +90,6 @@ class Limits:
             found |= {f"share:{name}": repr(float(share)) for name, share in self.shares.items()}
         if self.by_user:
             found["by_user"] = "1"
+        if self.by_arrival:
+            found["arrival"] = "1"
         return found

@@ -23,6 +23,8 @@ Thresholds = Mapping[Band, float | None]
 
 #: Bands from which tasks are promoted, highest first.
 PROMOTED: Final = (Band.NORMAL, Band.LOW, Band.BACKGROUND)
+#: Band in which all tasks of a queue of the order ``arrival`` stand; none of them is promoted.
+ARRIVAL_BAND: Final = Band.NORMAL
 #: Longest wait that counts; it keeps every sum within the range of dates.
 MAX_SECONDS: Final = 10 * 365 * 86_400.0
 

@@ -118,14 +118,15 @@ def band_label(band: int) -> SafeString:
 
 
 def priority_label(task: Task) -> SafeString:
-    """Return a task's effective band; if promotion raised it, also its own: ``high ↑ low``."""
+    """Return a task's effective band; if that is another one, also its own: ``high ↑ low``."""
     label = band_label(task.effective_band)
     if task.effective_band is task.band:
         return label
     return format_html(
-        '{} <span class="tq-quiet tq-nowrap" title="{}">↑ {}</span>',
+        '{} <span class="tq-quiet tq-nowrap" title="{}">{} {}</span>',
         label,
-        _("raised by its age; its own priority is %(band)s") % {"band": task.band.label},
+        _("by its age, or by the order of its queue; its own priority is %(band)s") % {"band": task.band.label},
+        "↑" if task.effective_band < task.band else "↓",
         task.band.label,
     )
 

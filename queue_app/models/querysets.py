@@ -11,9 +11,10 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
 
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, rises
+from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, rises
 from queue_app.core.states import PENDING, PENDING_NAME, Status
 from queue_app.models.policy import PriorityPolicy
+from queue_app.models.queue import Queue
 
 
 def expand_statuses(names: Iterable[str]) -> frozenset[Status]:
@@ -66,8 +67,13 @@ class TaskQuerySet(models.QuerySet[Any]):
         return self if name is None else self.filter(user=name)
 
     def with_effective_priority(self) -> Self:
-        """Annotate ``effective_priority``: the present band of a queued task after promotion, else its own band."""
+        """Annotate ``effective_priority``: the present band of a queued task after promotion, else its own band.
+
+        All queued tasks of a queue of the order ``arrival`` stand in one band.
+        """
         thresholds = PriorityPolicy.thresholds(self.db)
+        by_arrival = Queue.by_arrival(self.db)
+        level = [When(status=Status.QUEUED, queue__in=by_arrival, then=Value(int(ARRIVAL_BAND)))] if by_arrival else []
         risen = [
             When(
                 status=Status.QUEUED,
@@ -78,7 +84,7 @@ class TaskQuerySet(models.QuerySet[Any]):
             for band in PROMOTED
             for rise in reversed(list(rises(band, thresholds)))  # the highest first
         ]
-        effective = Case(*risen, default=F("priority"), output_field=models.SmallIntegerField())
+        effective = Case(*level, *risen, default=F("priority"), output_field=models.SmallIntegerField())
         return self.annotate(effective_priority=effective)
 
     def in_effective_band(self, bands: Iterable[Band]) -> Self:

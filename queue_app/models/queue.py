@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.core.limit_values import Gate, Scope
+from queue_app.core.limit_values import ARRIVAL, FAIR, FIFO, ORDERS, Gate, Scope
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
 from queue_app.models.limit_columns import (
     Capped,
@@ -34,7 +34,6 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*\Z"
 
 MAX_FAIR_WEIGHTS = 1000
 MIN_FAIR_WEIGHT, MAX_FAIR_WEIGHT = 0.001, 1000
-ORDERS = ("fifo", "fair")
 SHARERS = ("user", "key")
 _NEVER_STALE = "Enter the seconds after which tasks are stale, or do not expire them eagerly."
 
@@ -83,11 +82,14 @@ class Queue(Capped, Paced, Pausable):
     )
     description = models.TextField(blank=True, default="")
     order = models.CharField(
-        max_length=4,
+        max_length=8,
         choices=[(order, order) for order in ORDERS],
-        default="fifo",
-        db_default="fifo",
-        help_text=_lazy("fifo: first in, first out. fair: users take turns within a band, each first in, first out."),
+        default=FIFO,
+        db_default=FIFO,
+        help_text=_lazy(
+            "fifo: higher bands first, and first in, first out within a band. fair: users take turns within a band,"
+            " each first in, first out. arrival: first in, first out over all bands, without promotion."
+        ),
     )
     fair_by = models.CharField(
         max_length=4,
@@ -168,6 +170,11 @@ class Queue(Capped, Paced, Pausable):
     def __str__(self) -> str:
         return self.name
 
+    @classmethod
+    def by_arrival(cls, using: str | None = None) -> frozenset[str]:
+        """Return the names of the queues whose tasks stand in one band, ``core.promotion.ARRIVAL_BAND``."""
+        return frozenset(cls.objects.using(using).filter(order=ARRIVAL).values_list("name", flat=True))
+
     @property
     def gate(self) -> Gate:
         """The gate that it limits."""
@@ -191,4 +198,4 @@ class Queue(Capped, Paced, Pausable):
     @property
     def by_user(self) -> bool:
         """Whether the index has separate lanes for each user: if users take turns or have a cap."""
-        return self.max_concurrent_per_user is not None or (self.order == "fair" and self.fair_by == "user")
+        return self.max_concurrent_per_user is not None or (self.order == FAIR and self.fair_by == "user")

@@ -15,7 +15,7 @@ _SELECTED: Final = ", ".join(f't."{column}"' for column in _COLUMNS)
 
 _INSPECT: Final = f"""
 SELECT {_SELECTED}, clock_timestamp(), payload.args::text, payload.parameters::text, payload.metadata::text,
-    payload.trace, result.value::text, queue.timeout_seconds, queue.max_retries,
+    payload.trace, result.value::text, queue.timeout_seconds, queue.max_retries, queue.order,
     (SELECT jsonb_agg(jsonb_build_array(priority, max_retries, timeout_seconds, promote_after_seconds))::text
         FROM queue_app_prioritypolicy),
     EXISTS (SELECT 1 FROM queue_app_taskattempt AS attempt WHERE attempt.task_id = t.id),
@@ -45,6 +45,7 @@ class QueueOptions(NamedTuple):
 
     timeout_seconds: float | None
     max_retries: int | None
+    order: str | None
 
 
 class Inspected(NamedTuple):
@@ -70,7 +71,7 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
         return None
     values, rest = found[0][: len(_NAMES)], found[0][len(_NAMES) :]
     at, args, parameters, metadata, traceparent, result, *state = rest
-    timeout, retries, policies, has_failed, has_steps = state
+    *of_queue, policies, has_failed, has_steps = state
     return Inspected(
         task=Task.from_db(alias(), _NAMES, values),
         at=at,
@@ -79,7 +80,7 @@ def inspect(task_id: uuid.UUID, user: str | None) -> Inspected | None:
         trace=traceparent,
         metadata=json.loads(metadata) if metadata else None,
         result=None if result is None else json.loads(result),
-        queue=QueueOptions(timeout, retries),
+        queue=QueueOptions(*of_queue),
         policies={band: BandPolicy(*rest) for band, *rest in json.loads(policies or "[]")},
         has_failed=has_failed,
         has_steps=has_steps,

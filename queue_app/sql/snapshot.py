@@ -49,7 +49,8 @@ def _lease(row: Sequence[Any]) -> Lease:
 _PACE: Final = "paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
 _OF_LIMITS: Final = f"SELECT scope, name, {cap()}, {_PACE} FROM queue_app_limit"
 _OF_QUEUES: Final = f"""
-SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, {cap()}, {_PACE}
+SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, "order" = 'arrival',
+    {cap()}, {_PACE}
 FROM queue_app_queue
 """
 
@@ -79,8 +80,11 @@ def limits_of(scope: str, name: str) -> Limits | None:
 
 
 def _of_queue(row: Sequence[Any]) -> Limits:
-    shares = json.loads(row[3]) if isinstance(row[3], str) else row[3]
-    return Limits(**_named(row[4:]), max_concurrent_per_user=row[1], fair_by=row[2], shares=shares if row[2] else {})
+    _name, per_user, fair_by, weights, by_arrival, *others = row
+    shares = (json.loads(weights) if isinstance(weights, str) else weights) if fair_by else {}
+    return Limits(
+        **_named(others), max_concurrent_per_user=per_user, fair_by=fair_by, shares=shares, by_arrival=by_arrival
+    )
 
 
 def _named(values: Sequence[Any]) -> dict[str, Any]:

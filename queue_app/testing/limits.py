@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
+from queue_app.core.limit_values import FIFO
 from queue_app.exceptions import near_matches
 
 
@@ -13,6 +14,7 @@ from queue_app.exceptions import near_matches
 class QueueLimits:
     """Limits and rate of one queue, by the test's clock."""
 
+    order: str = FIFO
     paused: bool = False
     max_retries: int | None = None
     timeout_seconds: float | None = None

@@ -16,8 +16,9 @@ from django.utils import timezone
 from queue_app import codecs, conf, encryption, registry
 from queue_app.core.graph import Graph, NewWorkflow, check_size
 from queue_app.core.ids import Id, parse_id, uuid7
+from queue_app.core.limit_values import ARRIVAL
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import effective_band
+from queue_app.core.promotion import ARRIVAL_BAND, effective_band
 from queue_app.core.records import TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.core.states import TERMINAL, WAITING, Status, predicate
@@ -335,7 +336,8 @@ class MemoryBackend(BaseTaskBackend):
             if free is None:
                 continue
             at = max(now, due, free)
-            band = effective_band(call.band, due, at, PROMOTE_AFTER)
+            by_arrival = limits is not None and limits.order == ARRIVAL
+            band = ARRIVAL_BAND if by_arrival else effective_band(call.band, due, at, PROMOTE_AFTER)
             place = (at, band, due, call.sequence)
             if best is None or place < best[0]:
                 best = (place, call, at)

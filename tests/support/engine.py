@@ -18,13 +18,13 @@ from django.db import connection, connections, transaction
 
 from queue_app.core.lanes import BAND_WIDTH, SEPARATOR
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, effective_band
+from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, effective_band
 from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.index.packed import pack
-from queue_app.models import PriorityPolicy, Task
+from queue_app.models import PriorityPolicy, Queue, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.notify.index import breaker
@@ -106,14 +106,17 @@ def assert_index_agrees() -> index_state.IndexState:
     standing_at = state.addresses
     lanes: dict[str, dict[uuid.UUID, float]] = defaultdict(dict)
     thresholds, now = PriorityPolicy.thresholds(), datetime.now(UTC)
+    by_arrival = Queue.by_arrival()
     queued = list(Task.objects.filter(status="queued").values_list("id", flat=True))
     for ref in snapshot.refs(queued):
         own = Band(ref.priority)
         highest = effective_band(own, ref.queued_at, now, thresholds)
         places = [ref.score - rise * BAND_WIDTH for rise in range(own - highest + 1)]
+        if ref.queue in by_arrival:
+            places = [ref.score % BAND_WIDTH + ARRIVAL_BAND * BAND_WIDTH]
         lane = lane_in_index(state, ref)
         standing = standing_at.get(lane, {}).get(ref.id)
-        lanes[lane][ref.id] = standing if standing in places else ref.score
+        lanes[lane][ref.id] = standing if standing in places else places[0]
     for band, seconds in thresholds.items():
         if band in PROMOTED:
             assert state.overall.get(f"promote_{band}") == (None if seconds is None else str(seconds))

@@ -1,18 +1,19 @@
 """Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
 
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 
 from django.db.models import QuerySet
-from rest_framework.permissions import IsAuthenticated
+from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.base import ApiView
-from queue_app.api.permissions import is_staff_with, staff_with
+from queue_app.api.permissions import is_staff_with, require_staff, staff_with
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange
@@ -109,22 +110,42 @@ class GraphView(ApiView):
 class _SteeringView(ApiView):
     """An action on a whole workflow."""
 
-    permission_classes = (IsAuthenticated, staff_with(VIEW, STEER))
+    permission_classes: Sequence[type[BasePermission]] = (IsAuthenticated, staff_with(VIEW, STEER))
     key_scopes = MappingProxyType({"POST": "steer_workflow"})
     bodies = MappingProxyType({"POST": serializers.Reason})
 
     def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
-        found = find_workflow(request, workflow_id)
+        found = self.workflow(request, workflow_id)
         number = act(found.pk, by=self.username(request), via=audit.API)
         found.refresh_from_db()
         return Response(representation.workflow(found, request.user) | {"changed": number})
 
+    def workflow(self, request: Request, workflow_id: str) -> Workflow:
+        """Return the workflow to steer."""
+        return find_workflow(request, workflow_id)
 
-class CancelView(_SteeringView):
+
+class _OwnersToo(_SteeringView):
+    """An action that users may take on their own workflows, as they may on their own tasks."""
+
+    permission_classes = (IsAuthenticated,)
+
+    def workflow(self, request: Request, workflow_id: str) -> Workflow:
+        """Return the workflow to steer, if it is the caller's own or staff steer it."""
+        found = super().workflow(request, workflow_id)
+        if found.user != self.username(request):
+            require_staff(request, VIEW, STEER)
+        return found
+
+
+class CancelView(_OwnersToo):
     """Cancel a workflow."""
 
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Cancel the pending tasks of a workflow, and compensate the completed ones."""
+        """Cancel the pending tasks of a workflow, and compensate the completed ones.
+
+        Users may cancel their own workflows.
+        """
         body = self.read_body(request)
         return self._steer(request, workflow_id, partial(steer.cancel_workflow, reason=body["reason"]))
 
@@ -167,14 +188,17 @@ class SignalView(ApiView):
         return Response(content, HTTPStatus.CREATED)
 
 
-class PriorityView(_SteeringView):
+class PriorityView(_OwnersToo):
     """The band of a workflow."""
 
     key_scopes = MappingProxyType({"PUT": "steer_workflow"})
     bodies = MappingProxyType({"PUT": PriorityChange})
 
     def put(self, request: Request, workflow_id: str) -> Response:
-        """Move the waiting tasks of a workflow to another band."""
+        """Move the waiting tasks of a workflow to another band.
+
+        Users may move their own workflows.
+        """
         band = self.read_body(request)["priority"]
         return self._steer(request, workflow_id, partial(steer.reprioritise_workflow, band=band))
 

@@ -14,11 +14,11 @@ local TOLERANCE = 0.02
 local wrong = {}
 
 -- Whether exactly these tasks stand between the first and the last of them, each at its place.
-local function all_in_place(place, packed, scores)
+local function all_in_place(place, packed, scores, q)
   local n = #scores
-  local lift_of_all = effective_place(scores[1]) - scores[1]
+  local lift_of_all = effective_place(scores[1], q) - scores[1]
   if math.floor(scores[1] / 1e13) ~= math.floor(scores[n] / 1e13)
-      or effective_place(scores[n]) - scores[n] ~= lift_of_all then
+      or effective_place(scores[n], q) - scores[n] ~= lift_of_all then
     return false
   end
   local standing = redis.call('ZRANGE', lane_key(place[1]), exact(scores[1] + lift_of_all - TOLERANCE),
@@ -34,7 +34,7 @@ local function all_in_place(place, packed, scores)
   return table.concat(ids) == packed
 end
 
-local function look_up_each(where, packed, scores)
+local function look_up_each(where, packed, scores, q)
   local ids, absent, standing = unpack_ids(packed), {}, {}
   for _, place in ipairs(where) do
     local members = {}
@@ -50,7 +50,7 @@ local function look_up_each(where, packed, scores)
       absent[#absent + 1] = ids[i]
     elseif above > TOLERANCE then  -- right if lifted by whole bands, and no more than its age allows
       local rest = (above + TOLERANCE) % 1e13
-      if rest > 2 * TOLERANCE or stands < effective_place(own) - TOLERANCE then wrong[#wrong + 1] = ids[i] end
+      if rest > 2 * TOLERANCE or stands < effective_place(own, q) - TOLERANCE then wrong[#wrong + 1] = ids[i] end
     elseif above < -TOLERANCE then
       wrong[#wrong + 1] = ids[i]
     end
@@ -76,12 +76,13 @@ local function is_listed(lane)
 end
 
 for at = 1, #ARGV, 3 do
-  local where, packed, scores = open_places(address_of(ARGV[at])), ARGV[at + 1], unpack_places(ARGV[at + 2])
+  local where, packed, scores = open_places(address_of(ARGV[at])), ARGV[at + 1], own_places(ARGV[at], ARGV[at + 2])
+  local q = split_lane(ARGV[at])
   if #scores > 0 then
     for _, place in ipairs(where) do
       if not is_listed(place[1]) then wrong[#wrong + 1] = string.sub(packed, 1, 16) end
     end
-    if #where > 1 or not all_in_place(where[1], packed, scores) then look_up_each(where, packed, scores) end
+    if #where > 1 or not all_in_place(where[1], packed, scores, q) then look_up_each(where, packed, scores, q) end
   end
 end
 return wrong

@@ -5,11 +5,12 @@
 --
 -- Counts its own lane and about 50 others. In a queue with more lanes (a fair one with many users) more tasks may be ahead.
 --! include places
+--! include promotion
 local where = open_places(address_of(ARGV[1]))
 local place, score = find_task(where, ARGV[2])
 if not place then
   if not ARGV[3] then return false end
-  place, score = where[1], ARGV[3]
+  place, score = where[1], exact(own_place(tonumber(ARGV[3]), (split_lane(ARGV[1]))))
 end
 local lane = place[1]
 local ahead = redis.call('ZRANK', lane_key(lane), ARGV[2] .. place[2]) or redis.call('ZCOUNT', lane_key(lane), '-inf', score)

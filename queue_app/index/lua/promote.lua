@@ -9,11 +9,11 @@
 --! include promotion
 local risen, rose = {}, {}
 for at = 1, #ARGV, 3 do
-  local ids, scores = unpack_ids(ARGV[at + 1]), unpack_places(ARGV[at + 2])
-  local where = open_places(address_of(ARGV[at]))
+  local ids, scores = unpack_ids(ARGV[at + 1]), own_places(ARGV[at], ARGV[at + 2])
+  local where, q = open_places(address_of(ARGV[at])), split_lane(ARGV[at])
   for i = 1, #ids do
     local id, own = ids[i], scores[i] or scores[1]
-    local score = effective_place(own)
+    local score = effective_place(own, q)
     local place = score < own and (#where == 1 and where[1] or find_task(where, id))
     local bands = place and lift(place[1], id .. place[2], own, score) or 0
     if bands > 0 then

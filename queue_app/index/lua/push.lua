@@ -30,15 +30,16 @@ local function open_lane_for_push(place, address)
 end
 
 for at = 1, #ARGV, 3 do
-  local address, ids, scores = address_of(ARGV[at]), unpack_ids(ARGV[at + 1]), unpack_places(ARGV[at + 2])
+  local address, ids, scores = address_of(ARGV[at]), unpack_ids(ARGV[at + 1]), own_places(ARGV[at], ARGV[at + 2])
   local where, target = open_places(address), place_for_new(address)
   local is_simple, found = #where == 1 and target[1] == where[1][1], {}  -- lane -> score, member, ...
   local leased = redis.call('HMGET', LEASES, unpack(ids))
+  local q = split_lane(address)
   local own, score, effective
   for i = 1, #ids do
     if scores[i] then
       own = scores[i]
-      effective = effective_place(own)
+      effective = effective_place(own, q)
       score = exact(effective)
     end
     if not leased[i] then

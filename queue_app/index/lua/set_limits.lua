@@ -9,8 +9,8 @@
 -- A cap of a type, of keys or of users counts what runs already. Up to 500 leases are counted at once. Of more, the limits take
 -- effect when all have been counted; leases that begin meanwhile are counted by their claims.
 --
--- When a queue with tasks starts or stops having lanes for each user, its tasks need other lanes. Claims are then refused
--- until the index is rebuilt.
+-- When a queue with tasks starts or stops having lanes for each user, its tasks need other lanes; with another order they need
+-- other places. Claims are then refused until the index is rebuilt.
 --! include refills
 --! include counting
 local g, exists = ARGV[1], ARGV[2] == '1'
@@ -21,7 +21,8 @@ for i = 3, #ARGV, 2 do
   local share = string.match(ARGV[i], '^share:(.*)$')
   if share then shares[share] = ARGV[i + 1] elseif ARGV[i + 1] ~= '' then after[ARGV[i]] = ARGV[i + 1] end
 end
-local fields = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'per_user', 'fair', 'by_user' }
+local fields = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'per_user', 'fair', 'by_user',
+  'arrival' }
 local stored = redis.call('HMGET', key, unpack(fields))
 local since = tonumber(string.match(redis.call('HGET', key, 'since') or '', '^%d+$'))
 local has_rate = after.interval or after.delay
@@ -75,7 +76,7 @@ if kind == 'q' then
   redis.call(exists and 'SADD' or 'SREM', LIMITED, name)
   redis.call('DEL', weights_key(name))
   for who, share in pairs(shares) do redis.call('HSET', weights_key(name), who, share) end
-  local reshaped = before.fair ~= after.fair or before.by_user ~= after.by_user
+  local reshaped = before.fair ~= after.fair or before.by_user ~= after.by_user or before.arrival ~= after.arrival
   if reshaped and redis.call('EXISTS', lanes_key(name), queue_leases_key(name)) > 0 then
     redis.call('HSET', GENERATION, 'state', 'rebuilding', 'reshaped', '1')
     return { 1, next_step }

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from queue_app.core.limit_values import Scope
+from queue_app.core.limit_values import ARRIVAL, FAIR, FIFO, Scope
 from queue_app.core.priorities import parse_band
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
@@ -34,8 +34,7 @@ def rows_of(changes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Row, dict[st
     found: list[tuple[Row, dict[str, Any]]] = []
     for name, values in sorted(changes.items()):
         row, fields = _row(name), dict(values)
-        if sharer := fields.pop("fair_by", None):
-            fields |= {"fair_by": sharer, "order": "fair"}
+        fields |= _order(fields)
         if "shares" in fields:
             fields["fair_weights"] = fields.pop("shares")
         known = _EDITABLE[type(row)]
@@ -43,6 +42,16 @@ def rows_of(changes: Mapping[str, Mapping[str, Any]]) -> list[tuple[Row, dict[st
             hint = "; pause it by its own button" if unknown[0] == "paused" else f". It has {', '.join(known)}"
             raise InvalidTaskData(unknown[0], f"{name} has no {unknown[0]} to set{hint}.")
         found.append((row, fields))
+    return found
+
+
+def _order(fields: dict[str, Any]) -> dict[str, Any]:
+    """Take the order of a queue out of the fields, as a simulation names it; return it as the row does."""
+    found = {"order": FIFO} if {"by_arrival", "fair_by"} & fields.keys() else {}
+    if fields.pop("by_arrival", False):
+        found["order"] = ARRIVAL
+    if sharer := fields.pop("fair_by", None):
+        found |= {"order": FAIR, "fair_by": sharer}
     return found
 
 

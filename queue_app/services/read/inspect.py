@@ -10,8 +10,9 @@ from django.db.models import F
 from django.db.models.functions import Coalesce
 
 from queue_app import conf
+from queue_app.core.limit_values import ARRIVAL
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import Thresholds, effective_band
+from queue_app.core.promotion import ARRIVAL_BAND, Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
@@ -117,13 +118,20 @@ def _start_of_window(before: uuid.UUID | None) -> uuid.UUID | None:
     return next(iter(ids[WINDOW : WINDOW + 1]), None)
 
 
-def set_effective_bands(tasks: list[Task], thresholds: Thresholds | None = None) -> None:
-    """Set ``effective_priority`` of queued tasks; policies and the database's time are read only if there are any."""
+def set_effective_bands(
+    tasks: list[Task], thresholds: Thresholds | None = None, by_arrival: frozenset[str] | None = None
+) -> None:
+    """Set ``effective_priority`` of queued tasks.
+
+    Policies, the names of queues ``by_arrival`` and the database's time are read only if there are any.
+    """
     waiting = [(task, task.queued_at) for task in tasks if task.status == Status.QUEUED and task.queued_at is not None]
     if waiting:
         thresholds, at = thresholds or PriorityPolicy.thresholds(), clock()
+        by_arrival = Queue.by_arrival() if by_arrival is None else by_arrival
         for task, since in waiting:
-            vars(task)["effective_priority"] = effective_band(task.band, since, at, thresholds)
+            band = ARRIVAL_BAND if task.queue in by_arrival else effective_band(task.band, since, at, thresholds)
+            vars(task)["effective_priority"] = band
 
 
 def _set_traces(tasks: list[Task]) -> None:
@@ -148,14 +156,14 @@ def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]
     no snapshot is held, and a pooler does no harm.
     """
     before: uuid.UUID | None = None
-    thresholds = PriorityPolicy.thresholds()
+    thresholds, by_arrival = PriorityPolicy.thresholds(), Queue.by_arrival()
     while True:
         page = matching(wanted, tasks)
         if before is not None:
             page = page.filter(id__lt=before)
         found = list(page.order_by("-id")[:EXPORT_PAGE])
         if found:
-            set_effective_bands(found, thresholds)
+            set_effective_bands(found, thresholds, by_arrival)
             _set_traces(found)
             yield found
         if len(found) < EXPORT_PAGE:
@@ -190,7 +198,8 @@ def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
     vars(task)["sent_trace"] = found.trace
     if task.status == Status.QUEUED and task.queued_at is not None:
         thresholds = {Band(band): policy.promote_after_seconds for band, policy in found.policies.items()}
-        vars(task)["effective_priority"] = effective_band(task.band, task.queued_at, found.at, thresholds)
+        risen = effective_band(task.band, task.queued_at, found.at, thresholds)
+        vars(task)["effective_priority"] = ARRIVAL_BAND if found.queue.order == ARRIVAL else risen
     failed = TaskAttempt.objects.filter(task_id=task.id).order_by("attempt") if found.has_failed else ()
     progress, logs = None, []
     if task.attempt:  # a task that never started has neither

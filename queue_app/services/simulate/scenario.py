@@ -13,7 +13,7 @@ from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Kind, Loa
 from queue_app.exceptions import InvalidTaskData
 
 _OF_LIMITS: Final = {field.name for field in fields(Limits)} - {"throttled_until"}
-_OF_QUEUES: Final = {"max_concurrent_per_user", "fair_by", "shares"}
+_OF_QUEUES: Final = {"max_concurrent_per_user", "fair_by", "shares", "by_arrival"}
 _PARTS: Final = ("window", "limits", "bands", "priorities", "workers", "without_workers", "pauses", "load")
 _OF_LOAD: Final = {
     "task_type", "queue", "priority", "user", "key", "weight", "capabilities", "count", "at", "over", "runs"
@@ -107,7 +107,7 @@ def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
         if field not in known_fields:
             options = ", ".join(sorted(known_fields))
             raise InvalidTaskData("limits", f"{name} has no {field!r:.60}. It may have: {options}.")
-        if field == "paused":
+        if field in {"paused", "by_arrival"}:
             is_right = type(value) is bool
         elif field == "fair_by":
             is_right = value in ("user", "key", None)
@@ -120,6 +120,8 @@ def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
     found = replace(known, **values)
     if (found.rate_count is None) != (found.rate_seconds is None):
         raise InvalidTaskData("limits", f"{name}: a rate needs rate_count and rate_seconds.")
+    if found.fair_by and found.by_arrival:
+        raise InvalidTaskData("limits", f"{name}: give fair_by or by_arrival, not both.")
     return found
 
 

@@ -2,10 +2,12 @@
 
 import pytest
 from django.db.models.functions import Now
+from django.test import Client
 from jsonschema import Draft202012Validator
 
 from queue_app.api.views.docs import document
 from queue_app.models import AuditEntry, Signal, Task, Workflow
+from queue_app.services.control.api_keys import create_key
 from tests.workers import chores
 
 URL = "/api/v1/workflows"
@@ -113,11 +115,11 @@ def test_waiting_tasks_move_to_a_band_as_a_whole(admin, alice, submitted):
     at = f"{URL}/{submitted['id']}/priority"
     assert admin.put(at, {"priority": "critical"}).json()["changed"] == 3
     assert set(Task.objects.values_list("priority", flat=True)) == {0}
-    assert alice.put(at, {"priority": "low"}).status_code == 403
+    assert alice.put(at, {"priority": "low"}).status_code == 404
     assert admin.put(at, {"priority": "soon"}).status_code in {400, 422}
 
 
-def test_users_see_their_own_and_steer_nothing(alice, submitted):
+def test_users_see_their_own(alice, submitted):
     at = f"{URL}/{submitted['id']}"
     assert alice.get(URL).data["results"] == []
     for path in ("", "/graph"):
@@ -126,7 +128,40 @@ def test_users_see_their_own_and_steer_nothing(alice, submitted):
     own = alice.get(at).json()
     assert (own["paused"], own["paused_by"], own["paused_reason"]) == (True, None, None)
     Draft202012Validator(document()["components"]["schemas"]["Workflow"]).validate(own)
-    assert alice.post(f"{at}/cancel").status_code == 403
+
+
+@pytest.mark.django_db(transaction=True)  # an end is settled after the commit
+def test_users_cancel_and_move_their_own_workflows(alice, bob):
+    """As they may with their tasks; a pause, a retry and a signal are decisions of staff."""
+    at = f"{URL}/{alice.post(URL, ORDER).json()['id']}"
+    for action in ("pause", "resume", "retry", "signal"):
+        assert alice.post(f"{at}/{action}", {"name": "x"} if action == "signal" else {}).status_code == 403
+    assert alice.put(f"{at}/priority", {"priority": "high"}).json()["changed"] == 3
+    assert bob.put(f"{at}/priority", {"priority": "low"}).status_code == 404
+    assert bob.post(f"{at}/cancel").status_code == 404
+    cancelled = alice.post(f"{at}/cancel", {"reason": "changed my mind"}).json()
+    assert (cancelled["state"], cancelled["changed"]) == ("cancelled", 3)
+    assert set(Task.objects.values_list("status", flat=True)) == {"cancelled"}
+    entry = AuditEntry.objects.get(action="workflow.cancel")
+    assert (entry.by, entry.via, entry.reason) == ("alice", "api", "changed my mind")
+
+
+@pytest.mark.parametrize(
+    ("permissions", "expected"),
+    [((), 404), (("view_workflow",), 403), (("steer_workflow",), 404), (("view_workflow", "steer_workflow"), 200)],
+)
+def test_staff_need_both_permissions_for_the_workflows_of_others(alice, staff, permissions, expected):
+    at = f"{URL}/{alice.post(URL, ORDER).json()['id']}"
+    member = staff(*permissions)
+    assert member.put(f"{at}/priority", {"priority": "low"}).status_code == expected
+    assert member.post(f"{at}/cancel").status_code == expected
+
+
+@pytest.mark.parametrize(("scopes", "expected"), [(["steer_workflow"], 200), (["cancel_task", "add_task"], 403)])
+def test_a_key_of_the_owner_needs_the_scope(alice, scopes, expected):
+    at = f"{URL}/{alice.post(URL, ORDER).json()['id']}"
+    bearer = {"HTTP_AUTHORIZATION": f"Bearer {create_key(alice.user, 'shop', scopes=scopes)[1]}"}
+    assert Client().post(f"{at}/cancel", content_type="application/json", **bearer).status_code == expected
 
 
 def test_a_signal_to_a_workflow_is_kept_until_a_task_waits_for_it(admin, alice, submitted):

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_app.core.lanes import BAND_WIDTH, band_of
+from queue_app.core.lanes import BAND_WIDTH, band_of, score
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Thresholds, effective_band, steps_of
+from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, Thresholds, effective_band, steps_of
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
@@ -73,6 +73,7 @@ class Model:
     leases: dict[uuid.UUID, TaskRef] = field(default_factory=dict)
     caps: dict[str, int | None] = field(default_factory=dict)  # "" for everything
     paused: set[str] = field(default_factory=set)
+    by_arrival: set[str] = field(default_factory=set)
 
     def room(self, queue: str) -> float:
         """Return how many tasks of the queue may start; ``""`` for everything."""
@@ -104,8 +105,14 @@ class Model:
         """Return what tasks are claimed by."""
         return self.places[task.id], task.id
 
+    def own(self, task: TaskRef) -> float:
+        """Return where a task stands without promotion."""
+        return score(ARRIVAL_BAND, task.queued_at) if task.queue in self.by_arrival else task.score
+
     def effective(self, task: TaskRef) -> float:
         """Return where a task stands by its age."""
+        if task.queue in self.by_arrival:
+            return self.own(task)
         own = Band(task.priority)
         return task.score - (own - effective_band(own, task.queued_at, self.now, self.thresholds)) * BAND_WIDTH
 
@@ -119,7 +126,7 @@ class Model:
         """Put a task at its place unless it is leased; return whether that changed anything."""
         if task.id in self.leases:
             return False
-        if task.id in self.waiting and self.effective(task) != task.score and self.rise(task) is not None:
+        if task.id in self.waiting and self.effective(task) != self.own(task) and self.rise(task) is not None:
             self.waiting[task.id] = task
             return False
         before = self.places.get(task.id) if task.id in self.waiting else None
@@ -131,7 +138,7 @@ class Model:
         if task.id not in self.waiting:
             return None
         place, target = self.places[task.id], self.effective(task)
-        if not target <= place <= task.score or (task.score - place) % BAND_WIDTH:
+        if not target <= place <= self.own(task) or (self.own(task) - place) % BAND_WIDTH:
             return None
         self.places[task.id] = target
         return Counter((Band(band), Band(band - 1)) for band in range(band_of(place), band_of(target), -1))
@@ -150,9 +157,14 @@ class IndexMachine(RuleBasedStateMachine):
         self.clock = 0
         self.hands = [Hand(uuid.UUID(int=n + 1), profile) for n, profile in enumerate(PROFILES * 2)]
 
-    @initialize(many=st.lists(lanes, min_size=5, max_size=30), limits=st.lists(caps, min_size=4, max_size=4))
-    def open(self, many, limits):
-        """Open the first generation over some tasks and limits, and register a worker of each profile."""
+    @initialize(
+        many=st.lists(lanes, min_size=5, max_size=30),
+        limits=st.lists(caps, min_size=4, max_size=4),
+        by_arrival=st.sets(queues),
+    )
+    def open(self, many, limits, by_arrival):
+        """Open the first generation over some tasks, limits and orders, and register a worker of each profile."""
+        self.model.by_arrival = by_arrival
         self.model.caps = dict(zip(["", *QUEUES], limits, strict=True))
         for lane in many:
             self.model.push(self._new(lane))
@@ -161,15 +173,20 @@ class IndexMachine(RuleBasedStateMachine):
     def _rebuild(self) -> None:
         self.generation += 1
         assert self.index.begin_generation(self.generation)
-        restore(self.index, [(task.id, task.queue) for task in self.model.leases.values()])
         for queue in ("", *QUEUES):
-            set_limits(self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused)
+            self._set_limits(queue)
+        restore(self.index, [(task.id, task.queue) for task in self.model.leases.values()])
         self.index.set_thresholds(self.model.thresholds)
         assert self.index.push(self.model.waiting.values()) == len(self.model.waiting)
         self.model.places = {task.id: self.model.effective(task) for task in self.model.waiting.values()}
         assert self.index.finish_generation(self.generation)
         for hand in self.hands:
             self.index.register(hand.profile, hand.id)
+
+    def _set_limits(self, queue: str) -> bool:
+        model = self.model
+        cap, by_arrival = model.caps.get(queue), queue in model.by_arrival
+        return set_limits(self.index, queue, max_concurrent=cap, paused=queue in model.paused, by_arrival=by_arrival)
 
     def _new(self, lane: tuple[str, str, set[str], Band]) -> TaskRef:
         queue, kind, needs, band = lane
@@ -332,18 +349,26 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(["", *QUEUES]), cap=caps)
     def set_cap(self, queue, cap):
         """Another cap, for a queue or for everything."""
-        paused = queue in self.model.paused
-        changed = set_limits(self.index, queue, max_concurrent=cap, paused=paused)
-        assert changed == (self.model.caps.get(queue) != cap)
+        is_other = self.model.caps.get(queue) != cap
         self.model.caps[queue] = cap
+        assert self._set_limits(queue) == is_other
 
     @rule(queue=queues)
     def pause_or_resume(self, queue):
         """The other state of a queue."""
         self.model.paused ^= {queue}
-        assert set_limits(
-            self.index, queue, max_concurrent=self.model.caps.get(queue), paused=queue in self.model.paused
-        )
+        assert self._set_limits(queue)
+
+    @rule(queue=queues)
+    def change_order(self, queue):
+        """The other order: a queue in use is built again, because its tasks need other places."""
+        tasks = [*self.model.waiting.values(), *self.model.leases.values()]
+        self.model.by_arrival ^= {queue}
+        assert self._set_limits(queue)
+        if any(task.queue == queue for task in tasks):
+            assert self.index.generation().state == "rebuilding"
+        if self.index.generation().state == "rebuilding":  # it may keep a lane that is empty by now
+            self._rebuild()
 
     @rule()
     def lose_and_rebuild(self):

@@ -1,10 +1,26 @@
---! include keys
+--! include limits
+--! include packed
 -- Promotion, as queue_app/core/promotion.py defines it. A task's own place is its own band * 10^13 + queued_at (ms). Its
 -- age, by PostgreSQL's clock, lifts it by whole bands, according to the thresholds. Every push computes the place from the
 -- age, so a push never undoes a promotion.
+--
+-- In a queue of the order `arrival` the own places of all tasks are in the band normal, and none rises: time alone orders them.
 local thresholds, clock  -- band -> ms; current time (ms)
 
-local function effective_place(own)
+-- The own place of a task of a queue, as its row's band and time give it.
+local function own_place(place, q)
+  return queue_policy(q).arrival and place % 1e13 + 2e13 or place
+end
+
+-- The own places of an argument, which are all of one address.
+local function own_places(address, packed)
+  local q, found = split_lane(address), unpack_places(packed)
+  for i, place in ipairs(found) do found[i] = own_place(place, q) end
+  return found
+end
+
+local function effective_place(own, q)
+  if queue_policy(q).arrival then return own end
   if not thresholds then
     local seconds = redis.call('HMGET', SETTINGS, 'promote_2', 'promote_3', 'promote_4')
     thresholds, clock = {}, (now_us() + rows_ahead()) / 1000

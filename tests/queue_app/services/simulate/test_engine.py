@@ -118,6 +118,12 @@ def test_users_take_turns_in_a_fair_queue(simulate):
     assert max(fair[50:]) <= 10
 
 
+def test_a_queue_by_arrival_ignores_bands(simulate):
+    tasks = [(kind(band=band), second, 10) for second, band in enumerate([Band.NORMAL, Band.BACKGROUND, Band.CRITICAL])]
+    assert starts(simulate(plan(*tasks))) == [0, 20, 10]
+    assert starts(simulate(plan(*tasks, limits={"q:q": Limits(by_arrival=True)}))) == [0, 10, 20]
+
+
 def test_heavy_tasks_take_several_slots(simulate):
     found = simulate(plan((kind(), 0, 10), (kind(weight=3), 1, 10), (kind(), 2, 10), crews=(crew(3),)))
     assert starts(found) == [0, 10, 20]
