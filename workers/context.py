@@ -38,10 +38,14 @@ shields = threading.Lock()
 
 
 class AttemptStore(Protocol):
-    """What running attempts read and write; every transport offers it."""
+    """What running attempts read and write; every transport offers it.
+
+    Methods with a body are for a worker that reaches the database over HTTP only.
+    """
 
     def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
         """Return the errors and the worker ids of a task's earlier attempts."""
+        return [], []
 
     def stored_steps(self, task: ClaimedTask) -> list[Step]:
         """Return the steps that attempts of the task have stored, in order."""
@@ -51,6 +55,10 @@ class AttemptStore(Protocol):
 
     def atomic_step(self, task: ClaimedTask, run: Callable[[], Step]) -> Step:
         """Run a step and store it in one transaction; raise ``AttemptLost`` as ``record_step`` does."""
+        raise StepRefused(
+            "An atomic step needs the database, which this worker reaches only over HTTP. Run the task on a worker with"
+            " access to the database, or call the step without atomic=True."
+        )
 
     def await_signal(self, task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
         """Take a signal for a step, or store that it waits or that its time is over; return the step as stored."""

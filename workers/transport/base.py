@@ -4,15 +4,11 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from django.tasks.base import TaskError
-
 from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, WorkerReport
-from queue_app.core.signals import Fields
-from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
-from queue_app.exceptions import StepRefused
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.workers.context import AttemptStore
 
 #: Called with the seconds until a limit allows another start.
 type OnWait = Callable[[float], object]
@@ -22,7 +18,7 @@ class OutcomesRefused(Exception):
     """The queue refuses a batch of outcomes because it cannot store one of them."""
 
 
-class Transport(Protocol):
+class Transport(AttemptStore, Protocol):
     """A way to reach the queue. The command makes one and passes it to the worker or supervisor.
 
     Methods with a body do nothing by default: over HTTP the server does this work itself.
@@ -104,29 +100,6 @@ class Transport(Protocol):
 
     def record_progress(self, reports: Sequence[ProgressReport]) -> None:
         """Store progress, log lines and extensions of running attempts."""
-
-    def earlier_attempts(self, task_id: uuid.UUID) -> tuple[list[TaskError], list[str]]:
-        """Return the errors and the worker ids of a task's earlier attempts."""
-        return [], []
-
-    def stored_steps(self, task: ClaimedTask) -> list[Step]:
-        """Return the steps that attempts of the task have stored, in order."""
-        return []
-
-    def record_step(self, task: ClaimedTask, step: Step) -> None:
-        """Store a step durably; raise ``AttemptLost`` if the attempt no longer holds the task."""
-        raise StepRefused("This worker has no access to the database, where steps are stored.")
-
-    def atomic_step(self, task: ClaimedTask, run: Callable[[], Step]) -> Step:
-        """Run a step and store it in one transaction; raise ``AttemptLost`` as ``record_step`` does."""
-        raise StepRefused(
-            "An atomic step needs the database, which this worker reaches only over HTTP. Run the task on a worker with"
-            " access to the database, or call the step without atomic=True."
-        )
-
-    def await_signal(self, task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
-        """Take a signal for a step, or store that it waits or that its time is over; return the step as stored."""
-        raise StepRefused("This worker has no access to the database, where signals are stored.")
 
     def make_due(self) -> int:
         """Queue scheduled tasks whose time has come; return their number."""
