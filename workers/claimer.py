@@ -51,7 +51,7 @@ class Claimer:
         self._in_flight = in_flight
         self._pool = pool
         self._has_unacknowledged = False  # whether a claim may have been granted without an answer
-        self.compare_rows = False  # whether to look for tasks that the rows assign to this worker, and it does not hold
+        self.compare_rows = False  # whether to look for tasks that the rows assign to this worker although it does not hold them
         self._refill_at: float | None = None  # when (monotonic) a limit allows another start
         self._last_granted = self._last_progress = time.monotonic()
 
@@ -132,7 +132,7 @@ class Claimer:
     def turn_over(self, profile: Profile) -> bool:
         """Report the outcomes and claim for their slots in one transaction, if a limit seems to hold; return whether.
 
-        Where no limit holds, ends and claims are many at once, and cost less one after the other.
+        Without a limit, a batch of ends and a batch of claims cost less one after the other.
         """
         if not (self.is_capped and self._transport.can_turn_over and self._in_flight.can_turn_over):
             return False

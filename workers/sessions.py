@@ -73,7 +73,7 @@ class SessionWatch:
         return result
 
     def leftovers(self, connection: BaseDatabaseWrapper) -> list[str]:
-        """Return what the session has that a new one has not."""
+        """Return how the session differs from a new one."""
         changed = _driver_settings(connection) != self._driver_settings
         return [*(+self.left), *(["changed settings of the driver"] if changed else [])]
 

@@ -44,12 +44,12 @@ do
     end
   end
 
-  -- Counts leases: arguments id, stamp, id, stamp, ... from the given one on. A lease that is another by now has no slot to
-  -- give.
-  -- Returns the maximum number of tasks to propose, and whether that leaves slots to others. It is what ends, because a
-  -- worker has been woken for any other room. Where other workers of the profile lack tasks, all work that waits is behind
-  -- limits. Then a worker that holds more than its part of the slots of these queues leaves the rest to them, so that they
-  -- work at the same time; the release of the exchanged leases wakes them. It keeps 16: fewer tasks at a time cost more each.
+  -- Counts leases: arguments id, stamp, id, stamp, ... from the given one on. A lease that was replaced has no slot to give.
+  -- Returns the maximum number of tasks to propose, and whether that leaves slots to others. The maximum is the number of
+  -- leases that end, because a worker has been woken for any other room. If other workers of the profile lack tasks, all work
+  -- that waits is behind limits. Then a worker that holds more than its part of the slots of these queues leaves the rest to
+  -- them, so that they work at the same time; the release of the exchanged leases wakes them. It keeps 16: fewer tasks at a
+  -- time cost more each.
   function offer_slots(profile, worker, from)
     local queues, leased, waiting = {}, 0, redis.call('ZCARD', idle_key(profile))
     if redis.call('ZSCORE', idle_key(profile), worker) then waiting = waiting - 1 end

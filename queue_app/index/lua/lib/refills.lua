@@ -1,6 +1,6 @@
 --! include wake
--- Gates that open by time. Also gates that an edit of a family of keys, or of the users of a queue, may have opened: there may be
--- so many that they are looked at in steps, as if their refill were due.
+-- Gates that open by time, and gates that an edit of a family of keys, or of the users of a queue, may have opened. An edit can
+-- concern thousands of gates, so claims look at them in steps, as if their refill were due.
 local AT_ONCE = 100  -- gates in one call; half as many whose refills are due, as a claim then takes tasks from behind them
 
 -- Looks at a part of the gates whose names begin with `prefix`.
