@@ -51,7 +51,7 @@ class Claimer:
         self._in_flight = in_flight
         self._pool = pool
         self._has_unacknowledged = False  # whether a claim may have been granted without an answer
-        self.compare_rows = False  # whether to look for tasks that the rows assign to this worker although it does not hold them
+        self.compare_rows = False  # whether to look for tasks that only the rows assign to this worker
         self._refill_at: float | None = None  # when (monotonic) a limit allows another start
         self._last_granted = self._last_progress = time.monotonic()
 
