@@ -273,7 +273,7 @@ class TaskControl(Exception):
 
 
 class Retry(TaskControl):
-    """Fail the attempt, as one of ``max_retries``, and retry ``after`` seconds, by default after the usual backoff."""
+    """Fail the attempt and retry ``after`` seconds (default: the usual backoff); this uses up a retry."""
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(message)
@@ -297,7 +297,7 @@ class Veto(TaskQueueError, Discard, code="vetoed"):
 
 
 class Snooze(TaskControl):
-    """Schedule the task again in ``seconds``; no retry is used up."""
+    """Run the task again in ``seconds``, without using up a retry."""
 
     def __init__(self, seconds: float | timedelta, message: str = "") -> None:
         super().__init__(message or "snoozed")

@@ -39,7 +39,7 @@ def schedule[T: AnyTask](
     zone: str | None = None,
     **options: Any,
 ) -> Callable[[T], T]:
-    """Enqueue the task below at each tick of ``cron`` or ``every`` (seconds), or ``at`` some times.
+    """Enqueue the decorated task at each tick of ``cron`` or ``every`` (seconds), or at the times ``at``.
 
     Several may stand above one task; each but one then needs a ``name``. ``options`` are the other fields of a
     schedule: ``args``, ``parameters``, ``instant_parameter``, options of the task such as ``queue`` and ``priority``,

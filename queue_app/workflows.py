@@ -30,7 +30,7 @@ type Item = AnyTask | tuple[Any, ...] | Part
 
 
 class Workflow(Builder, Part):
-    """A workflow that is being written: ``add`` tasks, then ``enqueue``.
+    """A workflow under construction: ``add`` tasks, then ``enqueue``.
 
     - ``user``: the user on whose behalf its tasks run, unless a task names another;
     - ``on_failure``: what happens when a task ends without success. "hold": what waits for it goes on waiting, until

@@ -215,7 +215,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
             self.reports.progress(self.held, fraction, str(message)[:MESSAGE_LENGTH])
 
     def extend(self, seconds: float | timedelta) -> None:
-        """Move the deadline of this attempt by ``seconds``. Raises ``ValueError`` unless they are above 0."""
+        """Move the deadline of this attempt by ``seconds``, a number above 0 or a ``timedelta``."""
         more = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if not 0 < more <= MAX_EXTENSION:
             raise ValueError(f"seconds must lie between 0 and {MAX_EXTENSION:.0f}, not {seconds!r}.")

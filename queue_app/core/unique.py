@@ -24,7 +24,7 @@ MAX_SECONDS: Final = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """Let one task stand for all calls that are the same.
+    """Let one task stand for all equal calls.
 
     - ``by``: names of the parameters that must be equal; by default all, ``()`` for none;
     - ``per_user``, ``per_queue``: only tasks of the same user or queue are the same;

@@ -23,7 +23,7 @@ def memory_entries(*, eager: bool = False, limits: dict[str, Any] | None = None)
 
 
 class override_queue(TestContextDecorator):  # noqa: N801 - as Django's override_settings
-    """Use a memory backend in a block, a test function or a test case; a block gets the backend of ``default``.
+    """Use a memory backend in a block, a test function or a test case; a block yields the backend of ``default``.
 
     With ``eager``, a task runs when it is enqueued, unless it is delayed; its error is in its result. ``limits`` is
     {queue: {field of Queue: value}}.

@@ -19,7 +19,7 @@ _OPTIONS: Final = (
 
 
 def run_schedules(*names: str) -> list[AnyResult]:
-    """Enqueue what the declared schedules (or those named) tick since the last call; return the results in order.
+    """Enqueue a task for each tick of the declared (or named) schedules since the last call; return their results.
 
     Within ``freeze`` only: the first call looks back to the start of the block. Raises ``LookupError`` for a name that
     is not declared, and ``RuntimeError`` outside of ``freeze``.
