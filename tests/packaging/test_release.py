@@ -1,5 +1,6 @@
 """What a release consists of: an sdist and a wheel that upload and import, and workflows that a host accepts."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,24 @@ def test_the_wheel_holds_one_importable_package_and_no_litter(built):  # noqa: F
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_the_schema_of_workflows_accepts_ours(path):
     run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", path)
+
+
+def test_the_schema_of_dependabot_accepts_our_file():
+    run(
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.dependabot",
+        ROOT / ".github/dependabot.yml",
+    )
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_name_actions_by_commit(path):
+    used = re.findall(r"uses: (.+)", path.read_text())
+    assert used
+    assert [action for action in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+(\.\d+){2}", action)] == []
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
