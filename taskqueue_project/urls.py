@@ -1,7 +1,9 @@
 """URLs of the reference project: the admin and the task queue."""
 
 from django.contrib import admin
+from django.templatetags.static import static
 from django.urls import include, path
+from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
 #: A wrong Host is refused before a view is found; the API answers it with a problem document too.
@@ -13,4 +15,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("queue_app.urls")),
     path("", RedirectView.as_view(pattern_name="admin:index")),
+    # Django's login page names no icon, so browsers look here.
+    path("favicon.ico", RedirectView.as_view(url=lazy(static, str)("queue_app/icon.svg"))),
 ]

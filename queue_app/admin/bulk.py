@@ -26,6 +26,7 @@ from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.task_search import NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
+from queue_app.dashboard.words import word
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation, Task
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -87,7 +88,8 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         by = request.user.get_username()
         with atomic():
             operation = start_operation(action, wanted, options, by=by, reason=reason)
-            text = f"Started to {_words(action.kind)} {counted(operation.total, _words(operation.target).rstrip('s'))}."
+            thing = operation.target.replace("_", " ").rstrip("s")  # the history is English
+            text = f"Started to {action.kind.replace('_', ' ')} {counted(operation.total, thing)}."
             LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, with_reason(text, reason))  # type: ignore[arg-type]
             details = {"filter": operation.filter, **operation.arguments}
             details |= {"rate": options.rate} if options else {}
@@ -167,8 +169,8 @@ class TaskBulkMixin(OperationsMixin[Task]):
             "selected": [] if across else request.POST.getlist(ACTION_CHECKBOX_NAME),
             "checkbox": ACTION_CHECKBOX_NAME,
             "done": sum(counts.get(status, 0) for status in applies_to),
-            "skipped": [(_words(status), count) for status, count in skipped.items()],
-            "applies_to": ", ".join(sorted(_words(status) for status in applies_to)),
+            "skipped": [(word(status), count) for status, count in skipped.items()],
+            "applies_to": ", ".join(sorted(word(status) for status in applies_to)),
             "running": counts.get(Status.EXECUTING, 0) if Status.EXECUTING in applies_to else 0,
             "sample": list(queryset.filter(status__in=sorted(applies_to)).order_by("-pk")[:SAMPLE]),
         }
@@ -214,7 +216,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
             self.message_user(request, _DONE[done] % {"n": count, "band": band}, messages.SUCCESS)
         skipped = [status_now.get(task_id, "deleted") for task_id in selected if task_id not in changed]
         if skipped:
-            found = ", ".join(f"{count} {_words(status)}" for status, count in Counter(skipped).most_common())
+            found = ", ".join(f"{count} {word(status)}" for status, count in Counter(skipped).most_common())
             text = ngettext(
                 "Skipped %(n)d task (%(why)s): %(found)s.", "Skipped %(n)d tasks (%(why)s): %(found)s.", len(skipped)
             ) % {"n": len(skipped), "why": _KINDS[action.kind][1], "found": found}
@@ -243,7 +245,3 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
 def priority_changed(old: str, new: str) -> str:
     """Return the text of a changed priority for the history."""
     return f"Priority changed from {old} to {new}."
-
-
-def _words(status: str) -> str:
-    return status.replace("_", " ")

@@ -23,6 +23,7 @@ from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
+from queue_app.dashboard.words import word
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import STATE_NAMES, DeadLetterQuerySet
@@ -118,7 +119,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     def why(self, letter: DeadLetter) -> SafeString:
         """Return why the task ended, and after how many attempts."""
         attempts = ngettext("%(count)d attempt", "%(count)d attempts", letter.attempts) % {"count": letter.attempts}
-        return two_lines(letter.reason.replace("_", " "), attempts)
+        return two_lines(word(letter.reason), attempts)
 
     @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
@@ -128,7 +129,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     @admin.display(description=_lazy("state"))
     def fate(self, letter: DeadLetter) -> SafeString:
         """Return the state, and who replayed or discarded the task when."""
-        label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, letter.state)
+        label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, word(letter.state))
         at = letter.replayed_at or letter.discarded_at
         if at is None:
             return label

@@ -25,6 +25,7 @@ from queue_app.admin.task_search import (
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.dashboard.cache import Shared
+from queue_app.dashboard.words import word
 from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
@@ -44,7 +45,7 @@ def choice_filter(
     parameter: str,
     choices: Callable[[], Iterable[str]],
     keep: Callable[[QuerySet[Any], str], QuerySet[Any]],
-    label: Callable[[str], str] = lambda name: name.replace("_", " "),
+    label: Callable[[str], str] = word,
 ) -> type[admin.SimpleListFilter]:
     """Return a filter by one of ``choices()``.
 
@@ -153,7 +154,7 @@ StatusFilter = choice_filter(
     "status",
     lambda: [PENDING_NAME, *Status, FAILED_ANY],
     lambda rows, value: cast("TaskQuerySet", rows).in_status(*statuses_of(value)),
-    label=lambda name: str(_("failed or dead letter")) if name == FAILED_ANY else name.replace("_", " "),
+    label=lambda name: str(_("failed or dead letter")) if name == FAILED_ANY else word(name),
 )
 #: The effective band: what the lists, the overview's counts and the targets go by.
 BandFilter = choice_filter(
@@ -224,7 +225,17 @@ ErrorClassFilter = choice_filter(
     lambda rows, value: matching(TaskFilter(error_class=value), cast("TaskQuerySet", rows)),
     label=str,
 )
-SortFilter = choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_later)
+
+
+class SortFilter(choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_later)):  # type: ignore[misc]  # as above
+    """The order of the list; without a choice the newest come first."""
+
+    def choices(self, changelist: Any) -> Any:
+        """Name the default."""
+        first, *rest = super().choices(changelist)
+        return [first | {"display": _("newest")}, *rest]
+
+
 WaitFilter = choice_filter(_("waits because"), "wait", lambda: WAIT_CODES, _waiting_for)
 
 

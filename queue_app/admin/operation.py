@@ -20,6 +20,7 @@ from queue_app.admin.what_if import PERMISSION, WhatIfAdmin
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import filter_words, operation_title
+from queue_app.dashboard.words import word
 from queue_app.models import Operation
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
@@ -86,7 +87,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
         """Return the state, and what the operation waits for or who ended it."""
-        label = format_html('<span class="tq-label tq-operation-{}">{}</span>', operation.state, operation.state)
+        label = format_html('<span class="tq-label tq-operation-{}">{}</span>', operation.state, word(operation.state))
         if operation.is_waiting_for_the_first:
             why = _("waits for the first %(n)d") % {"n": operation.stop_after_failures}
         elif operation.state == OperationState.STOPPED:
@@ -114,7 +115,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     def selection(self, operation: Operation) -> SafeString | str:
         """Return the filter without secrets."""
         wanted = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
-        ids, target = wanted.get("ids", []), operation.target.replace("_", " ")
+        ids, target = wanted.get("ids", []), word(operation.target)
         if len(ids) > MAX_DISPLAYED_IDS:
             wanted |= {"ids": [*ids[:MAX_DISPLAYED_IDS], _("and %(n)s more") % {"n": len(ids) - MAX_DISPLAYED_IDS}]}
         if not wanted:

@@ -75,9 +75,9 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     @admin.display(description=_lazy("state"))
     def state(self, found: M) -> SafeString:
-        """Return running; or paused with who paused it, when, why and until when."""
+        """Return that it is not paused; or paused with who paused it, when, why and until when."""
         if not found.paused:
-            return format_html('<span class="tq-label tq-running">{}</span>', _("running"))
+            return format_html('<span class="tq-quiet">{}</span>', _("not paused"))
         now = timezone.now()
         by = _("by %(name)s") % {"name": found.paused_by} if found.paused_by else _("by a program")
         return format_html(
@@ -93,7 +93,7 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     @admin.action(description=_lazy("Pause selected"), permissions=["pause"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[M]) -> None:
-        """Pause the objects that are running."""
+        """Pause the objects that are not paused."""
         self._set_many(request, queryset, paused=True)
 
     @admin.action(description=_lazy("Resume selected"), permissions=["pause"])
@@ -130,14 +130,16 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     def _set_one(self, request: HttpRequest, object_id: str, *, paused: bool) -> HttpResponse:
         def act(found: M, _reason: str) -> str:
             self._toggle(request, found, paused=paused)
-            return _("Paused: running tasks finish, and no new task starts.") if paused else _("It is running again.")
+            return (
+                _("Paused: running tasks finish, and no new task starts.") if paused else _("It is no longer paused.")
+            )
 
         return self.act_on(request, unquote(object_id), self.has_pause_permission, act)
 
     def _toggle(self, request: HttpRequest, found: M, *, paused: bool) -> None:
         """Pause or resume an object as the posted form says, and record it. Raises ``InvalidTransition``."""
         if found.paused is paused:
-            text = _("It is paused already.") if paused else _("It is running already.")
+            text = _("It is paused already.") if paused else _("It is not paused.")
             raise InvalidTransition(text, status="paused" if paused else "running")
         form = _posted(request)
         reason = form.cleaned_data["reason"].strip()

@@ -24,6 +24,7 @@ from queue_app.admin.pausing import PausingAdmin
 from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, ScheduleForm, preview
 from queue_app.dashboard import labels
 from queue_app.dashboard import schedules as pages
+from queue_app.dashboard.said import said
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
 from queue_app.services.operations.backfill import preview_backfill, start_backfill
@@ -98,7 +99,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:
         """Return the name, with task and times below."""
-        words = schedule.recurrence.words
+        words = said(schedule.recurrence.words)
         task = schedule.task_type.rpartition(".")[2]
         return format_html('<span class="tq-type">{}<small>{}: {}</small></span>', schedule.name, task, words)
 
@@ -182,7 +183,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Return what comes, what was, and the buttons."""
         ticks, now = recent([found])[found.pk], timezone.now()
         return super().page_context(request, found) | {
-            "words": found.recurrence.words,
+            "words": said(found.recurrence.words),
             "coming": [] if found.paused else pages.coming(found.recurrence, now),
             "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks],
             "failures": failures_in_a_row(ticks),

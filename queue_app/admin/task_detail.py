@@ -16,6 +16,8 @@ from queue_app.admin.task_timeline import bar, spans, timeline
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
+from queue_app.dashboard.said import said
+from queue_app.dashboard.words import word
 from queue_app.displayed_payload import argument_names, displayed_payload
 from queue_app.models import (
     DeadLetter,
@@ -73,9 +75,9 @@ def load_detail(
         row.exception_class = redact(row.exception_class, secrets) if may_view_payload else ""
     worker_ids = {row.worker_id for row in displayed} | {task.worker_id}
     workers = Worker.objects.in_bulk(worker_ids - {None})
-    found = spans(task, displayed, now)
-    waited = sum(span.seconds for span in found if span.kind == "wait")
     detail |= _steps_and_signals(task, secrets, may_view_payload=may_view_payload)
+    found = spans(task, displayed, now, detail["steps"])
+    waited, slept = (sum(span.seconds for span in found if span.kind == kind) for kind in ("wait", "sleep"))
     if task.workflow_id is not None:
         detail |= _in_workflow(task.pk, task.workflow_id)
     which = {"replayed_at__isnull": True} if letter_id is None else {"pk": letter_id}
@@ -102,7 +104,7 @@ def load_detail(
         "compared": [each["number"] for each in attempts if each["same_as"] is None][:2],
         "error_class": redact(last.exception_class, secrets) if last and may_view_payload else "",
         "error_message": redact(last.message, secrets) if last and may_view_payload else "",
-        "reason": letter.reason.replace("_", " ") if letter else "-",
+        "reason": word(letter.reason) if letter else "-",
         "similar": _similar(letter),
         "more_attempts": len(rows) > MAX_ATTEMPTS,
         "options": _options(task),
@@ -110,10 +112,11 @@ def load_detail(
         "timeline": timeline(task, displayed, now),
         "bar": bar(found),
         "waited": waited,
-        "ran": sum(span.seconds for span in found) - waited,
+        "slept": slept,
+        "ran": sum(span.seconds for span in found) - waited - slept,
         "letter": letter,
         "tick": ScheduleTick.objects.filter(task_id=task.pk).select_related("schedule").first(),
-        "hints": [reason.text for reason in explain_task(task).reasons] if task.status in WAITING else [],
+        "hints": [said(reason.text) for reason in explain_task(task).reasons] if task.status in WAITING else [],
     }
 
 
@@ -199,7 +202,7 @@ def _options(task: Task) -> list[tuple[str, str, str]]:
 
 def _rule(task: Task) -> str:
     rule = getattr(known(task.task_type), "unique", None)
-    return rule.words if rule else ""
+    return said(rule.words) if rule else ""
 
 
 def progress_and_logs(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, list[TaskLog]]:

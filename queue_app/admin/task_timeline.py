@@ -11,8 +11,10 @@ from django.utils.translation import gettext as _
 from queue_app.core.limit_values import ARRIVAL
 from queue_app.core.promotion import rises
 from queue_app.core.states import WAITING, Status
+from queue_app.core.steps import StepKind
 from queue_app.dashboard import labels
-from queue_app.models import PriorityPolicy, Queue, Task, TaskAttempt
+from queue_app.dashboard.words import word
+from queue_app.models import PriorityPolicy, Queue, StepResult, Task, TaskAttempt
 
 #: Size of the bar in its own units, and the minimum visible width of a span.
 _WIDTH, _HEIGHT, _MIN = 1000, 14, 6
@@ -30,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in one state: wait, failed, run or done."""
+    """A time in one state: wait, sleep, failed, run or done."""
 
     kind: str
     start: datetime
@@ -75,7 +77,7 @@ def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Itera
         yield Event(_("Cancel requested"), task.cancel_requested_at, "failed")
     if task.finished_at is not None:
         kind = "done" if status is Status.COMPLETED else "failed"
-        yield Event(status.replace("_", " ").capitalize(), task.finished_at, kind)
+        yield Event(word(status).capitalize(), task.finished_at, kind)
 
 
 def _promotions(task: Task, now: datetime) -> Iterator[Event]:
@@ -89,11 +91,11 @@ def _promotions(task: Task, now: datetime) -> Iterator[Event]:
         at = queued_at + timedelta(seconds=rise.after)
         if at > until:
             return
-        yield Event(_("Promoted to %(band)s") % {"band": rise.to.label}, at, "promoted", _("by its age"))
+        yield Event(_("Promoted to %(band)s") % {"band": word(rise.to.label)}, at, "promoted", _("by its age"))
 
 
-def spans(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Span]:
-    """Return the waits and runs of a task in order."""
+def spans(task: Task, attempts: Sequence[TaskAttempt], now: datetime, steps: Sequence[StepResult] = ()) -> list[Span]:
+    """Return the waits and runs of a task in order, and the times that its function slept or waited for a signal."""
     found: list[Span] = []
     at = task.created_at
     for row in sorted(attempts, key=lambda row: row.attempt):
@@ -108,7 +110,23 @@ def spans(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Sp
         found.append(Span("done" if status is Status.COMPLETED else "run", task.started_at, end))
     elif task.finished_at is None:
         found.append(Span("wait", at, now))
+    for step in steps:
+        until = step.until if step.kind == StepKind.SLEEP else step.done_at
+        if step.kind != StepKind.STEP:
+            found = list(_split(found, Span("sleep", step.stored_at, min(until or now, now))))
     return [span for span in found if span.seconds > 0]
+
+
+def _split(found: Sequence[Span], slept: Span) -> Iterator[Span]:
+    """Yield the spans; a sleep replaces the part of a wait in which it lies."""
+    for span in found:
+        start, end = max(span.start, slept.start), min(span.end, slept.end)
+        if span.kind != "wait" or start >= end:
+            yield span
+            continue
+        yield Span("wait", span.start, start)
+        yield Span("sleep", start, end)
+        yield Span("wait", end, span.end)
 
 
 def bar(parts: Sequence[Span]) -> SafeString:
@@ -118,7 +136,10 @@ def bar(parts: Sequence[Span]) -> SafeString:
         return SafeString("")
     widths = [max(_MIN, part.seconds / total * _WIDTH) for part in parts]
     scale = _WIDTH / sum(widths)
-    names = {"wait": _("waited"), "failed": _("ran and failed"), "run": _("is running"), "done": _("ran")}
+    names = {
+        "wait": _("waited"), "sleep": _("slept"), "failed": _("ran and failed"), "run": _("is running"),
+        "done": _("ran"),
+    }  # fmt: skip
     rows, x = [], 0.0
     for part, width in zip(parts, widths, strict=True):
         text = f"{names[part.kind]} {labels.duration(part.seconds)}"

@@ -25,6 +25,7 @@ from queue_app.core.redaction import redact
 from queue_app.core.states import FAILURES
 from queue_app.dashboard import labels
 from queue_app.dashboard import workflows as pages
+from queue_app.dashboard.workflow_times import times
 from queue_app.models import Signal, Workflow
 from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control.audit import ADMIN
@@ -144,7 +145,6 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         graph = graph_of(found.pk)
         waiting = awaited([found.pk], MAX_AWAITED) if found.finished_at is None else []
         drawn = pages.graph(graph, waiting)
-        bars, whole = pages.bars(drawn.boxes, timezone.now())
         counts = sum((group.counts for group in graph.groups), Counter[str]())
         may = request.user.has_perm
         return super().page_context(request, found) | {
@@ -158,10 +158,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "holding": self._displayed(graph.holding, may_view=may("queue_app.view_payload")),
             "awaited": waiting,
             "signals": Signal.objects.filter(workflow_id=found.pk).order_by("id")[:MAX_AWAITED],
-            "bars": bars,
-            "bars_wait": any(bar.is_waiting for bar in bars),
-            "whole": whole,
-            "bars_height": len(bars) * (pages.BAR + 6),
+            "times": times(drawn.boxes, timezone.now()),
             "is_open": found.finished_at is None,
             "reload_seconds": 2 if graph.tasks <= SMALL else 15,
             "may_steer": self.has_steer_permission(request),

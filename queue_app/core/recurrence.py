@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from queue_app.core.parsing import EARLIEST, LATEST
+from queue_app.core.sentence import say, say_as, say_n
 from queue_app.exceptions import InvalidTaskData
 
 MAX_INSTANTS: Final = 1000
@@ -107,13 +108,14 @@ class Recurrence:
     def words(self) -> str:
         """A phrase for people, such as "At 08:00, Monday through Friday (Europe/Berlin)"."""
         if self.cron:
-            text = CronSim(_MACROS.get(self.cron, self.cron), _EPOCH).explain()
-            return f"{text} ({self.zone})"
+            text = CronSim(_MACROS.get(self.cron, self.cron), _EPOCH).explain()  # in English only
+            return say_as(f"{text} ({self.zone})", "Cron %(cron)s (%(zone)s)", cron=self.cron, zone=self.zone)
         if self.every is not None:
-            return f"Every {_span(self.every)}"
+            return _every(self.every)
         if len(self.instants) == 1:
-            return f"Once, at {self.instants[0].astimezone(ZoneInfo(self.zone)):%Y-%m-%d %H:%M} ({self.zone})"
-        return f"At {len(self.instants)} given times"
+            at = f"{self.instants[0].astimezone(ZoneInfo(self.zone)):%Y-%m-%d %H:%M}"
+            return say("Once, at %(time)s (%(zone)s)", time=at, zone=self.zone)
+        return say("At %(n)s given times", n=len(self.instants))
 
 
 def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
@@ -203,9 +205,11 @@ def _interval_after(every: float, anchor: datetime, moment: datetime) -> Iterato
         number += 1
 
 
-def _span(seconds: float) -> str:
-    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds % size == 0:
-            count = int(seconds // size)
-            return unit if count == 1 else f"{count} {unit}s"
-    return "second" if seconds == 1 else f"{seconds:g} seconds"
+def _every(seconds: float) -> str:
+    if seconds % 86_400 == 0:
+        return say_n("Every day", "Every %(n)s days", int(seconds // 86_400))
+    if seconds % 3600 == 0:
+        return say_n("Every hour", "Every %(n)s hours", int(seconds // 3600))
+    if seconds % 60 == 0:
+        return say_n("Every minute", "Every %(n)s minutes", int(seconds // 60))
+    return say("Every second") if seconds == 1 else say("Every %(seconds)s seconds", seconds=float(seconds))

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.dashboard.words import word
 from queue_app.models import Task, Worker
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -114,7 +115,7 @@ def ago(value: datetime, now: datetime) -> SafeString:
 def band_label(band: int) -> SafeString:
     """Return a band's name as a coloured label."""
     name = Band(band).label
-    return format_html('<span class="tq-label tq-band-{}">{}</span>', name, name)
+    return format_html('<span class="tq-label tq-band-{}">{}</span>', name, word(name))
 
 
 def priority_label(task: Task) -> SafeString:
@@ -125,16 +126,16 @@ def priority_label(task: Task) -> SafeString:
     return format_html(
         '{} <span class="tq-quiet tq-nowrap" title="{}">{} {}</span>',
         label,
-        _("by its age, or by the order of its queue; its own priority is %(band)s") % {"band": task.band.label},
+        _("by its age, or by the order of its queue; its own priority is %(band)s") % {"band": word(task.band.label)},
         "↑" if task.effective_band < task.band else "↓",
-        task.band.label,
+        word(task.band.label),
     )
 
 
 def status_label(task: Task) -> SafeString:
     """Return a task's status as a label."""
     status = Status(task.status)
-    label = format_html('<span class="tq-label tq-status-{}">{}</span>', status, status.replace("_", " "))
+    label = format_html('<span class="tq-label tq-status-{}">{}</span>', status, word(status))
     if status is Status.EXECUTING and task.cancel_requested_at is not None:
         return format_html('{} <span class="tq-quiet">{}</span>', label, _("cancel requested"))
     return label

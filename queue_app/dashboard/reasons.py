@@ -15,6 +15,7 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import READY, UNREACHABLE, QueueRow
+from queue_app.dashboard.said import said
 from queue_app.services.read.advice import Advice, advice
 from queue_app.services.read.waits import Wait, waits
 
@@ -103,11 +104,12 @@ def _with_hints(stuck: list[Reason], suggested: list[Advice]) -> tuple[list[Reas
     """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
     lacking = {each.queue: each for each in suggested if each.key.startswith("capabilities:")}
     hinted = [
-        replace(each, hint=lacking[each.queue].hint) if each.code == LACKING and each.queue in lacking else each
+        replace(each, hint=said(lacking[each.queue].hint)) if each.code == LACKING and each.queue in lacking else each
         for each in stuck
     ]
-    said = {each.hint for each in hinted}
-    return hinted, [each for each in suggested if each.hint not in said]
+    told = {each.hint for each in hinted}
+    others = [each for each in suggested if said(each.hint) not in told]
+    return hinted, [replace(each, text=said(each.text), hint=said(each.hint)) for each in others]
 
 
 def reasons(live: Live) -> list[Reason]:
@@ -140,7 +142,7 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
         if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
             query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
-            yield Reason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
+            yield Reason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
 
 
 def _general(live: Live) -> Iterator[Reason]:
@@ -164,7 +166,7 @@ def _general(live: Live) -> Iterator[Reason]:
             severe=True,
         )
     for stall in live.watched.stalls if live.watched.looks else ():  # else they are of an earlier look
-        yield Reason(f"{stall.text} {stall.steps}".strip(), severe=True)
+        yield Reason(f"{said(stall.text)} {said(stall.steps)}".strip(), severe=True)
     if not live.active_workers:
         yield Reason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
     settings = live.settings

@@ -14,6 +14,8 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import labels
+from queue_app.dashboard.said import said
+from queue_app.dashboard.words import word
 from queue_app.models import Schedule
 from queue_app.services.schedules.history import RecentTick
 
@@ -50,7 +52,7 @@ def strip(ticks: Sequence[RecentTick]) -> SafeString:
 
 def _outcome(each: RecentTick) -> str:
     if each.status is not None:
-        return str(each.status).replace("_", " ")
+        return word(str(each.status))
     return _("skipped") if each.tick.task_id is None else _("unknown")
 
 
@@ -90,7 +92,7 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
         ahead = takewhile(lambda instant: instant < end, schedule.recurrence.instants_after(now))
         instants = list(islice(ahead, OFTEN + 1))
         if len(instants) > OFTEN:
-            often.append((schedule, schedule.recurrence.words))
+            often.append((schedule, said(schedule.recurrence.words)))
             continue
         for instant in instants:
             local = timezone.localtime(instant)

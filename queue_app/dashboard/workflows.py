@@ -1,17 +1,17 @@
-"""What the pages of workflows show: the graph as SVG shapes, the times as bars."""
+"""What the pages of workflows show: the graph as SVG shapes, and what a workflow does now."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from queue_app.dashboard import labels
+from queue_app.dashboard.words import word
 from queue_app.models.workflow import Workflow, WorkflowState
 from queue_app.services.read.workflow_graph import Group, WorkflowGraph
 from queue_app.sql.workflow_health import AwaitedSignal, Held
@@ -25,11 +25,6 @@ MARGIN: Final = 8
 FITS: Final = 22
 #: Groups that the graph and the table show.
 MAX_SHOWN: Final = 300
-#: Rows and width of the times.
-MAX_BARS: Final = 80
-BAR: Final = 18
-TIMES_WIDTH: Final = 560
-WAITING_WIDTH: Final = 60  # for what waits now
 #: Width of the strip of states in the box of several tasks, and its distance from the edge.
 STRIP: Final = WIDTH - 24
 INSET: Final = 12
@@ -100,24 +95,12 @@ class Graph:
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """When the tasks of a group ran."""
-
-    box: Box
-    y: int
-    x: float
-    width: float
-    lasted: str
-    is_waiting: bool  # drawn to the edge, and not to scale
-
-
 def states_in_words(counts: Counter[str]) -> str:
     """Return numbers by state, the worst first, such as ``3 failed, 812 completed``."""
     known = [state for state in _WORST_FIRST if counts[state]]
     if counts.total() == 1:
-        return known[0].replace("_", " ")
-    return ", ".join(f"{counts[state]:,} {state.replace('_', ' ')}" for state in known)
+        return word(known[0])
+    return ", ".join(f"{counts[state]:,} {word(state)}" for state in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,33 +188,3 @@ def _curve(before: Box, after: Box) -> str:
     x2, y2 = after.x, after.y + HEIGHT // 2
     half = (x2 - x1) // 2
     return f"M{x1},{y1} C{x1 + half},{y1} {x2 - half},{y2} {x2},{y2}"
-
-
-def bars(boxes: Sequence[Box], now: datetime) -> tuple[list[Bar], str]:
-    """Return the groups that have started as bars, earliest first, and the length of time that the width stands for.
-
-    What waits now, for a signal or for free workers, may do so for days. It does not stretch the times of the others:
-    its bar reaches to the right edge, which has room for it.
-    """
-    began = sorted(
-        ((box.group.started_at, box) for box in boxes if box.group.started_at is not None), key=lambda pair: pair[0]
-    )
-    if not began:
-        return [], ""
-    first = began[0][0]
-    ends = [box.group.finished_at or (now if box.group.counts["executing"] else None) for _, box in began]
-    known = [end for end in ends if end is not None]
-    whole = max((max([*known, *(start for start, _ in began)] if known else [now]) - first).total_seconds(), 0.001)
-    width = TIMES_WIDTH - WAITING_WIDTH if known and None in ends else TIMES_WIDTH
-    found = []
-    for number, ((start, box), end) in enumerate(list(zip(began, ends, strict=True))[:MAX_BARS]):
-        x = (start - first).total_seconds() / whole * width
-        seconds = max(((end or now) - start).total_seconds(), 0.0)
-        length = TIMES_WIDTH - x if end is None else max(seconds / whole * width, 2.0)
-        lasted = labels.duration(seconds)
-        if end is None:
-            lasted = _("%(time)s so far, waits") % {"time": lasted}
-        elif not box.group.finished_at:
-            lasted = _("%(time)s so far") % {"time": lasted}
-        found.append(Bar(box, number * (BAR + 6), round(x, 1), round(length, 1), lasted, is_waiting=end is None))
-    return found, labels.duration(whole)

@@ -15,8 +15,10 @@ from django.utils.safestring import SafeString
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard.reasons import overview_context
+from queue_app.dashboard.said import said
 from queue_app.dashboard.sections import Section, sections
 from queue_app.dashboard.tracebacks import traceback_html
+from queue_app.dashboard.words import word
 from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
@@ -42,8 +44,9 @@ register.filter("tq_status", labels.status_label)
 register.filter("tq_time", _or_dash(labels.exact_moment))
 register.filter("tq_when", lambda task: labels.when(task, timezone.now()))
 register.filter("tq_priority", labels.priority_label)
+register.filter("tq_said", said)
 register.filter("tq_short", labels.short_id)
-register.filter("tq_spaces", lambda text: str(text).replace("_", " "))
+register.filter("tq_word", lambda text: word(str(text)))
 register.filter("tq_times", lambda text: labels.with_times(str(text)))
 register.filter("tq_words", lambda text: text.split())
 register.filter("tq_traceback", lambda text: traceback_html(str(text)))

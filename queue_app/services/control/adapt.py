@@ -20,6 +20,7 @@ from django.db.models.functions import Least
 from queue_app.core.adaptive import Bounds, Measurement, State, begin, step
 from queue_app.core.events import EventName, Occasion, Run
 from queue_app.core.limit_values import Gate, Scope
+from queue_app.core.sentence import joined
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.models.limit import HAS_OWN
 from queue_app.services.control.probes import load_of
@@ -136,7 +137,7 @@ def _step(row: Any, executing: list[Active], load: float | None, trouble: str) -
     )  # fmt: skip
     value = after.value(bounds)
     if trouble:
-        after = replace(after, reason=f"{after.reason} {trouble}")
+        after = replace(after, reason=joined(after.reason, trouble))
     _record(last, gate, now, after, seen, value=value, running=running, until=until)
     if value == row.current_concurrent:
         return False

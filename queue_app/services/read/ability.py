@@ -7,9 +7,11 @@ from typing import Any, Final, Protocol, Self
 from django.db.models import Sum
 
 from queue_app.core.explanation import Reason
+from queue_app.core.sentence import joined, listed, say, say_n
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.read.phrases import all_of
 from queue_app.sql.database import alias
 
 #: Maximum number of workers that a sentence names.
@@ -56,12 +58,11 @@ class _Lack:
         return self.queue + self.task_type + len(self.capabilities) + self.slots
 
     def words(self) -> str:
-        parts = ["does not serve the queue"] if self.queue else []
-        parts += ["does not know the task type"] if self.task_type else []
-        parts += [f"lacks {', '.join(self.capabilities)}"] if self.capabilities else []
-        count = self.worker.concurrency
-        parts += [f"has only {count} slot{'' if count == 1 else 's'}"] if self.slots else []
-        return " and ".join(parts)
+        parts: list[str] = [say("does not serve the queue")] if self.queue else []
+        parts += [say("does not know the task type")] if self.task_type else []
+        parts += [say("lacks %(names)s", names=", ".join(self.capabilities))] if self.capabilities else []
+        slots = say_n("has only %(n)s slot", "has only %(n)s slots", self.worker.concurrency)
+        return all_of([*parts, slots] if self.slots else parts)
 
 
 class Workforce:
@@ -82,11 +83,16 @@ class Workforce:
         if not able:
             yield _none_able(task, lacks, named=named)
         elif (free := max(0, self._most_free(able))) < task.weight:
-            text = f"All slots of the {len(able)} workers that could run it are taken."
-            if len(able) == 1:
-                text = "All slots of the only worker that could run it are taken."
+            text = say_n(
+                "All slots of the only worker that could run it are taken.",
+                "All slots of the %(n)s workers that could run it are taken.",
+                len(able),
+            )
             if task.weight > 1:
-                text = f"It takes {task.weight} slots of one worker; none that could run it has more than {free} free."
+                text = say(
+                    "It takes %(slots)s slots of one worker; none that could run it has more than %(free)s free.",
+                    slots=task.weight, free=free,
+                )  # fmt: skip
             details: dict[str, Any] = {"weight": task.weight, "free": free, "workers": len(able)}
             yield Reason("no_free_slot", text, details=details)
 
@@ -102,22 +108,26 @@ class Workforce:
 def _none_able(task: Demand, lacks: Sequence[_Lack], *, named: bool) -> Reason:
     """Return the first requirement that no worker meets, and the workers that come closest."""
     if not lacks:
-        return Reason("no_worker", "No live worker takes new tasks.")
+        return Reason("no_worker", say("No live worker takes new tasks."))
     requirements: tuple[tuple[str, str, Callable[[_Lack], bool]], ...] = (
-        ("no_worker_for_queue", f"No live worker serves the queue {task.queue}.", lambda lack: not lack.queue),
+        (
+            "no_worker_for_queue",
+            say("No live worker serves the queue %(queue)s.", queue=task.queue),
+            lambda lack: not lack.queue,
+        ),
         (
             "no_worker_with_capabilities",
-            f"No live worker of this queue offers {', '.join(task.capabilities)}.",
+            say("No live worker of this queue offers %(names)s.", names=", ".join(task.capabilities)),
             lambda lack: not lack.capabilities,
         ),
         (
             "no_worker_knows_type",
-            f"No live worker that could run it knows the task type {task.task_type}.",
+            say("No live worker that could run it knows the task type %(type)s.", type=task.task_type),
             lambda lack: not lack.task_type,
         ),
         (
             "too_heavy",
-            f"It takes {task.weight} slots, and no worker that could run it has that many.",
+            say("It takes %(slots)s slots, and no worker that could run it has that many.", slots=task.weight),
             lambda lack: not lack.slots,
         ),
     )
@@ -129,6 +139,7 @@ def _none_able(task: Demand, lacks: Sequence[_Lack], *, named: bool) -> Reason:
             break
     closest = sorted(lacks, key=lambda lack: (lack.count, lack not in nearest))[:NAMED] if named else []
     if closest:
-        text += " Closest: " + "; ".join(f"{lack.worker.name} {lack.words()}" for lack in closest) + "."
+        nearby = [listed([lack.worker.name, lack.words()], " ") for lack in closest]
+        text = joined(text, say("Closest: %(workers)s.", workers=listed(nearby, "; ")))
     details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}
     return Reason(code, text, details=details)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from queue_app.core.limit_values import Scope, names_of
+from queue_app.core.sentence import from_json, say
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.sql.database import alias
 
@@ -28,11 +29,15 @@ class AdaptiveNow:
 
     def words(self) -> str:
         """Return a sentence."""
-        text = f"{self.value} of at most {self.most} just now"
         if self.since is None:
-            return f"{text}: no scheduler has judged it yet."
-        reason = f"{self.reason[:1].lower()}{self.reason[1:].rstrip('.')}"
-        return f"{text}: {reason}, since {timezone.localtime(self.since):%H:%M}."
+            return say(
+                "%(value)s of at most %(most)s just now: no scheduler has judged it yet.",
+                value=self.value, most=self.most,
+            )  # fmt: skip
+        return say(
+            "%(value)s of at most %(most)s just now, since %(time)s. %(reason)s",
+            value=self.value, most=self.most, time=f"{timezone.localtime(self.since):%H:%M}", reason=self.reason,
+        )  # fmt: skip
 
 
 def now_of(row: Queue | Limit | RuntimeSettings) -> AdaptiveNow | None:
@@ -41,8 +46,13 @@ def now_of(row: Queue | Limit | RuntimeSettings) -> AdaptiveNow | None:
         return None
     steps = LimitStep.objects.using(alias()).filter(gate=row.gate.index_name)
     last = steps.order_by("-at", "-id").first() if row.current_concurrent is not None else None
-    reason, since = (last.reason, last.since) if last else ("", None)
+    reason, since = (reason_of(last), last.since) if last else ("", None)
     return AdaptiveNow(row.adaptive, row.cap, row.min_concurrent or 1, row.max_concurrent, reason, since)
+
+
+def reason_of(step: LimitStep) -> str:
+    """Return why a limit had its value, as a sentence."""
+    return from_json(step.state.get("reason", step.reason))
 
 
 def of_gate(scope: str, name: str) -> AdaptiveNow | None:

@@ -12,6 +12,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app.core.limit_values import Scope
+from queue_app.core.sentence import joined, say
 from queue_app.core.simulation import span
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
@@ -60,24 +61,32 @@ def _limits() -> Iterator[Advice]:
     trials = trials_of(some)
     for each in some[:_MAX_LIMITS]:
         name = each.name if each.scope == Scope.QUEUE else f"{each.scope} {each.name}"
-        text = (
-            f"{name}: the limit {each.cap} holds {each.waiting:,.0f} tasks, the oldest for {span(each.oldest)},"
-            f" while {each.idle} slots are idle."
-        )
+        text = say(
+            "%(name)s: the limit %(cap)s holds %(tasks)s tasks, the oldest for %(time)s, while %(idle)s slots are"
+            " idle.",
+            name=name, cap=each.cap, tasks=round(each.waiting), time=span(each.oldest), idle=each.idle,
+        )  # fmt: skip
         trial = trials.get(each.limit)
         if trial is None:
-            minutes = PERIOD.seconds // 60
-            text += f" The tasks of the last {minutes} minutes and those that wait need {each.wanted}."
-            hint = f"Try it: taskqueue simulate --last 1h --set {each.limit}.max_concurrent={each.wanted}."
+            needs = say(
+                "The tasks of the last %(minutes)s minutes and those that wait need %(wanted)s.",
+                minutes=PERIOD.seconds // 60, wanted=each.wanted,
+            )  # fmt: skip
+            text = joined(text, needs)
+            command = f"taskqueue simulate --last 1h --set {each.limit}.max_concurrent={each.wanted}"
+            hint = say("Try it: %(command)s.", command=command)
         elif not trial.helps:
             continue
         else:
-            text += (
-                f" {trial.value} would bring the wait of 95 % from {span(trial.before)} to {span(trial.after)}, says"
-                f" the simulation of the last hour{'' if trial.agrees else ', which differs from what happened'}."
-            )
-            hint = f"Operation {trial.operation} shows it, and can apply it."
-        hint += " Raise it only if the systems that the tasks use can bear the load."
+            names = {"before": span(trial.before), "after": span(trial.after)}
+            found = say(
+                "%(value)s would bring the wait of 95 %% from %(before)s to %(after)s, says the simulation of the last"
+                " hour.",
+                value=trial.value, **names,
+            )  # fmt: skip
+            text = joined(text, found, "" if trial.agrees else say("The simulation differs from what happened."))
+            hint = say("Operation %(id)s shows it, and can apply it.", id=str(trial.operation))
+        hint = joined(hint, say("Raise it only if the systems that the tasks use can bear the load."))
         yield Advice(f"limit:{each.limit if each.scope != Scope.QUEUE else each.name}:{each.cap}", text, hint,
                      each.name if each.scope == Scope.QUEUE else "")  # fmt: skip
 
@@ -97,11 +106,19 @@ def _capabilities() -> Iterator[Advice]:
         if any(set(names) <= set(worker.capabilities) for worker in workers):
             continue
         since = rows.offered_until(names)
-        when = f"since {timezone.localtime(since):%A %H:%M}" if since else "and no stored worker did"
-        listed = ", ".join(names)
-        text = f"{queue}: tasks wait that need {listed}; no worker offers that {when}."
-        hint = f"Start manage.py runworker --capabilities {','.join(names)}, or cancel the tasks."
-        yield Advice(f"capabilities:{queue}:{listed}", text, hint, queue)
+        named = ", ".join(names)
+        text = say(
+            "%(queue)s: tasks wait that need %(names)s; no worker offers that, and no stored worker did.",
+            queue=queue, names=named,
+        )  # fmt: skip
+        if since:
+            text = say(
+                "%(queue)s: tasks wait that need %(names)s; no worker offers that since %(time)s.",
+                queue=queue, names=named, time=f"{timezone.localtime(since):%Y-%m-%d %H:%M:%S %Z}",
+            )  # fmt: skip
+        command = f"manage.py runworker --capabilities {','.join(names)}"
+        hint = say("Start %(command)s, or cancel the tasks.", command=command)
+        yield Advice(f"capabilities:{queue}:{named}", text, hint, queue)
 
 
 def _bands() -> Iterator[Advice]:
@@ -114,9 +131,10 @@ def _bands() -> Iterator[Advice]:
     for band in ("critical", "high"):
         share = found.get(band, (0, 0))[0] / total
         if share >= MOST_OF_THEM:
-            text = (
-                f"The band {band} holds {share:.0%} of the waiting tasks ({total / snapshots:,.0f} on average): they"
-                " wait for each other."
-            )
-            hint = "Give what can wait a lower priority, or add workers."
+            text = say(
+                "The band %(band)s holds %(share)s of the waiting tasks (%(tasks)s on average): they wait for each"
+                " other.",
+                band=band, share=f"{share:.0%}", tasks=round(total / snapshots),
+            )  # fmt: skip
+            hint = say("Give what can wait a lower priority, or add workers.")
             yield Advice(f"band:{band}", text, hint)

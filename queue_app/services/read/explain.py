@@ -18,6 +18,7 @@ from queue_app.core.explanation import Explanation, Reason
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.records import TaskRef
+from queue_app.core.sentence import joined, listed, say, say_n
 from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
@@ -33,17 +34,11 @@ from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.services.read.explain_workflow import in_workflow
 from queue_app.services.read.inspect import effective_options, get_task
+from queue_app.services.read.phrases import at_limit, because, by, subject
 from queue_app.sql.database import alias
 
 #: Maximum number of slot holders that a sentence names.
 NAMED: Final = 3
-_SUBJECTS: Final = {
-    "everything": "Everything",
-    "queue": "The queue {}",
-    "type": "The task type {}",
-    "key": "The key {}",
-    "user": "The user {} in this queue",
-}
 
 type Paused = Queue | Limit | RuntimeSettings
 
@@ -68,14 +63,15 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     elif status is Status.BLOCKED:
         reasons = [_waits_for_signal(one) for one in awaited(task.id)]
         reasons += in_workflow(task, named=visible is None)
-        reasons = reasons or [Reason("blocked", "It waits for other tasks of its workflow.")]
+        reasons = reasons or [Reason("blocked", say("It waits for other tasks of its workflow."))]
     elif status is Status.SCHEDULED:
-        reasons = [_waits_until(task), *_pauses(task, visible), *_without_scheduler("It is not queued at its time")]
+        unqueued = _without_scheduler(say("It is not queued at its time"))
+        reasons = [_waits_until(task), *_pauses(task, visible), *unqueued]
     else:
         try:
             reasons = list(_from_index(task, visible))
         except IndexUnavailable:
-            text = "Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL."
+            text = say("Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL.")
             reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
         reasons += Workforce().why_not(task, named=visible is None)
         reasons += _stalled(task, named=visible is None)
@@ -89,21 +85,25 @@ def _place_last(reasons: Sequence[Reason]) -> Iterator[Reason]:
     for reason in reasons:
         if reason.code == "position":
             is_first = blocked and reason.details["ahead"] == 0 and "turns" not in reason.details
-            yield replace(reason, text="First in its queue once it can start.") if is_first else reason
+            yield replace(reason, text=say("First in its queue once it can start.")) if is_first else reason
 
 
 def _unique(task: Task, status: Status) -> Iterator[Reason]:
     """Yield the rule by which the task stands for others like it."""
     if task.unique_key and status not in TERMINAL:
         rule = getattr(registry.known(task.task_type), "unique", None)
-        words = rule.words if rule else "no second task of its key is stored while it stands"
-        yield Reason("unique", f"It is unique: {words}.", blocks=False, details={"key": task.unique_key})
+        words = rule.words if rule else say("no second task of its key is stored while it stands")
+        text = say("It is unique: %(rule)s.", rule=words)
+        yield Reason("unique", text, blocks=False, details={"key": task.unique_key})
 
 
 def _of_schedule(task: Task) -> Iterator[Reason]:
     tick = ScheduleTick.objects.using(alias()).filter(task_id=task.id).select_related("schedule").first()
     if tick is not None:
-        text = f"It is the tick of {_time(tick.instant)} of the schedule {tick.schedule.name}."
+        text = say(
+            "It is the tick of %(time)s of the schedule %(name)s.",
+            time=_time(tick.instant), name=tick.schedule.name,
+        )  # fmt: skip
         details = {"schedule": tick.schedule.name, "instant": tick.instant, "kind": tick.kind}
         yield Reason("schedule", text, blocks=False, details=details)
 
@@ -112,18 +112,22 @@ def _executing(task: Task, visible: TaskQuerySet | None) -> Reason:
     worker = None
     if visible is None and task.worker_id is not None:
         worker = Worker.objects.using(alias()).filter(pk=task.worker_id).first()
-    on = f" on {worker.name}" if worker else ""
-    text = f"It has been executing{on} since {_time(task.started_at)}, in attempt {task.attempt}."
+    text = say(
+        "It has been executing%(where)s since %(time)s, in attempt %(n)s.",
+        where=_on(worker.name if worker else ""), time=_time(task.started_at), n=task.attempt,
+    )  # fmt: skip
     if task.cancel_requested_at is not None:
-        text += " It was asked to stop."
+        text = joined(text, say("It was asked to stop."))
     details = {"worker_id": task.worker_id, "since": task.started_at, "attempt": task.attempt}
     return Reason("executing", text, details=details)
 
 
 def _waits_for_signal(one: Awaited) -> Reason:
-    until = f" until {timezone.localtime(one.until):%A %Y-%m-%d %H:%M %Z}" if one.until else ""
+    text = say("It waits for the signal %(name)s.", name=one.signal)
+    if one.until:
+        text = say("It waits for the signal %(name)s until %(time)s.", name=one.signal, time=_time(one.until))
     details = {"signal": one.signal, "fields": one.fields}
-    return Reason("waits_for_signal", f"It waits for the signal {one.signal}{until}.", until=one.until, details=details)
+    return Reason("waits_for_signal", text, until=one.until, details=details)
 
 
 def _waits_until(task: Task) -> Reason:
@@ -131,12 +135,16 @@ def _waits_until(task: Task) -> Reason:
         task_id=task.id, kind=StepKind.SLEEP, until__gt=timezone.now()
     )
     if sleep and sleep.exists():
-        text = f"It sleeps until {_time(task.run_after)}, and then goes on after its last step."
+        text = say("It sleeps until %(time)s, and then goes on after its last step.", time=_time(task.run_after))
         return Reason("sleeps", text, until=task.run_after)
     if not task.failures:
-        return Reason("waits_until", f"It starts no earlier than {_time(task.run_after)}.", until=task.run_after)
+        text = say("It starts no earlier than %(time)s.", time=_time(task.run_after))
+        return Reason("waits_until", text, until=task.run_after)
     most = effective_options(task).max_retries
-    text = f"It failed; retry {task.failures} of {most} starts no earlier than {_time(task.run_after)}."
+    text = say(
+        "It failed; retry %(n)s of %(most)s starts no earlier than %(time)s.",
+        n=task.failures, most=most, time=_time(task.run_after),
+    )  # fmt: skip
     return Reason("retry", text, until=task.run_after, details={"retry": task.failures, "of": most})
 
 
@@ -144,21 +152,21 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     index, ref = get_index(), TaskRef.of(task)
     placement = index.explain(ref)
     if placement.state != "ready":
-        text = "The index is being rebuilt from the rows. No task starts until the rebuild is done."
+        text = say("The index is being rebuilt from the rows. No task starts until the rebuild is done.")
         yield Reason("index_rebuilding", text, details={"state": placement.state})
-        yield from _without_scheduler("Only a worker that claims rebuilds the index")
+        yield from _without_scheduler(say("Only a worker that claims rebuilds the index"))
     elif placement.is_leased:
-        text = "A worker is claiming it. If the worker dies before it starts the task, the lease ends within 20 s."
+        text = say("A worker is claiming it. If the worker dies before it starts the task, the lease ends within 20 s.")
         yield Reason("being_claimed", text)
     elif not placement.waits:
-        yield Reason("index_missing", "The index lacks the task; the reconciler adds it within seconds.")
-        yield from _without_scheduler("The index is not repaired")
+        yield Reason("index_missing", say("The index lacks the task; the reconciler adds it within seconds."))
+        yield from _without_scheduler(say("The index is not repaired"))
     pauses = list(_pauses(task, visible))
     yield from pauses
     known = {reason.details["scope"] for reason in pauses}
     for gate in placement.gates:
         if gate.paused and gate.scope not in known:  # resumed in the rows, not yet in the index
-            text = f"{_SUBJECTS[gate.scope].format(gate.name)} was paused and resumes in a moment."
+            text = say("%(what)s was paused and resumes in a moment.", what=subject(gate.scope, gate.name))
             yield Reason("paused", text, details={"scope": gate.scope, "name": gate.name})
         yield from _from_gate(gate, visible)
     position = index.position(ref)
@@ -170,7 +178,7 @@ def _without_scheduler(consequence: str) -> Iterator[Reason]:
     """Yield that no scheduler leads, if the task needs one."""
     with suppress(IndexUnavailable):
         if not index_health(get_index()).has_leader:
-            text = f"No scheduler runs. {consequence}: start `manage.py runscheduler`."
+            text = say("No scheduler runs. %(so)s: start `manage.py runscheduler`.", so=consequence)
             yield Reason("no_scheduler", text)
 
 
@@ -178,50 +186,82 @@ def _stalled(task: Task, *, named: bool) -> Iterator[Reason]:
     """Yield that work stands still in the queue of the task, if the watchdog says so."""
     for stall in stalls.read().stalls:
         if stall.kind is StallKind.NOT_STARTED and stall.subject == task.queue:
-            text = f"{stall.text} {stall.steps}".strip()
+            text = joined(stall.text, stall.steps)
             if not named:
-                text = f"Work stands still in queue {task.queue}, although workers ask for tasks. Staff see why."
+                text = say(
+                    "Work stands still in queue %(queue)s, although workers ask for tasks. Staff see why.",
+                    queue=task.queue,
+                )
             yield Reason("stalled", text, blocks=False, details={"queue": task.queue, "since": stall.since})
 
 
 def _position(task: Task, placement: Placement, position: int) -> Reason:
     """Return the place in the queue. In a fair queue, only the order among tasks of the same user or key is certain."""
     details = {"ahead": position - 1, "priority": task.band.label}
-    text = f"Position {position:,} in its queue." if position > 1 else "Next to run in its queue."
+    text = say("Position %(n)s in its queue.", n=position) if position > 1 else say("Next to run in its queue.")
     if placement.turns:
         details |= {"turns": placement.turns, "ahead_of_own": placement.own_ahead}
-        own = f"{placement.own_ahead:,} tasks of the same {placement.turns} come first"
-        if placement.own_ahead == 0:
-            own = f"it is the next task of its {placement.turns}"
-        elif placement.own_ahead == 1:
-            own = f"1 task of the same {placement.turns} comes first"
-        text = f"About position {position:,} in its queue, by time. The {placement.turns}s take turns: {own}."
+        about = say("About position %(n)s in its queue, by time.", n=position)
+        text = joined(about, _turn_of_user(placement) if placement.turns == "user" else _turn_of_key(placement))
     return Reason("position", text, blocks=False, details=details)
+
+
+def _turn_of_user(placement: Placement) -> str:
+    if not placement.own_ahead:
+        return say("The users take turns: it is the next task of its user.")
+    return say_n(
+        "The users take turns: %(n)s task of the same user comes first.",
+        "The users take turns: %(n)s tasks of the same user come first.",
+        placement.own_ahead,
+    )
+
+
+def _turn_of_key(placement: Placement) -> str:
+    if not placement.own_ahead:
+        return say("The keys take turns: it is the next task of its key.")
+    return say_n(
+        "The keys take turns: %(n)s task of the same key comes first.",
+        "The keys take turns: %(n)s tasks of the same key come first.",
+        placement.own_ahead,
+    )
 
 
 def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason]:
     """Yield every reason besides a pause that closes a gate; each alone would be enough."""
-    subject = _SUBJECTS[gate.scope].format(gate.name)
+    what = subject(gate.scope, gate.name)
     details: dict[str, Any] = {"scope": gate.scope, "name": gate.name}
     if gate.cap is not None and gate.used >= gate.cap:
-        text = f"{subject} is at its limit: {gate.used} of at most {gate.cap} run."
+        text = at_limit(what, gate.used, gate.cap)
         adaptive = of_gate(gate.scope, gate.name) if gate.scope != "user" else None
         if adaptive is not None:
-            text = f"{subject} is at its limit: {gate.used} run. It adapts itself: {adaptive.words()}"
+            text = say(
+                "%(what)s is at its limit: %(used)s run. It adapts itself: %(how)s",
+                what=what, used=gate.used, how=adaptive.words(),
+            )  # fmt: skip
             details["adaptive"] = asdict(adaptive)
         holders = _holders(gate, visible)
         if holders:
-            named = [f"{item['task_id']}{' on ' if item['worker'] else ''}{item['worker']}" for item in holders[:NAMED]]
+            named = [listed([item["task_id"], _on(item["worker"])], "") for item in holders[:NAMED]]
             others = gate.used - len(named)
-            text += f" The slots are held by {', '.join(named)}{f' and {others} more' if others > 0 else ''}."
+            said = listed(named)
+            if others > 0:
+                said = say("%(tasks)s and %(n)s more", tasks=said, n=others)
+            text = joined(text, say("The slots are held by %(tasks)s.", tasks=said))
         numbers = {"limit": gate.cap, "current": gate.used, "held_by": holders}
         yield Reason("limit_reached", text, details=details | numbers)
     if gate.throttled_until is not None and gate.throttled_until > timezone.now():
-        text = f"{subject} is throttled: none of its tasks starts before {_time(gate.throttled_until)}."
+        time = _time(gate.throttled_until)
+        text = say("%(what)s is throttled: none of its tasks starts before %(time)s.", what=what, time=time)
         yield Reason("throttled", text, until=gate.throttled_until, details=details)
     elif gate.next_at is not None and gate.is_closed:
-        every = f" ({gate.burst} at once, then 1 every {gate.interval:g} s)" if gate.burst and gate.interval else ""
-        text = f"{subject} has used up its rate{every}: the next task may start {_time(gate.next_at)}."
+        rate = ""
+        if gate.burst and gate.interval:
+            interval = float(gate.interval)
+            rate = say(" (%(n)s at once, then 1 every %(seconds)s s)", n=int(gate.burst), seconds=interval)
+        text = say(
+            "%(what)s has used up its rate%(rate)s: the next task may start %(time)s.",
+            what=what, rate=rate, time=_time(gate.next_at),
+        )  # fmt: skip
         details |= {"burst": gate.burst, "seconds": gate.interval}
         yield Reason("rate_limited", text, until=gate.next_at, details=details)
 
@@ -240,13 +280,18 @@ def _pauses(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     for scope, name, row in _pausable(task):
         if row is None or not row.paused:
             continue
-        by = f" by {row.paused_by}" if row.paused_by and visible is None else ""
-        why = f": {row.paused_reason.rstrip('.')}." if row.paused_reason and visible is None else "."
-        until = f" It resumes by itself {_time(row.resume_at)}." if row.resume_at else ""
         details = {"scope": scope, "name": name, "since": row.paused_at}
         if visible is None:
             details |= {"by": row.paused_by, "reason": row.paused_reason}
-        text = f"{_SUBJECTS[scope].format(name)} was paused{by} {_time(row.paused_at)}{why}{until}"
+        text = say(
+            "%(what)s was paused%(by)s %(time)s%(why)s",
+            what=subject(scope, name),
+            by=by(row.paused_by if visible is None else ""),
+            time=_time(row.paused_at),
+            why=because(row.paused_reason if visible is None else ""),
+        )
+        if row.resume_at:
+            text = joined(text, say("It resumes by itself %(time)s.", time=_time(row.resume_at)))
         yield Reason("paused", text, until=row.resume_at, details=details)
 
 
@@ -260,4 +305,8 @@ def _pausable(task: Task) -> Iterator[tuple[str, str, Paused | None]]:
 
 
 def _time(when: datetime | None) -> str:
-    return "at an unknown time" if when is None else f"{timezone.localtime(when):%Y-%m-%d %H:%M:%S %Z}"
+    return say("at an unknown time") if when is None else f"{timezone.localtime(when):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _on(worker: str) -> str:
+    return say(" on %(worker)s", worker=worker) if worker else ""

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from queue_app.core.explanation import Reason
+from queue_app.core.sentence import say
 from queue_app.models import Task, Workflow
+from queue_app.services.read.phrases import all_of, because, by, status_name
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql.database import alias
 
@@ -18,19 +20,20 @@ def in_workflow(task: Task, *, named: bool) -> Iterator[Reason]:
         return
     flow = Workflow.objects.using(alias()).filter(pk=task.workflow_id).first()
     if flow is not None and flow.paused:
-        by = f" by {flow.paused_by}" if named and flow.paused_by else ""
-        why = f": {flow.paused_reason}" if named and flow.paused_reason else ""
-        yield Reason("workflow_paused", f"Its workflow {flow.name} is paused{by}{why}.", details={"id": str(flow.pk)})
+        text = say(
+            "Its workflow %(name)s is paused%(by)s%(why)s",
+            name=flow.name, by=by(flow.paused_by if named else ""), why=because(flow.paused_reason if named else ""),
+        )  # fmt: skip
+        yield Reason("workflow_paused", text, details={"id": str(flow.pk)})
     parents = rows.waits_for(task.id, NAMED + 1)
     if parents:
-        texts = [
-            f"{name or task_type.rpartition('.')[2]} ({status.replace('_', ' ')})"
+        texts: list[str] = [
+            say("%(task)s (%(status)s)", task=name or task_type.rpartition(".")[2], status=status_name(status))
             for _id, task_type, name, status, _condition in parents[:NAMED]
         ]
-        texts += ["others"] if len(parents) > NAMED else []
-        said = " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else texts[0]
+        texts += [say("others")] if len(parents) > NAMED else []
         details = {"tasks": [str(parent[0]) for parent in parents[:NAMED]]}
-        yield Reason("waits_for_tasks", f"It waits for {said}.", details=details)
+        yield Reason("waits_for_tasks", say("It waits for %(tasks)s.", tasks=all_of(texts)), details=details)
     elif flow is not None and not flow.paused and flow.max_concurrent is not None:
-        text = f"Its workflow may have only {flow.max_concurrent} tasks queued or running at the same time."
+        text = say("Its workflow may have only %(n)s tasks queued or running at the same time.", n=flow.max_concurrent)
         yield Reason("workflow_limit", text, details={"limit": flow.max_concurrent})

@@ -1,10 +1,12 @@
 """The stalls that the watchdog knows, in the row of its job: other processes and the next leader read them there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.utils import timezone
 
+from queue_app.core.sentence import as_json, from_json
 from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG, Stall, StallKind
 from queue_app.models import MaintenanceJob
 from queue_app.sql.database import alias
@@ -28,15 +30,21 @@ def read() -> Watched:
     row = MaintenanceJob.objects.using(alias()).filter(name=WATCHDOG).first()
     if row is None or row.succeeded_at is None:
         return Watched()
-    stalls = tuple(Stall(**each | {"kind": StallKind(each["kind"])}) for each in row.progress.get("stalls", ()))
+    stalls = tuple(map(_stall, row.progress.get("stalls", ())))
     age = max(0.0, (timezone.now() - row.succeeded_at).total_seconds())
     return Watched(stalls, age)
+
+
+def _stall(stored: Mapping[str, Any]) -> Stall:
+    text, steps = from_json(stored["text"]), from_json(stored["steps"])
+    return Stall(StallKind(stored["kind"]), stored["subject"], text, stored["since"], steps)
 
 
 def write(stalls: Sequence[Stall]) -> None:
     """Record a look, and what stood still."""
     now = timezone.now()
-    progress = {"stalls": [asdict(stall) for stall in stalls]}
+    said = [asdict(stall) | {"text": as_json(stall.text), "steps": as_json(stall.steps)} for stall in stalls]
+    progress = {"stalls": said}
     fields = {"started_at": now, "succeeded_at": now, "done": len(stalls), "progress": progress}
     MaintenanceJob.objects.using(alias()).update_or_create(
         name=WATCHDOG, defaults={**fields, "error": "\n".join(stall.text for stall in stalls)}

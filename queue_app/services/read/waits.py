@@ -18,12 +18,14 @@ from django.utils import timezone
 
 from queue_app.core.lanes import Lane
 from queue_app.core.limit_values import Scope, names_of
+from queue_app.core.sentence import say
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.server import WaitingLane, waiting_lanes
 from queue_app.models import Limit, Queue, Task
 from queue_app.services.read.ability import Workforce
+from queue_app.services.read.phrases import at_limit, because, by, subject
 from queue_app.sql import stats as rows
 from queue_app.sql.database import alias
 
@@ -106,31 +108,34 @@ class _Causes:
 
     def of(self, lane: Lane) -> Iterator[tuple[str, str]]:
         """Yield (code, sentence) of what holds the tasks of a lane."""
-        yield from self._of_limit(Scope.TYPE, lane.task_type, f"The task type {lane.task_type}")
+        yield from self._of_limit(Scope.TYPE, lane.task_type)
         if lane.key:
-            yield from self._of_limit(Scope.KEY, lane.key, f"The key {lane.key}")
+            yield from self._of_limit(Scope.KEY, lane.key)
         demand = (lane.queue, lane.task_type, lane.capabilities, lane.weight)
         if demand not in self._able:
             reasons = self._workers.why_not(lane, named=True)
             self._able[demand] = [(reason.code, reason.text) for reason in reasons]
         yield from self._able[demand]
 
-    def _of_limit(self, scope: Scope, name: str, subject: str) -> Iterator[tuple[str, str]]:
+    def _of_limit(self, scope: Scope, name: str) -> Iterator[tuple[str, str]]:
+        what = subject(scope, name)
         limits = [self._limits[scope, one] for one in names_of(scope, name) if (scope, one) in self._limits]
         for limit in limits:
             if limit.paused:
-                by = f" by {limit.paused_by}" if limit.paused_by else ""
-                why = f": {limit.paused_reason.rstrip('.')}" if limit.paused_reason else ""
-                yield "paused", f"{subject} is paused{by}{why}."
+                why = because(limit.paused_reason)
+                yield "paused", say("%(what)s is paused%(by)s%(why)s", what=what, by=by(limit.paused_by), why=why)
             if limit.throttled_until is not None and limit.throttled_until > timezone.now():
-                yield "throttled", f"{subject} is throttled: its code asked to slow down."
+                yield "throttled", say("%(what)s is throttled: its code asked to slow down.", what=what)
         first = next((each for each in limits if each.cap is not None or each.rate_count), None)
         if first is not None and first.cap is not None:
             used = self._active[scope, name]
             if used >= first.cap:
-                yield "limit_reached", f"{subject} is at its limit: {used} of at most {first.cap} run."
+                yield "limit_reached", at_limit(what, used, first.cap)
         if first is not None and first.rate_count:
-            yield "rate_limited", f"{subject} has a rate limit: {first.rate_count} per {first.rate_seconds:g} s."
+            yield "rate_limited", say(
+                "%(what)s has a rate limit: %(count)s per %(seconds)s s.",
+                what=what, count=first.rate_count, seconds=float(first.rate_seconds or 0),
+            )  # fmt: skip
 
 
 def kinds_that_wait(code: str) -> list[tuple[str, str, tuple[str, ...], str]]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from queue_app.core.sentence import say
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services.generation import condemn
 from queue_app.services.repair.rebuild import is_needed, rebuild_if_needed
@@ -36,12 +37,12 @@ class IndexRepair:
         now = self._clock()
         if not self._compared:
             self._compared, self._next_at = True, now + REBUILD_AFTER[0]
-            return _attempt("compared index and rows", reconcile_everything)
+            return _attempt(say("compared index and rows"), reconcile_everything)
         if now < self._next_at or not (condemn(because) or rebuild_is_due()):
             return ""
         self._rebuilds += 1
         self._next_at = now + REBUILD_AFTER[min(self._rebuilds, len(REBUILD_AFTER) - 1)]
-        return _attempt("built the index anew", rebuild_if_needed)
+        return _attempt(say("built the index anew"), rebuild_if_needed)
 
 
 def rebuild_is_due() -> bool:
@@ -58,5 +59,5 @@ def _attempt(what: str, action: Callable[[], object]) -> str:
         action()
     except Exception as error:
         logger.exception("the watchdog has not %s", what)
-        return f"not {what}: {type(error).__name__}"
+        return say("not %(what)s: %(error)s", what=what, error=type(error).__name__)
     return what

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from django.utils import timezone
 
 from queue_app import conf
+from queue_app.core.sentence import joined, say, say_n
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, is_refusal
@@ -133,10 +134,10 @@ class Lookout:
         """Yield tasks that stay scheduled past their time, unless many are due, or executing past every deadline."""
         due, overrun = answers["late"], answers["overrun"]
         if due is not None and "due" not in busy and self._lasts(StallKind.NOT_DUE, due, now):
-            text = f"A task was due at {moment(due)}, and the scheduler has not queued it."
+            text = say("A task was due at %(time)s, and the scheduler has not queued it.", time=moment(due))
             yield Stall(StallKind.NOT_DUE, "", text)
         if overrun is not None and self._lasts(StallKind.OVERRUN, overrun, now) and _is_overrun():
-            text = f"A task should have ended by {moment(overrun)}, and still counts as executing."
+            text = say("A task should have ended by %(time)s, and still counts as executing.", time=moment(overrun))
             yield Stall(StallKind.OVERRUN, "", text)
 
     def _lasts(self, kind: StallKind, value: object, now: float) -> bool:
@@ -147,11 +148,16 @@ class Lookout:
         idle = now - max(job.turned_at, self.began_at)
         if self._fails(job, now):
             error = f"{type(job.error).__name__}: {' '.join(str(job.error).split())}"
-            text = f"The scheduler's job {job.name} has failed {job.failures} times in a row: {error:.300}"
+            text = say(
+                "The scheduler's job %(job)s has failed %(n)s times in a row: %(error)s",
+                job=job.name, n=job.failures, error=error[:300],
+            )  # fmt: skip
             yield Stall(StallKind.JOB, job.name, text)
         elif idle > max(NO_TURN_SECONDS, 3 * job.interval):
-            every = f"is due every {job.interval:g} s"
-            text = f"The scheduler's job {job.name} {every}, and has had no turn for {idle:.0f} s."
+            text = say(
+                "The scheduler's job %(job)s is due every %(every)s s, and has had no turn for %(idle)s s.",
+                job=job.name, every=float(job.interval), idle=round(idle),
+            )  # fmt: skip
             yield Stall(StallKind.JOB, job.name, text)
 
     def _fails(self, job: Turns, now: float) -> bool:
@@ -169,9 +175,12 @@ class Lookout:
 def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
     """Yield the upkeep jobs that not even the scheduler has run."""
     for job in MaintenanceJob.objects.using(alias()).filter(name__in=[name for name in names if name in JOBS]):
-        when = f"last succeeded at {moment(job.succeeded_at)}" if job.succeeded_at else "has never succeeded"
-        error = f" Its last error: {job.error:.300}" if job.error else ""
-        yield Stall(StallKind.JOB, job.name, f"The upkeep job {job.name} {when}.{error}")
+        text = say("The upkeep job %(job)s has never succeeded.", job=job.name)
+        if job.succeeded_at:
+            at = moment(job.succeeded_at)
+            text = say("The upkeep job %(job)s last succeeded at %(time)s.", job=job.name, time=at)
+        error = say("Its last error: %(error)s", error=job.error[:300]) if job.error else ""
+        yield Stall(StallKind.JOB, job.name, joined(text, error))
 
 
 def _index_is_away() -> bool:
@@ -193,12 +202,20 @@ def _is_overrun() -> bool:
 
 def _evidence(task: Startable) -> str:
     """Return in plain words why the task could run."""
-    since, slots = moment(task.oldest), f"{task.free_slots} free slot{'' if task.free_slots == 1 else 's'}"
-    more = f" {task.tasks - 1:,} more of its kind wait behind it." if task.tasks > 1 else ""
-    return (
-        f"Work stands still in queue {task.queue}: task {task.id} ({task.task_type}) has waited since {since}. Worker"
-        f" {task.worker} can run it and asks for tasks ({slots}), and no pause or limit stands in the way.{more}"
+    what = say(
+        "Work stands still in queue %(queue)s: task %(id)s (%(type)s) has waited since %(time)s.",
+        queue=task.queue, id=str(task.id), type=task.task_type, time=moment(task.oldest),
+    )  # fmt: skip
+    able = say_n(
+        "Worker %(worker)s can run it and asks for tasks (%(n)s free slot), and no pause or limit stands in the way.",
+        "Worker %(worker)s can run it and asks for tasks (%(n)s free slots), and no pause or limit stands in the way.",
+        task.free_slots,
+        worker=task.worker,
     )
+    more = say_n(
+        "%(n)s more of its kind waits behind it.", "%(n)s more of its kind wait behind it.", max(0, task.tasks - 1)
+    )
+    return joined(what, able, more if task.tasks > 1 else "")
 
 
 def moment(at: datetime) -> str:

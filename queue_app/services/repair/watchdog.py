@@ -23,6 +23,7 @@ from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from queue_app import signals
+from queue_app.core.sentence import joined, say
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.index import is_refusal
 from queue_app.services.notify import events
@@ -43,7 +44,7 @@ WRITE_SECONDS: Final = 15.0
 INHERIT_SECONDS: Final = 2 * STALL_SECONDS
 #: Jobs whose unexpected errors come from what the index holds.
 READERS: Final = frozenset({"reconcile", "fallback"})
-#: Maximum length of the text about the steps against one stall; the end is kept.
+#: Maximum length of the text about the steps against one stall; the last step is kept.
 MAX_STEPS: Final = 500
 
 
@@ -123,10 +124,11 @@ class Watchdog:
             return False
         step = self._repair.step(self.stalls[keys[0]].text)
         if step:
-            step = f"{moment(timezone.now())}: {step}."
+            step = say("%(time)s: %(what)s.", time=moment(timezone.now()), what=step)
             for key in keys:
-                steps = f"{self.stalls[key].steps} {step}".strip()
-                self.stalls[key] = replace(self.stalls[key], steps=steps[-MAX_STEPS:])
+                before = self.stalls[key].steps
+                steps = joined(before, step) if len(before) + len(step) < MAX_STEPS else step
+                self.stalls[key] = replace(self.stalls[key], steps=steps)
             signals.stall_acted.send(None, step=step)
         return bool(step)
 

@@ -1,4 +1,4 @@
-"""`manage.py makemessages`: collect the translatable texts of the app and its templates, `_lazy` ones too."""
+"""`manage.py makemessages`: collect the translatable texts of the app and its templates, also of `_lazy` and `say`."""
 
 from typing import Any
 
@@ -10,7 +10,10 @@ ELSEWHERE = (".*", "docs", "taskqueue_project", "tests", "workers")
 class Command(makemessages.Command):
     """Collect the texts of the app only."""
 
-    xgettext_options = [*makemessages.Command.xgettext_options, "--keyword=_lazy", "--keyword=_noop"]  # noqa: RUF012 - as Django has it
+    xgettext_options = [  # noqa: RUF012 - as Django has it
+        *makemessages.Command.xgettext_options,
+        *(f"--keyword={name}" for name in ("_lazy", "_noop", "say", "say_n:1,2", "say_as:2")),
+    ]
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Ignore folders outside the app; omit line numbers, which change with every edit."""

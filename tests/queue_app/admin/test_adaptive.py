@@ -45,8 +45,9 @@ def test_the_page_shows_value_reason_and_history(staff, kind):
     steps(row.gate.index_name, 8, 10, 10, 12)
     found = staff.get(page(row))
     text = found.content.decode()
-    assert "12 of at most 40 just now: run times are 12.0 times their baseline, since" in text
-    assert [step.value for step in found.context["changes"]] == [12, 10, 8]
+    assert "12 of at most 40 just now, since" in text
+    assert "Run times are 12.0 times their baseline." in text
+    assert [step.value for step, _reason in found.context["changes"]] == [12, 10, 8]
     assert text.count("<polyline") == 3
     assert "<b>mail" not in text
     points = [tuple(map(float, point.split(","))) for point in found.context["chart"].limit.split()]

@@ -9,7 +9,7 @@ from django.utils import translation
 
 from queue_app.admin.names import TEXTS
 from queue_app.models import Task
-from tests.support.factories import DeadLetterFactory, StaffFactory
+from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory
 
 #: Models whose pages have templates of their own, which name what they show.
 OWN_PAGES = {"Task", "Worker", "TaskStats", "Workflow", "ApiKey", "WorkerToken"}
@@ -60,7 +60,7 @@ def test_actions_on_many_answer_in_german(staff, make_task, end_task):
     waiting, ended = make_task(), end_task(make_task(), "completed")
     selected = {"_selected_action": [waiting.pk, ended.pk], "action": "cancel_selected", "confirmed": "1"}
     told = [str(message) for message in get_messages(staff.post("/admin/queue_app/task/", selected).wsgi_request)]
-    assert told == ["1 Aufgabe abgebrochen.", "1 Aufgabe übergangen (schon beendet): 1 completed."]
+    assert told == ["1 Aufgabe abgebrochen.", "1 Aufgabe übergangen (schon beendet): 1 erledigt."]
     letter = DeadLetterFactory(task=end_task(make_task(), "dead_letter"))
     selected = {"_selected_action": [letter.pk], "action": "replay_selected", "index": "0"}
     told = [str(message) for message in get_messages(staff.post("/admin/queue_app/deadletter/", selected).wsgi_request)]
@@ -72,3 +72,16 @@ def test_actions_on_many_answer_in_german(staff, make_task, end_task):
 def test_the_search_says_in_german_what_it_read(staff):
     page = staff.get("/admin/queue_app/task/", {"q": "abcdef12"}).content.decode()
     assert "Das Ende der Id wurde unter den neuesten 1,000,000 Aufgaben gesucht." in page
+
+
+@pytest.mark.usefixtures("german")
+def test_a_task_says_in_german_why_it_waits(staff, make_task):
+    WorkerFactory(name="web-1", task_types=["shop.train"], concurrency=5)
+    task = make_task("shop.train", capabilities=("gpu",))
+    page = staff.get(f"/admin/queue_app/task/{task.pk}/change/").content.decode()
+    assert "Kein laufender Worker dieser Warteschlange bietet gpu. Am nächsten: web-1 hat nicht gpu." in page
+    assert "Die Erste ihrer Warteschlange, sobald sie beginnen kann." in page
+    assert ">wartend<" in page, "its state too"
+    overview = staff.get("/admin/queue_app/").content.decode()
+    assert "Kein laufender Worker dieser Warteschlange bietet gpu." in overview
+    assert "No live worker" not in overview

@@ -22,6 +22,7 @@ from queue_app.models import (
     RuntimeSettings,
     Schedule,
     ScheduleTick,
+    StepResult,
     Task,
     Worker,
 )
@@ -87,6 +88,20 @@ def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
         url(Worker, "change", worker.pk), url(Queue, "change", "default"), "42 s", "Traceback", "<details", "Completed",
     ):  # fmt: skip
         assert part in page
+
+
+def test_task_page_tells_sleep_from_waiting(staff, make_task, end_task):
+    """A task that slept for three days has not waited for a worker that long."""
+    task, now = make_task(), timezone.now()
+    end_task(task)
+    day = timedelta(days=1)
+    Task.objects.filter(pk=task.pk).update(created_at=now - 4 * day, started_at=now - day / 2, finished_at=now)
+    StepResult.objects.create(
+        task=task, name="sleep", position=1, kind="sleep", attempt=1, stored_at=now - 4 * day + day / 4, until=now - day
+    )
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    assert "waited 18 h, slept 2 d 18 h, ran 12 h" in page
+    assert 'aria-label="waited 6 h; slept 2 d 18 h; waited 12 h; ran 12 h"' in page
 
 
 def test_task_page_tells_of_its_dead_letter(client_of, staff, make_task, end_task):

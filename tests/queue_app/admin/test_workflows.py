@@ -70,15 +70,31 @@ def test_a_task_that_waits_for_days_does_not_squash_the_times_of_the_others(staf
         move(task, "completed", started_at=at, finished_at=at + timedelta(seconds=10))
     move(label, "blocked", started_at=began + timedelta(seconds=10), attempt=1)
     context = staff.get(page(flow)).context
-    bars = {bar.box.group.first: bar for bar in context["bars"]}
-    assert context["whole"] == "20 s"
+    bars = {bar.box.group.first: bar for bar in context["times"].bars}
+    assert context["times"].whole == "20 s"
     assert (bars[pay.id].width, bars[pay.id].lasted) == (250.0, "10 s")
     assert (bars[label.id].x, bars[label.id].width, bars[label.id].is_waiting) == (250.0, 310.0, True)
     assert bars[label.id].lasted == "2 d 23 h so far, waits"
     move(label, "executing")
     context = staff.get(page(flow)).context
-    assert context["whole"].startswith("3 d"), "what runs is to scale"
-    assert not any(bar.is_waiting for bar in context["bars"])
+    assert context["times"].whole.startswith("3 d"), "what runs is to scale"
+    assert not context["times"].waits
+
+
+def test_days_in_which_nothing_ran_are_cut_out_of_the_times(staff, flow):
+    """A task that slept for three days ran again: the seconds before and after stay wide enough to be seen."""
+    began = timezone.now() - timedelta(days=4)
+    pay, pack, label, _ = tasks(flow)
+    for task, after in ((pay, timedelta()), (pack, timedelta(seconds=10)), (label, timedelta(days=3, seconds=20))):
+        at = began + after
+        move(task, "completed", started_at=at, finished_at=at + timedelta(seconds=10))
+    answer = staff.get(page(flow))
+    times = answer.context["times"]
+    [cut] = times.cuts
+    assert (cut.lasted, times.whole) == ("3 d", "3 d")
+    assert [(bar.x, bar.width) for bar in times.bars] == [(0.0, 172.0), (172.0, 172.0), (388.0, 172.0)]
+    assert cut.x == 344.0, "between them, as wide as its text"
+    assert "Times in which nothing ran are cut out" in answer.content.decode()
 
 
 def test_the_page_shows_the_graph_as_picture_and_table(staff, flow):

@@ -137,8 +137,8 @@ def test_long_run_times_lower_it_and_explain_says_so(engine):
     assert found.cap < 13
     text = next(reason.text for reason in explain(ids[-1]).reasons if reason.code == "limit_reached")
     assert "13 run. It adapts itself:" in text
-    assert f"{found.cap} of at most 40 just now: run times are " in text
-    assert f"times their baseline, since {timezone.localtime():%H}" in text
+    assert f"{found.cap} of at most 40 just now, since " in text
+    assert "Run times are " in text
 
 
 def test_a_throttle_lowers_it_once(engine):

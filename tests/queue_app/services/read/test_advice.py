@@ -99,7 +99,8 @@ def test_a_capability_that_no_worker_offers_any_more(engine):
     put("shop.print", capabilities=("fonts",))
     (found,) = advice()
     assert found.text == (
-        f"default: tasks wait that need gpu; no worker offers that since {timezone.localtime(gone):%A %H:%M}."
+        "default: tasks wait that need gpu; no worker offers that since"
+        f" {timezone.localtime(gone):%Y-%m-%d %H:%M:%S %Z}."
     )
     WorkerFactory(capabilities=["gpu", "fonts"])
     assert advice() == []

@@ -122,7 +122,7 @@ def test_the_evidence_is_said_in_plain_words(yard, no_comparison):
     assert stall.text == (
         f"Work stands still in queue default: task {first} (a) has waited since"
         f" {timezone.localtime(row(first).queued_at):%Y-%m-%d %H:%M:%S %Z}. Worker w can run it and asks for tasks"
-        " (2 free slots), and no pause or limit stands in the way. 1 more of its kind wait behind it."
+        " (2 free slots), and no pause or limit stands in the way. 1 more of its kind waits behind it."
     )
     assert "compared index and rows" in stall.steps
     assert MaintenanceJob.objects.get(pk="watchdog").error == stall.text

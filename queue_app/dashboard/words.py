@@ -1,0 +1,38 @@
+"""Stored words, such as states, bands and kinds, in the language of the reader."""
+
+from typing import Final
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_noop as _noop
+
+#: So that makemessages finds them.
+TEXTS: Final = (
+    # states of tasks, workers, dead letters, operations, workflows, the index
+    _noop("blocked"), _noop("scheduled"), _noop("queued"), _noop("executing"), _noop("completed"), _noop("failed"),
+    _noop("cancelled"), _noop("dead letter"), _noop("expired"), _noop("pending"), _noop("active"), _noop("draining"),
+    _noop("stopped"), _noop("dead"), _noop("open"), _noop("replayed"), _noop("discarded"), _noop("running"),
+    _noop("done"), _noop("compensating"), _noop("compensated"), _noop("deleting"), _noop("ready"), _noop("missing"),
+    _noop("rebuilding"), _noop("unreachable"), _noop("paused"), _noop("held"), _noop("waiting"), _noop("cancelling"),
+    # bands
+    _noop("critical"), _noop("high"), _noop("normal"), _noop("low"), _noop("background"),
+    # why tasks wait
+    _noop("no worker"), _noop("no worker for queue"), _noop("no worker with capabilities"),
+    _noop("no worker knows type"), _noop("too heavy"), _noop("limit reached"), _noop("no free slot"),
+    _noop("rate limited"), _noop("throttled"),
+    # why tasks died
+    _noop("retries exhausted"), _noop("timeout"), _noop("crash loop"),
+    # what staff do
+    _noop("cancel"), _noop("reprioritise"), _noop("replay"), _noop("retry"), _noop("run now"), _noop("delete"),
+    _noop("reencrypt"), _noop("backfill"), _noop("simulate"), _noop("tasks"), _noop("dead letters"), _noop("ticks"),
+    _noop("policies"),
+    # schedules and steps
+    _noop("due"), _noop("caught up"), _noop("manual"), _noop("skip"), _noop("last"), _noop("all"), _noop("allow"),
+    _noop("queue one"), _noop("cancel previous"), _noop("step"), _noop("sleep"), _noop("signal"),
+    # how often others look, and what is ordered by
+    _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
+)  # fmt: skip
+
+
+def word(stored: str) -> str:
+    """Return a stored word for people: ``dead_letter`` as "dead letter"; one that is not known stays as it is."""
+    return gettext(stored.replace("_", " ")) if stored else ""
