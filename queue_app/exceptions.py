@@ -351,7 +351,7 @@ class TaskCancelled(Interruption):
 
 
 class AttemptLost(Interruption):
-    """The task was taken from the attempt, so its step was not stored; another attempt runs it."""
+    """The attempt lost its task, so its step was not stored; another attempt runs the task."""
 
 
 class Suspended(BaseException):
@@ -370,7 +370,7 @@ class SignalTimeout(Exception):
 
 
 class WorkerDied(TaskControl):
-    """The worker died during the attempt; recorded as the error of the attempt."""
+    """The worker died during the attempt; the error that such an attempt records."""
 
 
 class ResultMissing(TaskQueueError, LookupError, code="result_missing"):

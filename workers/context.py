@@ -186,7 +186,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task was cancelled while it runs."""
+        """Whether the task has been cancelled during this attempt."""
         return self.held is not None and self.held.interruption is TaskCancelled
 
     @property
@@ -226,7 +226,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
     @contextmanager
     def shield(self) -> Iterator[None]:
-        """Delay an interruption to the end of the block.
+        """Delay a timeout or cancellation to the end of the block.
 
         Inside the block, ``cancelled`` tells whether the task was cancelled. If the block runs for too long
         after the timeout, the worker abandons the attempt anyway.
@@ -235,7 +235,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
             yield
 
     def step(self, name: str, function: Callable[..., Any], *args: Any, atomic: bool = False, **kwargs: Any) -> Any:
-        """Call a function once per task and store its result; a later attempt gets the stored result.
+        """Call a function once per task and store its result; later attempts get the stored result.
 
         The result must be JSON, and is returned as JSON stores it. If the worker dies after the function and before
         the result is stored, the next attempt calls the function again. With ``atomic``, what the function writes to
@@ -248,7 +248,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         return self._steps().step(name, function, partial(function, *args, **kwargs), atomic=atomic)
 
     def sleep(self, duration: float | timedelta | datetime) -> Any:
-        """End the attempt and go on after ``duration`` (or at an aware time) in a new one, which repeats no step.
+        """End the attempt; a new one, which repeats no step, begins after ``duration`` (or at an aware time).
 
         It counts no failure, and a sleeping task holds no slot. In a coroutine, await it. A sleep is a step: the time
         is stored. Code before it that is no step runs again.

@@ -8,7 +8,7 @@ from queue_app.results import RESULT_STATUS
 MADE_BY = {
     "blocked": {
         "queued": "the end of the last task that it waits for; a signal; resume of its workflow",
-        "scheduled": "the same, if its `run_after` is in the future",
+        "scheduled": "as to `queued`, if its `run_after` is in the future",
         "cancelled": "cancel of the task or its workflow; or a task before it can no longer complete",
     },
     "scheduled": {
@@ -21,15 +21,16 @@ MADE_BY = {
         "cancelled": "cancel",
         "expired": "expiry, if the queue allows it",
         "scheduled": None,
-        "blocked": "pause of its workflow",
+        "blocked": "pause of its workflow; or a retry by staff finds that it must wait",
     },
     "executing": {
         "scheduled": "finish: the function raised with a retry left, or raised `Snooze`;"
         " or reap: its worker died again",
         "blocked": "finish: the function waits for a signal",
-        "queued": "give back, by a worker that drains; or reap: its worker died for the first time",
+        "queued": "give back by a worker that drains; finish: the function raised `Throttle`; or reap: its worker died"
+        " for the first time",
         "completed": "finish: the function returned",
-        "failed": "finish: the function raised `Discard`",
+        "failed": "finish: function or hook raised `Discard`, `backoff` returned `None`, or the arguments are wrong",
         "cancelled": "finish, give back or reap, when a cancel was requested",
         "dead_letter": "finish: the function raised, and no retry is left; or reap: its worker died too often",
     },
@@ -46,7 +47,7 @@ MEANS = {
     "queued": "It waits for a worker.",
     "executing": "A worker has claimed it.",
     "completed": "Its function returned; the result is stored.",
-    "failed": "It failed in a way that no retry can help (`Discard`, a refused hook).",
+    "failed": "It failed, and a retry would not help.",
     "cancelled": "A user, staff or code cancelled it before it completed.",
     "dead_letter": "It failed, and no retry is left; a dead letter says why.",
     "expired": "It waited longer than its queue allows.",

@@ -43,7 +43,7 @@ _log = logging.getLogger("taskqueue")
 
 
 def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
-    """Store one task.
+    """Store one task, a ``queue_app.core.records.NewTask``; return it, or the one that already has its key.
 
     Tasks from ``outside`` (API, request stream) are limited by default (``services.enqueue.admission``). Returns
     the stored task, or with ``created=False`` the task that the same user enqueued in the last 24 hours
@@ -107,7 +107,7 @@ def _store_unique(
 
 
 def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
-    """Store many tasks, all or nothing, and push them in one call; return results in order.
+    """Store many tasks, all or none, and push them in one call; return results in order.
 
     Raises the same errors as ``enqueue``, for the first invalid task, or if there is no room for all.
     """

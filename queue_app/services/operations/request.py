@@ -128,9 +128,9 @@ def start_operation(
 def start_replay(
     wanted: DeadLetterFilter, options: ReplayOptions | None = None, *, by: str, reason: str = ""
 ) -> Operation:
-    """Request a replay of the open dead letters that match a filter now, oldest first; see ``start_operation``.
+    """Request a replay of the open dead letters that match a filter now, oldest first; the scheduler carries it out.
 
-    ``dead_letters.preview`` is its dry run. Raises ``InvalidTaskData``.
+    ``dead_letters.preview`` is its dry run. Raises ``InvalidTaskData``. See ``start_operation``.
     """
     return start_operation(Action(kind=OperationKind.REPLAY), wanted, options or ReplayOptions(), by=by, reason=reason)
 
