@@ -1,11 +1,12 @@
-"""Bound the bodies of requests under ASGI, where Django reads a whole body before it looks for a view.
+"""Bound what requests take under ASGI, before Django sees them.
 
-Without it, a body of any size goes to the disk, and one that comes a byte at a time is waited for for ever.
+Django reads a whole body before it looks for a view: a body of any size goes to the disk, and Django waits for ever for
+one that comes a byte at a time. Then it starts a thread for each request, so a burst starts hundreds that delay each
+other.
 """
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,55 +14,68 @@ from django.http import Http404
 from django.urls import resolve
 
 from queue_app import conf
+from queue_app.api.base import ApiView, PlainJSON
 from queue_app.api.body import body_limit, too_large
-from queue_app.api.errors import CONTENT_TYPE, BodyTooSlow
-from queue_app.exceptions import PayloadTooLarge
+from queue_app.api.errors import CONTENT_TYPE, RETRY_AFTER_SECONDS, BodyTooSlow
+from queue_app.api.views.health import ALIVE, LiveView
+from queue_app.api.waiting import PLACE, Place, TooBusy, database_place
+from queue_app.exceptions import PayloadTooLarge, TaskQueueError
 
 type Message = MutableMapping[str, Any]
 type Receive = Callable[[], Awaitable[Message]]
 type Send = Callable[[Message], Awaitable[None]]
 type Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-BODY_HEADERS: Final = {b"content-length", b"transfer-encoding"}
+READS: Final = {"GET", "HEAD"}
 
 
 def bounded(application: Application) -> Application:
-    """Wrap the application of ``asgi.py``: bodies sent to the API have a maximum size and time; others have none.
+    """Wrap the application of ``asgi.py``, to bound requests to the API; others pass as they are.
 
-    Beyond them the answer is 413 ``payload_too_large`` or 408 ``body_too_slow`` (``API.BODY_SECONDS``).
+    Bodies have a maximum size and time, else the answer is 413 ``payload_too_large`` or 408 ``body_too_slow``
+    (``API.BODY_SECONDS``). At most ``API.MAX_CONNECTIONS`` requests that use the database run at once; the others wait
+    on the event loop, up to 10 s (503 ``too_busy``). ``/healthz`` is answered on the event loop, without a thread.
     """
 
     async def wrapped(scope: Any, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"]) if scope["type"] == "http" else {}
-        factor = _factor(scope) if headers.keys() & BODY_HEADERS else None
-        if factor is None:
+        view = _view(scope) if scope["type"] == "http" else None
+        if view is None:
             await application(scope, receive, send)
             return
-        most = factor * body_limit(conf.get().payload)
+        if view is LiveView and scope["method"] in READS:
+            await _send(HTTPStatus.OK, ALIVE, PlainJSON.media_type, send)
+            return
+        most = view.body_factor * body_limit(conf.get().payload)
+        body = _Body(receive, most, conf.get().api.body_seconds, scope if view.uses_database else None)
         try:
-            declared = headers.get(b"content-length", b"")
+            declared = dict(scope["headers"]).get(b"content-length", b"")
             if declared.isdigit() and int(declared[:20]) > most:
                 raise too_large(most)
-            await application(scope, _Body(receive, most, conf.get().api.body_seconds), send)
+            await application(scope, body, send)
         except PayloadTooLarge as error:
             await _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error, send)
         except BodyTooSlow as error:
             await _answer(HTTPStatus.REQUEST_TIMEOUT, error, send)
+        except TooBusy as error:
+            await _answer(HTTPStatus.SERVICE_UNAVAILABLE, error, send)
+        finally:
+            body.leave()
 
     return wrapped
 
 
 class _Body:
-    """Receives the messages of one request."""
+    """Receives the messages of one request, and then waits until it may use the database of its scope."""
 
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
-        self._receive, self._most, self._seconds = receive, most, seconds
+    def __init__(self, receive: Receive, most: int, seconds: float, scope: Any) -> None:
+        self._receive, self._most, self._seconds, self._scope = receive, most, seconds, scope
+        self._place: Place | None = None
         self._until = asyncio.get_running_loop().time() + seconds
         self._size = 0
         self._is_complete = False
 
     async def __call__(self) -> Message:
-        """Return the next message; raise ``PayloadTooLarge`` or ``BodyTooSlow``."""
+        """Return the next message; raise ``PayloadTooLarge``, ``BodyTooSlow`` or ``TooBusy``."""
         if self._is_complete:  # only the end of the connection can follow
             return await self._receive()
         try:
@@ -73,21 +87,42 @@ class _Body:
         if self._size > self._most:
             raise too_large(self._most)
         self._is_complete = not message.get("more_body", False)
+        if self._is_complete and self._scope is not None:
+            self._scope[PLACE] = self._place = await database_place()
         return message
 
+    def leave(self) -> None:
+        """Give the place back, if the view did not come to it."""
+        if self._place is not None:
+            self._place.leave()
 
-def _factor(scope: Any) -> int | None:
-    """Return the factor of the view's maximum size; ``None`` for an address that is not the API's."""
+
+def _view(scope: Any) -> type[ApiView] | None:
+    """Return the view of an address of the API; ``None`` for another address."""
     try:
         view = resolve(scope["path"].removeprefix(scope.get("root_path", ""))).func
     except Http404:
         return None
-    found: int | None = getattr(getattr(view, "cls", None), "body_factor", None)
-    return found
+    found = getattr(view, "cls", None)
+    return found if isinstance(found, type) and issubclass(found, ApiView) else None
 
 
-async def _answer(status: HTTPStatus, error: PayloadTooLarge | BodyTooSlow, send: Send) -> None:
+async def _answer(status: HTTPStatus, error: TaskQueueError, send: Send) -> None:
     problem = {"title": status.phrase, "status": status, "code": error.code, "detail": str(error)}
-    headers = [(b"content-type", CONTENT_TYPE.encode()), (b"connection", b"close")]
+    headers = [(b"connection", b"close")]
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
+    await _send(status, problem, CONTENT_TYPE, send, headers)
+
+
+async def _send(
+    status: HTTPStatus, content: Any, media_type: str, send: Send, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    body = PlainJSON().render(content)
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+        *headers,
+    ]
     await send({"type": "http.response.start", "status": int(status), "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(problem).encode()})
+    await send({"type": "http.response.body", "body": body})

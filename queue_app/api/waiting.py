@@ -1,11 +1,12 @@
 """Limits on what the open requests of a process hold: places of those that wait, and connections to PostgreSQL."""
 
+import asyncio
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, Self
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Self
 
 from django.http import HttpRequest
 
@@ -16,6 +17,9 @@ from queue_app.sql.database import close_idle
 MAX_SECONDS: Final = 60
 #: Maximum seconds for which a request waits for a connection.
 CONNECTION_SECONDS: Final = 10.0
+TOO_BUSY: Final = "This process has too many requests at once; try again later."
+#: Key in the scope of an ASGI request: the place that it waited for on the event loop.
+PLACE: Final = "taskqueue.place"
 
 
 class TooManyWaiters(TaskQueueError, code="too_many_waiters"):
@@ -65,6 +69,7 @@ class Places:
         self.taken = 0
         self._callers: Counter[str] = Counter()
         self._changed = threading.Condition(threading.RLock())  # a place may be deleted while this thread holds it
+        self._awaiting: deque[asyncio.Future[None]] = deque()  # requests that wait on an event loop
 
     def take(self, most: int, caller: str = "", most_of_caller: int | None = None, within: float = 0.0) -> Place:
         """Take a place, and wait for one up to ``within`` seconds.
@@ -84,6 +89,30 @@ class Places:
             self._callers[caller] += 1
         return Place(self, caller)
 
+    async def take_on_loop(self, most: int, within: float) -> Place:
+        """Take a place, and wait for one up to ``within`` seconds without a thread; raise ``TooManyWaiters``."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within
+        freed: asyncio.Future[None] | None = None
+        while True:
+            with self._changed:
+                if self.taken < most:
+                    return self.take(most)
+                was_called, freed = freed is not None, loop.create_future()
+                self._awaiting.insert(0 if was_called else len(self._awaiting), freed)
+            try:
+                async with asyncio.timeout_at(until):
+                    await freed
+            except BaseException as error:
+                with self._changed:
+                    if freed in self._awaiting:
+                        self._awaiting.remove(freed)
+                    else:
+                        self._call_next()
+                if isinstance(error, TimeoutError):
+                    raise TooManyWaiters("All places stayed in use; try again later.") from None
+                raise
+
     def give_back(self, caller: str) -> None:
         """Free a place; ``Place`` calls it once."""
         with self._changed:
@@ -92,6 +121,20 @@ class Places:
             if not self._callers[caller]:
                 del self._callers[caller]
             self._changed.notify()
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Let the first request that waits on an event loop look again."""
+        while self._awaiting:
+            freed = self._awaiting.popleft()
+            with suppress(RuntimeError):  # its loop has closed
+                freed.get_loop().call_soon_threadsafe(_call, freed)
+                return
+
+
+def _call(freed: asyncio.Future[None]) -> None:
+    if not freed.done():
+        freed.set_result(None)
 
 
 #: ``?wait=`` and worker polls; event streams; requests that use the database under ASGI.
@@ -116,6 +159,14 @@ def stream(caller: str) -> Place:
     return streams.take(settings.max_streams, caller, settings.max_open_per_caller)
 
 
+async def database_place() -> Place:
+    """Wait on the event loop for the right to use the database; raise ``TooBusy``."""
+    try:
+        return await databases.take_on_loop(conf.get().api.max_connections, CONNECTION_SECONDS)
+    except TooManyWaiters:
+        raise TooBusy(TOO_BUSY) from None
+
+
 class Database:
     """The right of one request to use the database.
 
@@ -124,8 +175,9 @@ class Database:
     """
 
     def __init__(self, request: HttpRequest) -> None:
-        self._is_limited = is_asynchronous(request)
-        self._place: Place | None = None
+        scope: dict[str, Any] | None = getattr(request, "scope", None)
+        self._is_limited = scope is not None
+        self._place: Place | None = scope.pop(PLACE, None) if scope else None
 
     def enter(self) -> None:
         """Wait until the request may use the database; raise ``TooBusy``."""
@@ -133,7 +185,7 @@ class Database:
             try:
                 self._place = databases.take(conf.get().api.max_connections, within=CONNECTION_SECONDS)
             except TooManyWaiters:
-                raise TooBusy("This process has too many requests at once; try again later.") from None
+                raise TooBusy(TOO_BUSY) from None
 
     def leave(self) -> None:
         """Close the connection under ASGI, and let another request use the database."""

@@ -10,6 +10,7 @@ from queue_app.api.base import PublicView
 from queue_app.services.read import health
 
 WITHIN_SECONDS: Final = 2.0
+ALIVE: Final = {"status": "ok"}
 
 
 class LiveView(PublicView):
@@ -17,7 +18,7 @@ class LiveView(PublicView):
 
     def get(self, request: Request) -> Response:
         """Report liveness."""
-        return Response({"status": "ok"})
+        return Response(ALIVE)
 
 
 class ReadyView(PublicView):

@@ -110,6 +110,22 @@ def test_polls_that_wait_do_not_delay_health_checks(process_env, engine, kind):
 
 
 @pytest.mark.serial
+def test_a_burst_of_requests_does_not_delay_health_checks(process_env, secret):
+    """500 at once: they wait for the database on the event loop, not in 500 threads. The check took 5.4 s before."""
+    with serving(process_env, "asgi", READS_PER_MINUTE=0) as port, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        text = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n\r\n"
+        calm = health_ms(port)
+        clients = [stack.enter_context(closing(socket.create_connection(("127.0.0.1", port)))) for _ in range(500)]
+        for client in clients:
+            client.settimeout(60)
+            client.sendall(text.encode())
+        answers = pool.submit(lambda: [client.recv(65536).split(b"\r\n")[0] for client in clients])
+        assert health_ms(port) < 2 * calm + MAX_MS
+        assert not answers.done(), "the burst was over before it was measured"
+        assert set(answers.result()) == {b"HTTP/1.1 200 OK"}
+
+
+@pytest.mark.serial
 def test_slow_bodies_hold_nothing_and_end(process_env, secret):
     with serving(process_env, "asgi", BODY_SECONDS=4) as port, ExitStack() as stack:
         calm = health_ms(port)
@@ -132,7 +148,22 @@ def test_slow_bodies_hold_nothing_and_end(process_env, secret):
             thread.join()
         assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
         rest = slow[0].makefile("rb").read()  # the others send after the end, which may reset the connection
-        assert b'"code": "body_too_slow"' in answers[0] + rest
+        assert b'"code":"body_too_slow"' in answers[0] + rest
+
+
+@pytest.mark.serial
+def test_slow_bodies_hold_a_thread_of_gunicorn_each_until_their_clients_leave(process_env, secret):
+    """Without a proxy that reads whole requests; the other threads answer meanwhile."""
+    with serving(process_env, "gunicorn") as port:
+        calm = health_ms(port)
+        for _ in range(2):
+            with ExitStack() as stack:
+                for _ in range(6):
+                    stack.enter_context(closing(opened(port, secret, "Content-Length: 500"))).sendall(b" ")
+                assert health_ms(port) < 2 * calm + MAX_MS
+        with ThreadPoolExecutor(8) as pool:  # every thread is free again
+            answers = pool.map(lambda _: request(port, "GET", PATH, Authorization=f"Bearer {secret}")[0], range(8))
+            assert list(answers) == [200] * 8
 
 
 @pytest.mark.parametrize("length", ["Content-Length: 100000000", "Transfer-Encoding: chunked"])

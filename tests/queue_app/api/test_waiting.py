@@ -133,6 +133,50 @@ class TestPlaces:
         one.leave()
         assert waiting.databases.taken == 0
 
+    def test_a_request_takes_the_place_that_it_waited_for_on_the_loop(self):
+        scope = {waiting.PLACE: waiting.databases.take(1)}
+        request = waiting.Database(SimpleNamespace(scope=scope))
+        request.enter()
+        assert (waiting.databases.taken, scope) == (1, {})
+        request.leave()
+        assert waiting.databases.taken == 0
+
+    def test_requests_on_a_loop_wait_in_order_without_threads(self):
+        """One is cancelled, one gives up; both pass the call on, and none is lost."""
+        places, served = waiting.Places(), []
+
+        async def request(name, within=60.0):
+            with await places.take_on_loop(1, within):
+                served.append(name)
+                await asyncio.sleep(0)
+
+        async def burst():
+            first = places.take(1)
+            jobs = {name: asyncio.create_task(request(name)) for name in "abcd"}
+            hasty = asyncio.create_task(request("hasty", 0.0))
+            await asyncio.sleep(0.05)
+            assert isinstance((await asyncio.gather(hasty, return_exceptions=True))[0], waiting.TooManyWaiters)
+            await asyncio.to_thread(first.leave)
+            jobs["b"].cancel()
+            await asyncio.gather(*jobs.values(), return_exceptions=True)
+
+        asyncio.run(burst())
+        assert (served, places.taken, len(places._awaiting)) == (["a", "c", "d"], 0, 0)
+
+    def test_a_cancelled_request_that_was_called_calls_the_next(self):
+        places = waiting.Places()
+
+        async def burst():
+            first = places.take(1)
+            one, other = (asyncio.create_task(places.take_on_loop(1, 60)) for _ in range(2))
+            await asyncio.sleep(0)
+            first.leave()  # calls the first of them, which is cancelled before it runs
+            one.cancel()
+            return await asyncio.wait_for(other, 30)
+
+        asyncio.run(burst()).leave()
+        assert places.taken == 0
+
     def test_a_request_that_waits_too_long_is_refused(self, settings, monkeypatch):
         monkeypatch.setattr(waiting, "CONNECTION_SECONDS", 0.01)
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
