@@ -33,7 +33,7 @@ class TaskQueueError(Exception):
 
 
 class InvalidTaskData(TaskQueueError, ValueError, code="invalid"):
-    """The task is invalid and was not stored; ``field`` names the invalid part."""
+    """The task is invalid and was not stored; ``field``, ``message``, ``code`` and sometimes ``limit`` say why."""
 
     def __init__(self, field: str, message: str, *, code: str | None = None, limit: int | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class WrongArguments(InvalidTaskData, TypeError, code="wrong_arguments"):
 
 
 class UnknownTaskType(InvalidTaskData, code="unknown_task_type"):
-    """No function is registered for the task type."""
+    """No function is registered for the task type; ``near_matches`` lists similar names."""
 
     def __init__(self, task_type: str, known: Iterable[str]) -> None:
         known = sorted(known)
@@ -70,7 +70,7 @@ class UnknownTaskType(InvalidTaskData, code="unknown_task_type"):
 
 
 class UnknownQueue(InvalidTaskData, code="unknown_queue"):
-    """The queue does not exist."""
+    """The queue does not exist; ``near_matches`` lists similar names."""
 
     def __init__(self, queue: str, known: Iterable[str], why: str = "") -> None:
         known = sorted(known)
@@ -80,7 +80,7 @@ class UnknownQueue(InvalidTaskData, code="unknown_queue"):
 
 
 class LimitExceeded(TaskQueueError, code="limit_exceeded"):
-    """There is no room for ``asked`` more tasks: ``limit`` is the limit, ``current`` the present number.
+    """There is no room for ``asked`` more tasks in ``queue``, which holds ``current`` of at most ``limit``.
 
     ``current`` is counted only up to the limit. There may be more tasks if the limit was lowered
     or code enqueued without a limit. ``retry_after`` is in seconds.
@@ -131,7 +131,7 @@ class ScheduleNotFound(TaskQueueError, LookupError, code="schedule_not_found"):
 
 
 class IsolationTooStrict(TaskQueueError, code="isolation_too_strict"):
-    """An admission limit cannot be checked, because the transaction sees an old snapshot."""
+    """A limit or a unique rule cannot be checked, because the transaction sees an old snapshot."""
 
 
 class IdempotencyConflict(TaskQueueError, code="idempotency_conflict"):
@@ -139,7 +139,7 @@ class IdempotencyConflict(TaskQueueError, code="idempotency_conflict"):
 
 
 class UniqueConflict(TaskQueueError, code="unique_conflict"):
-    """Another task stands for this one; ``task_id`` and ``status`` name it, unless the caller may not see it."""
+    """Another task already stands for this call; ``task_id`` and ``status`` name it if the caller may see it."""
 
     def __init__(self, message: str, *, task_id: UUID | None = None, status: str | None = None) -> None:
         super().__init__(message)
@@ -293,7 +293,7 @@ class ArgumentUnreadable(TaskQueueError, Discard, code="argument_unreadable"):
 
 
 class Veto(TaskQueueError, Discard, code="vetoed"):
-    """Raised by a hook: refuse an enqueue, or end the task as failed instead of running it."""
+    """A hook refused to enqueue a task, or ended it as failed instead of running it."""
 
 
 class Snooze(TaskControl):
@@ -374,7 +374,7 @@ class WorkerDied(TaskControl):
 
 
 class ResultMissing(TaskQueueError, LookupError, code="result_missing"):
-    """A task was given a part of another task's result that this result does not have."""
+    """An argument refers to a part of another task's result that this result does not have."""
 
 
 class InvalidWorkflow(InvalidTaskData, code="invalid_workflow"):
@@ -382,7 +382,7 @@ class InvalidWorkflow(InvalidTaskData, code="invalid_workflow"):
 
 
 class AttemptOver(TaskQueueError, code="attempt_over"):
-    """The attempt has ended or lost its task, so it can no longer change anything."""
+    """The attempt has ended or lost its task, so it can change nothing any more."""
 
 
 class WorkflowNotFound(TaskQueueError, LookupError, code="workflow_not_found"):

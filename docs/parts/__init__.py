@@ -18,6 +18,7 @@ ALL: dict[str, Callable[[], str]] = {
     "metrics": lists.metrics,
     "policies": lists.policies,
     "verbs": commands.verbs,
+    "python-errors": python.errors,
     "python-app": partial(python.members, "queue_app"),
     "python-context": python.context_members,
     "python-exceptions": partial(python.members, "queue_app.exceptions", python.TASK_EXCEPTIONS),

@@ -26,6 +26,7 @@ FIELD_CODES = {
     "invalid_id": "Not a UUID, or not the id of an event.",
     "invalid_json": "The body is not JSON; the message says where.",
     "invalid_name": "Not a name of a queue or capability.",
+    "invalid_workflow": "Not a graph that can run; the message says why.",
     "invalid_unicode": "An unpaired surrogate.",
     "invalid_payload": "The payload of a signal does not match what the waiting task declares.",
     "list_expected": "Not a list.",
