@@ -2,6 +2,7 @@
 
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext_lazy as _lazy
 
 try:
     import psycopg  # noqa: F401 - Django would take psycopg2 instead, and the first statement would fail
@@ -17,7 +18,7 @@ class QueueAppConfig(AppConfig):
     """The app, which registers its checks and signal receivers."""
 
     name = "queue_app"
-    verbose_name = "Task queue"
+    verbose_name = _lazy("Task queue")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -17,6 +17,7 @@ from queue_app.admin.filters import choice_filter
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import changed_values, entry_sentence
+from queue_app.dashboard.words import word
 from queue_app.models import AuditEntry, SavedView
 
 #: Number of newest entries in which the filters look for names.
@@ -65,7 +66,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     @admin.display(description=_lazy("what"))
     def what(self, entry: AuditEntry) -> SafeString:
         """Return the sentence, with the action as it is recorded below."""
-        via = _("via %(interface)s") % {"interface": entry.via}
+        via = _("via %(interface)s") % {"interface": word(entry.via)}
         return two_lines(entry_sentence(entry, self._page_of), f"{entry.action} {via}")
 
     def _page_of(self, model: str, pk: str) -> str:

@@ -15,7 +15,10 @@ from queue_app.admin.filters import QueueFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin
 from queue_app.dashboard import labels
 from queue_app.dashboard.queues import index_state
+from queue_app.dashboard.said import said
+from queue_app.dashboard.words import word
 from queue_app.models import IndexGeneration, MaintenanceJob, QueueStats
+from queue_app.services.read import stalls
 
 #: Job -> what it does, once a minute.
 ABOUT: Final = {
@@ -26,20 +29,25 @@ ABOUT: Final = {
 }
 
 
+def _error(job: MaintenanceJob) -> str:
+    """Return the error of a job; what the watchdog found stands still is a sentence."""
+    return " ".join(said(stall.text) for stall in stalls.stored(job)) or job.error
+
+
 @admin.register(MaintenanceJob)
 class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     """The maintenance jobs: when each succeeded last, and its error if it fails now."""
 
     actions = None
     empty_text = _lazy("No job has run yet. The scheduler runs them with --with-maintenance, or Celery beat does.")
-    fields = ("name", "succeeded", "took", "done", "started", "error")
+    fields = ("name", "succeeded", "took", "done", "started", "problem")
     list_display = ("job", "succeeded", "took", "done", "problem")
     list_display_links = ("job",)
     ordering = ("name",)
 
     job = column(_lazy("job"), lambda job: two_lines(job.name.replace("_", " "), ABOUT.get(job.name, "")))
     problem = column(
-        _lazy("error"), lambda job: format_html('<span class="tq-alert">{}</span>', job.error) if job.error else "-"
+        _lazy("error"), lambda job: format_html('<span class="tq-alert">{}</span>', _error(job)) if job.error else "-"
     )
     started = time_column("started_at", _lazy("started"))
     succeeded = column(
@@ -69,7 +77,7 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(
         _lazy("queued"),
-        lambda stats: ", ".join(f"{band} {count}" for band, count in stats.depth.items() if count) or "0",
+        lambda stats: ", ".join(f"{word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
     )
     oldest = column(
         _lazy("oldest waited"),
@@ -87,4 +95,4 @@ class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexG
     condemned_last = time_column("condemned_at", _lazy("condemned last"))
     started = time_column("started_at", _lazy("started"))
     ready = time_column("ready_at", _lazy("ready"))
-    state = column(_lazy("index now"), lambda _generation: index_state())
+    state = column(_lazy("index now"), lambda _generation: word(index_state()))

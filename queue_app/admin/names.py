@@ -1,4 +1,4 @@
-"""Names of models and of their fields in the viewer's language.
+"""Names of models, of their fields and of the fields' choices in the viewer's language.
 
 Django derives the name of a field from its attribute, so no call of gettext in the models holds it. ``TEXTS`` lets
 makemessages find the names that pages show; a test compares them with the pages.
@@ -9,6 +9,8 @@ from typing import Final
 from django.apps import apps
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import gettext_noop as _noop
+
+from queue_app.dashboard import words
 
 #: Models, in the singular and the plural.
 TEXTS: Final = (
@@ -30,17 +32,18 @@ TEXTS: Final = (
     _noop("max concurrent per user"), _noop("max in flight"), _noop("max length"), _noop("max pending per user"),
     _noop("max retries"), _noop("min concurrent"), _noop("min delay seconds"), _noop("name"), _noop("notes"),
     _noop("number"), _noop("of"), _noop("order"), _noop("overlap"), _noop("parameters"), _noop("parameters edited"),
-    _noop("priority"), _noop("probe"), _noop("promote after seconds"), _noop("query"), _noop("rate burst"),
-    _noop("rate count"), _noop("rate seconds"), _noop("reason"), _noop("retry delay"), _noop("scheduled"),
-    _noop("scope"), _noop("shared"), _noop("stale after seconds"), _noop("starts at"), _noop("target"),
+    _noop("paused"), _noop("priority"), _noop("probe"), _noop("promote after seconds"), _noop("query"),
+    _noop("rate burst"), _noop("rate count"), _noop("rate seconds"), _noop("reason"), _noop("retry delay"),
+    _noop("scheduled"),
+    _noop("scope"), _noop("shared"), _noop("stale after seconds"), _noop("starts at"), _noop("state"), _noop("target"),
     _noop("target id"), _noop("target seconds"), _noop("tasks done"), _noop("throttled until"), _noop("timeout"),
     _noop("timeout seconds"), _noop("user"), _noop("varies by"), _noop("via"), _noop("weight"), _noop("zone"),
 )  # fmt: skip
 
 
 def translate_names() -> None:
-    """Show the names of models and fields in the viewer's language. Migrations keep the English ones."""
-    known = frozenset(TEXTS)
+    """Show names and choices in the viewer's language. Migrations keep the English ones."""
+    known, choices = frozenset(TEXTS), frozenset(words.TEXTS)
     for model in apps.get_app_config("queue_app").get_models():
         options = model._meta  # noqa: SLF001 - Django documents it
         for name in ("verbose_name", "verbose_name_plural"):
@@ -49,3 +52,5 @@ def translate_names() -> None:
         for field in options.fields:
             if (text := str(field.verbose_name)) in known:
                 field.verbose_name = _lazy(text)
+            if field.choices and any(label in choices for _value, label in field.flatchoices):
+                field.choices = [(value, _lazy(label)) for value, label in field.flatchoices]

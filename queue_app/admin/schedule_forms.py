@@ -44,7 +44,8 @@ WhenForm = modelform_factory(
 class ScheduleForm(ReasonForm):
     """A schedule; what is left empty of the task's options is that of the registered task."""
 
-    version = forms.CharField(required=False, widget=forms.HiddenInput)  # of the schedule that the form showed
+    #: The version of the schedule that the form showed.
+    version = forms.CharField(label="", required=False, widget=forms.HiddenInput)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

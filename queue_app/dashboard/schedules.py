@@ -8,6 +8,7 @@ from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 from django.utils import timezone
+from django.utils.dateformat import format as date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -29,7 +30,7 @@ def coming(recurrence: Recurrence, now: datetime) -> list[tuple[datetime, str]]:
     """Return the next ticks with their times in the zone of the schedule."""
     zone = ZoneInfo(recurrence.zone)
     instants = islice(recurrence.instants_after(now), PREVIEWED)
-    return [(instant, f"{instant.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for instant in instants]
+    return [(instant, date_format(instant.astimezone(zone), "D Y-m-d H:i:s T")) for instant in instants]
 
 
 def strip(ticks: Sequence[RecentTick]) -> SafeString:

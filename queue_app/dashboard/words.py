@@ -28,7 +28,9 @@ TEXTS: Final = (
     # schedules and steps
     _noop("due"), _noop("caught up"), _noop("manual"), _noop("skip"), _noop("last"), _noop("all"), _noop("allow"),
     _noop("queue one"), _noop("cancel previous"), _noop("step"), _noop("sleep"), _noop("signal"),
-    # how often others look, and what is ordered by
+    # who changed it
+    _noop("admin"), _noop("api"), _noop("command"), _noop("code"),
+    # orders, and what limits and statistics are about
     _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
 )  # fmt: skip
 

@@ -305,7 +305,7 @@ class Migration(migrations.Migration):
             name='Operation',
             fields=[
                 ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('reprioritise', 'reprioritise'), ('replay', 'replay'), ('retry', 'retry'), ('run_now', 'run_now'), ('delete', 'delete'), ('reencrypt', 'reencrypt'), ('backfill', 'backfill'), ('simulate', 'simulate')], max_length=12)),
+                ('kind', models.CharField(choices=[('cancel', 'cancel'), ('reprioritise', 'reprioritise'), ('replay', 'replay'), ('retry', 'retry'), ('run_now', 'run now'), ('delete', 'delete'), ('reencrypt', 'reencrypt'), ('backfill', 'backfill'), ('simulate', 'simulate')], max_length=12)),
                 ('target', models.CharField(choices=[('tasks', 'tasks'), ('dead_letters', 'dead letters'), ('ticks', 'ticks'), ('policies', 'policies')], db_default='tasks', default='tasks', max_length=12)),
                 ('state', models.CharField(choices=[('running', 'running'), ('done', 'done'), ('stopped', 'stopped'), ('cancelled', 'cancelled')], default='running', max_length=10)),
                 ('filter', models.JSONField(default=dict)),

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate, Scope
@@ -51,7 +52,7 @@ class Limit(Capped, Paced, Pausable):
         permissions: ClassVar = [("pause_limit", "Can pause and resume task types and keys")]
 
     def __str__(self) -> str:
-        return f"{self.scope} {self.name}"
+        return f"{gettext(self.scope)} {self.name}"
 
     @property
     def gate(self) -> Gate:

@@ -63,7 +63,9 @@ class Operation(models.Model):
     """What to do with which tasks, how fast, and the progress so far; advanced by ``run_operations``."""
 
     id = IdField()
-    kind = models.CharField(max_length=12, choices=[(kind.value, kind.value) for kind in OperationKind])
+    kind = models.CharField(
+        max_length=12, choices=[(kind.value, kind.value.replace("_", " ")) for kind in OperationKind]
+    )
     target = models.CharField(
         max_length=12,
         choices=[(target.value, target.value.replace("_", " ")) for target in OperationTarget],

@@ -6,6 +6,7 @@ from typing import ClassVar
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate
@@ -89,7 +90,7 @@ class RuntimeSettings(Capped, Pausable):
         ]
 
     def __str__(self) -> str:
-        return "runtime settings"
+        return gettext("runtime settings")
 
     @property
     def gate(self) -> Gate:
@@ -122,4 +123,4 @@ class IndexGeneration(models.Model):
         constraints: ClassVar = [models.CheckConstraint(condition=Q(id=1), name="taskqueue_generation_single")]
 
     def __str__(self) -> str:
-        return f"generation {self.number}"
+        return gettext("generation %(n)d") % {"n": self.number}

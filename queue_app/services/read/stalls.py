@@ -30,14 +30,18 @@ def read() -> Watched:
     row = MaintenanceJob.objects.using(alias()).filter(name=WATCHDOG).first()
     if row is None or row.succeeded_at is None:
         return Watched()
-    stalls = tuple(map(_stall, row.progress.get("stalls", ())))
     age = max(0.0, (timezone.now() - row.succeeded_at).total_seconds())
-    return Watched(stalls, age)
+    return Watched(stored(row), age)
 
 
-def _stall(stored: Mapping[str, Any]) -> Stall:
-    text, steps = from_json(stored["text"]), from_json(stored["steps"])
-    return Stall(StallKind(stored["kind"]), stored["subject"], text, stored["since"], steps)
+def stored(row: MaintenanceJob) -> tuple[Stall, ...]:
+    """Return the stalls in the row of a job; only that of the watchdog has some."""
+    return tuple(map(_stall, row.progress.get("stalls", ())))
+
+
+def _stall(known: Mapping[str, Any]) -> Stall:
+    text, steps = from_json(known["text"]), from_json(known["steps"])
+    return Stall(StallKind(known["kind"]), known["subject"], text, known["since"], steps)
 
 
 def write(stalls: Sequence[Stall]) -> None:
