@@ -131,6 +131,11 @@ def on_signals(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Iterato
             signal.signal(number, previous)
 
 
+def on_hangup(handler: Callable[[], None]) -> dict[signal.Signals, Callable[[], None]]:
+    """Return the handler for a terminal that is closed; none under ``nohup``, which ignores that signal."""
+    return {} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else {signal.SIGHUP: handler}
+
+
 @contextmanager
 def signals_held() -> Iterator[None]:
     """Keep signals back inside the block; a process forked in it keeps them back until ``on_signals``."""

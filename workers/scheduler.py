@@ -38,7 +38,7 @@ from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.job import Job, line
-from queue_app.workers.lifecycle import Exit, Wakeup, on_signals
+from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
 from queue_app.workers.summary import Summary
 
 logger = logging.getLogger("taskqueue")
@@ -133,8 +133,8 @@ class Scheduler:
         ]
 
     def run(self) -> Exit:
-        """Run until SIGTERM or SIGINT."""
-        with on_signals({signal.SIGTERM: self.stop, signal.SIGINT: self.stop}):
+        """Run until SIGTERM or SIGINT, or until the terminal is closed."""
+        with on_signals({signal.SIGTERM: self.stop, signal.SIGINT: self.stop, **on_hangup(self.stop)}):
             self.run_until_stopped()
         logger.info("scheduler %s has stopped", self.token[:8])
         return Exit.OK

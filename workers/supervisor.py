@@ -27,6 +27,7 @@ from queue_app.workers.lifecycle import (
     Exit,
     Wakeup,
     leave_group_of_parent,
+    on_hangup,
     on_signals,
     signals_held,
 )
@@ -94,6 +95,7 @@ class Supervisor:
             signal.SIGCHLD: self._wakeup.set,
             DUMP: lambda: self._forward(DUMP),
             QUIET: self.quiet,
+            **on_hangup(self.hurry),
         }
         with on_signals(handlers):
             for number in range(1, self.processes + 1):
@@ -154,6 +156,11 @@ class Supervisor:
     def stop(self) -> None:
         """Let the workers drain; when called again, let them exit at once."""
         self._stops += 1
+        self._wakeup.set()
+
+    def hurry(self) -> None:
+        """Let the workers exit at once."""
+        self._stops += 2
         self._wakeup.set()
 
     def _forward(self, number: signal.Signals) -> None:

@@ -15,7 +15,7 @@ from queue_app.workers import capture
 from queue_app.workers.background import Heartbeat, SchedulerThread, WakeListener
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.health import stale_seconds
-from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_signals
+from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_hangup, on_signals
 from queue_app.workers.loop import WorkerLoop
 from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.process_guard import ProcessGuard
@@ -62,6 +62,7 @@ class Worker(WorkerLoop):
             HURRY: self.hurry,
             DUMP: self.dump,
             QUIET: self.quiet,
+            **on_hangup(self.hurry),
         }
         with on_signals(handlers):
             if not self._try(self._register):

@@ -7,7 +7,7 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 from queue_app.registry import type_of
-from queue_app.workers.lifecycle import HURRY, on_signals, signals_held
+from queue_app.workers.lifecycle import HURRY, on_hangup, on_signals, signals_held
 from tests.integration.app import tasks
 from tests.integration.processes import eventually, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
@@ -73,6 +73,24 @@ def test_the_second_signal_gives_back_what_runs(held):
     first = row(ids[0])
     assert (first.status, first.attempt, first.failures) == ("queued", 1, 0)
     assert_index_agrees()
+
+
+def test_a_closed_terminal_gives_back_what_runs(held):
+    process, _, ids = held
+    process.send(signal.SIGHUP)
+    assert process.exit_code() == 5
+    first = row(ids[0])
+    assert (first.status, first.attempt, first.failures) == ("queued", 1, 0)
+    assert_index_agrees()
+
+
+def test_a_closed_terminal_does_not_end_what_nohup_started():
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert on_hangup(lambda: None) == {}
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_grace_expires(fleet, log, tmp_path):

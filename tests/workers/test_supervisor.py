@@ -152,6 +152,14 @@ def test_the_second_signal_gives_back_what_runs(pair):
     assert_index_agrees()
 
 
+def test_a_closed_terminal_gives_back_what_runs(pair):
+    process, ids, pids = pair
+    process.send(signal.SIGHUP)
+    assert process.exit_code() == 5
+    assert gone(process, pids.values())
+    assert [(row(task_id).status, row(task_id).failures) for task_id in ids] == [("queued", 0)] * 2
+
+
 def test_ctrl_c_reaches_the_children_once(pair, gate):
     """The terminal sends it to the whole group; twice would give back what runs."""
     process, ids, _ = pair

@@ -65,7 +65,7 @@ class _ForkServer:
 
     def run(self) -> None:
         """Fork slots, and collect those that ended, until the worker hangs up."""
-        ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD, *SIGNALS.values())
+        ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCHLD, *SIGNALS.values())
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         gc.collect()
         gc.freeze()  # the collector no longer touches existing objects, so their pages stay shared with the slots

@@ -115,7 +115,7 @@ def _process_settings(interrupt: Callable[[int, FrameType | None], None]) -> Cal
         with suppress(OSError):  # the task deleted the directory
             os.chdir(folder)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+        ignore_signals(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number in SIGNALS.values():
             signal.signal(number, interrupt)
