@@ -117,7 +117,7 @@ def _describe(outcome: Outcome, status: Status | None, retry_in: float | None, s
     if status is Status.SCHEDULED and retry_in is not None:
         follows = f"retry {task.failures + 1} of {task.max_retries} in {retry_in:.3g} s"
     what = "was cancelled" if status is Status.CANCELLED else "failed"
-    return f"{printable(task.task_type)} {what}: {printable(error):.500}; {follows} (task {task.id})"
+    return f"{printable(task.task_type)} {what}: {printable(error).removesuffix('.')[:500]}; {follows} (task {task.id})"
 
 
 @receiver(signals.attempt_finished, dispatch_uid="queue_app.telemetry.finished")

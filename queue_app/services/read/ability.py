@@ -108,7 +108,7 @@ class Workforce:
 def _none_able(task: Demand, lacks: Sequence[_Lack], *, named: bool) -> Reason:
     """Return the first requirement that no worker meets, and the workers that come closest."""
     if not lacks:
-        return Reason("no_worker", say("No live worker takes new tasks."))
+        return Reason("no_worker", say("No live worker takes new tasks. Start one: `manage.py runworker`."))
     requirements: tuple[tuple[str, str, Callable[[_Lack], bool]], ...] = (
         (
             "no_worker_for_queue",
