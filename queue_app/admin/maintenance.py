@@ -14,18 +14,21 @@ from queue_app.admin.columns import column, time_column, two_lines
 from queue_app.admin.filters import QueueFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin
 from queue_app.dashboard import labels
-from queue_app.dashboard.queues import index_state
 from queue_app.dashboard.said import said
 from queue_app.dashboard.words import word
 from queue_app.models import IndexGeneration, MaintenanceJob, QueueStats
 from queue_app.services.read import stalls
+from queue_app.services.read.stats import index_state
 
-#: Job -> what it does, once a minute.
+#: Job -> what it does, once a minute unless it says otherwise.
 ABOUT: Final = {
     "promote": _lazy("raises tasks that have waited long to higher bands"),
     "expire": _lazy("ends stale tasks of queues that expire eagerly"),
     "snapshot": _lazy("counts for charts and statistics"),
     "purge": _lazy("deletes what is past its retention"),
+    "schedules": _lazy("stores the schedules that the code declares"),
+    "task_stats": _lazy("counts ended tasks by type, user and key"),
+    "watchdog": _lazy("looks every second for work that stands still"),
 }
 
 

@@ -34,6 +34,7 @@ from queue_app.services.schedules.history import failures_in_a_row, last_success
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import JOBS
 from queue_app.sql.database import atomic
+from queue_app.sql.schedule_health import MANY_FAILURES, RECENT, SOUGHT, times
 
 #: Schedules that the week shows.
 MAX_IN_WEEK: Final = 1000
@@ -181,12 +182,13 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     def page_context(self, request: HttpRequest, found: Schedule) -> dict[str, Any]:
         """Return what comes, what was, and the buttons."""
-        ticks, now = recent([found])[found.pk], timezone.now()
+        ticks, now = recent([found], SOUGHT)[found.pk], timezone.now()
+        failures = failures_in_a_row(ticks)
         return super().page_context(request, found) | {
             "words": said(found.recurrence.words),
             "coming": [] if found.paused else pages.coming(found.recurrence, now),
-            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks],
-            "failures": failures_in_a_row(ticks),
+            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks[:RECENT]],
+            "failures": times(failures) if failures >= MANY_FAILURES else "",
             "last_success": last_success(ticks),
             "overridden": edit.overridden(found),
             "may_run": self.has_run_permission(request),

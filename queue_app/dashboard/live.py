@@ -12,7 +12,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.queues import UNREACHABLE, BandRow, QueueRow, depths, nothing
+from queue_app.dashboard.queues import BandRow, QueueRow, depths
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.stats import IndexStats, QueueDepth
@@ -20,6 +20,7 @@ from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings,
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stalls
 from queue_app.services.read.stalls import Watched
+from queue_app.services.read.stats import UNREACHABLE, nothing
 from queue_app.sql import charts as rows
 from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue

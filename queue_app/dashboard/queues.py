@@ -8,15 +8,11 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard.cache import Shared
-from queue_app.exceptions import IndexUnavailable
-from queue_app.index import IndexStats, get_index
+from queue_app.index import IndexStats
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue
-from queue_app.services.read.stats import QueueSummary, depths_of_rows, queue_summary, summary_of
-
-#: States of the index.
-READY: Final = "ready"
-UNREACHABLE: Final = "unreachable"
+from queue_app.services.read import stats
+from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,40 +64,20 @@ def oldest_seconds(summary: QueueSummary | None) -> float | None:
 
 #: Seconds for which viewers share the numbers of the rows. Counting reads every queued task.
 FRESH_ROWS: Final = 5.0
-rows_shared: Final = Shared(lambda _: depths_of_rows(), lambda _: FRESH_ROWS)
+rows_shared: Final = Shared(lambda _: stats.depths_of_rows(), lambda _: FRESH_ROWS)
 
 
-def depths(stats: IndexStats | None) -> dict[str, QueueDepth]:
+def depths(index: IndexStats | None) -> dict[str, QueueDepth]:
     """Return the counts of all queues: of the index if it is ready, else of the rows."""
-    if stats is None or stats.state != READY:
+    if index is None or index.state != READY:
         return rows_shared.get()
-    return {depth.queue: depth for depth in stats.queues}
+    return {depth.queue: depth for depth in index.queues}
 
 
 def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
-    """Return the summary of each queue by name; with the sentence of the page if the numbers are those of the rows.
-
-    Stops at the first error, so that an unreachable server costs one timeout, not one per queue.
-    """
-    found: dict[str, QueueSummary] = {}
-    queues = list(queues)
-    state = index_state()
-    if state == READY:
-        try:
-            for queue in queues:
-                found[queue.name] = queue_summary(queue)
-        except IndexUnavailable:
-            state = UNREACHABLE
-        else:
-            return found, ""
-    known = rows_shared.get()
-    found = {queue.name: summary_of(queue, known.get(queue.name, nothing(queue.name))) for queue in queues}
-    return found, from_rows_text(state)
-
-
-def nothing(name: str) -> QueueDepth:
-    """Return the counts of a queue in which no task waits or runs."""
-    return QueueDepth(name, 0, dict.fromkeys(Band, 0), {})
+    """Return the summary of each queue by name; with the sentence of the page if the numbers are those of the rows."""
+    found, state = stats.summaries(queues, rows_shared.get)
+    return found, "" if state == READY else from_rows_text(state)
 
 
 def from_rows_text(state: str) -> str:
@@ -109,11 +85,3 @@ def from_rows_text(state: str) -> str:
     if state == UNREACHABLE:
         return _("Redis cannot be reached: these are PostgreSQL's numbers. No task is lost, and none starts.")
     return _("The index is %(state)s: these are PostgreSQL's numbers.") % {"state": state}
-
-
-def index_state() -> str:
-    """Return ready, rebuilding, missing or unreachable."""
-    try:
-        return get_index().generation().state
-    except IndexUnavailable:
-        return UNREACHABLE

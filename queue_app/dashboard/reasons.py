@@ -14,9 +14,10 @@ from django.utils.translation import ngettext
 from queue_app.dashboard import labels
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
-from queue_app.dashboard.queues import READY, UNREACHABLE, QueueRow
+from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.said import said
 from queue_app.services.read.advice import Advice, advice
+from queue_app.services.read.stats import READY, UNREACHABLE
 from queue_app.services.read.waits import Wait, waits
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
@@ -198,8 +199,8 @@ def of_schedules(live: Live) -> Iterator[Reason]:
         text = _("The schedule %(name)s was due %(time)s ago and has not run since.")
         yield Reason(text % {"name": late.name, "time": labels.age(late.seconds)}, severe=True)
     for failing in live.failing[:NAMED]:
-        text = _("The schedule %(name)s has failed %(count)d times in a row.")
-        yield Reason(text % {"name": failing.name, "count": failing.failures}, severe=True)
+        text = _("The schedule %(name)s has failed %(count)s times in a row.")
+        yield Reason(text % {"name": failing.name, "count": failing.times}, severe=True)
     more = len(live.overdue[NAMED:]) + len(live.failing[NAMED:])
     if more:
         text = ngettext("%(count)d more schedule is late or fails.", "%(count)d more schedules are late or fail.", more)

@@ -9,8 +9,10 @@ from queue_app.sql.database import fetch_all
 #: rules have the same limits.
 OVERDUE_SECONDS: Final = 60.0
 MANY_FAILURES: Final = 3
-#: Newest ticks of a schedule among which its failures in a row are counted.
+#: Newest ticks of a schedule that a page shows, and most failures in a row that are counted.
 RECENT: Final = 20
+#: Newest ticks of a schedule among which those failures are sought: some wait, or were skipped.
+SOUGHT: Final = 100
 
 # A schedule at which a scheduler has looked in vain is put off: then only the instant tells how late it is.
 _OVERDUE: Final = """
@@ -26,11 +28,13 @@ SELECT s.name, streak.failures
 FROM (SELECT DISTINCT schedule_id FROM queue_app_scheduletick WHERE {_FAILED}) AS suspect
 JOIN queue_app_schedule AS s ON s.id = suspect.schedule_id
 CROSS JOIN LATERAL (
-    SELECT count(*)::int AS failures FROM (
+    SELECT least(count(*), {RECENT})::int AS failures FROM (
         SELECT outcome, count(*) FILTER (WHERE outcome = 'completed') OVER (ORDER BY instant DESC) AS completed FROM (
-            SELECT instant, outcome FROM queue_app_scheduletick
-            WHERE schedule_id = s.id ORDER BY instant DESC LIMIT {RECENT}
-        ) AS newest
+            SELECT newest.instant, COALESCE(newest.outcome, task.status) AS outcome FROM (
+                SELECT instant, outcome, task_id FROM queue_app_scheduletick
+                WHERE schedule_id = s.id ORDER BY instant DESC LIMIT {SOUGHT}
+            ) AS newest LEFT JOIN queue_app_task AS task ON newest.outcome IS NULL AND task.id = newest.task_id
+        ) AS known
     ) AS tick WHERE completed = 0 AND {_FAILED}
 ) AS streak
 WHERE s.due_at IS NOT NULL AND NOT s.paused AND streak.failures >= %s ORDER BY streak.failures DESC, s.name
@@ -45,10 +49,20 @@ class Overdue(NamedTuple):
 
 
 class Failing(NamedTuple):
-    """A schedule, and how many of its newest ticks have failed one after the other."""
+    """A schedule, and how many of its newest ticks have failed one after the other; at most ``RECENT`` are counted."""
 
     name: str
     failures: int
+
+    @property
+    def times(self) -> str:
+        """The number of failures in a row for people."""
+        return times(self.failures)
+
+
+def times(failures: int) -> str:
+    """Return a number of failures in a row for people: ``20+`` where counting stopped."""
+    return f"{RECENT}+" if failures >= RECENT else str(failures)
 
 
 def overdue(seconds: float) -> list[Overdue]:
@@ -57,5 +71,5 @@ def overdue(seconds: float) -> list[Overdue]:
 
 
 def failing(least: int) -> list[Failing]:
-    """Return the schedules with at least ``least`` failures in a row, counting outcomes that the upkeep has copied."""
+    """Return the schedules with at least ``least`` failures in a row; one is found once the upkeep has copied one."""
     return [Failing(*row) for row in fetch_all(_FAILING, [least])]

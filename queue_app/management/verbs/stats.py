@@ -7,7 +7,8 @@ from queue_app.core.priorities import BAND_NAMES
 from queue_app.dashboard.labels import age_or_dash
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
 from queue_app.management.verbs._values import format_table
-from queue_app.services.read.stats import queue_stats
+from queue_app.services.read.stats import READY, queue_stats
+from queue_app.services.read.stats import UNREACHABLE as NO_INDEX
 
 EXAMPLE = "taskqueue stats"
 NEEDS = Needs.SETTINGS | Needs.DATABASE
@@ -19,14 +20,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Print the numbers; without the index, print those of the rows and return 4."""
+    """Print the numbers; those of the rows unless the index is ready. Return 4 if Redis cannot be reached."""
     stats = queue_stats()
-    if call["queue"] is not None and stats["by_queue"] is not None:
+    if call["queue"] is not None:
         stats["by_queue"] = [queue for queue in stats["by_queue"] if queue["name"] == call["queue"]]
     call.write_json(stats)
     for line in lines(stats):
         call.write(line)
-    return UNREACHABLE if stats["queues"] is None else OK
+    return UNREACHABLE if stats["index"] == NO_INDEX else OK
 
 
 def lines(stats: dict[str, Any]) -> list[str]:
@@ -39,8 +40,8 @@ def lines(stats: dict[str, Any]) -> list[str]:
         "last minute: " + ", ".join(f"{count} {_state(name)}" for name, count in ended.items()),
         "",
     ]
-    if stats["queues"] is None:
-        return [*header, "The index cannot be reached: the number of queued tasks is unknown. Run `taskqueue doctor`."]
+    if stats["index"] != READY:
+        header += [f"The index is {stats['index']}: these are PostgreSQL's numbers. Run `taskqueue doctor`.", ""]
     rows = [["queue", "active", "cap", *BAND_NAMES, "oldest", ""]]
     rows += [_row(queue) for queue in stats["by_queue"]]
     return header + format_table(rows)

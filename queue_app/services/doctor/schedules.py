@@ -23,7 +23,7 @@ def check_schedules() -> Iterator[Finding]:
             "Start `manage.py runscheduler`; if one leads, see its log for the names. Missed ticks are caught up.",
         )
     if failing:
-        named = ", ".join(f"{each.name} ({each.failures} times)" for each in failing[:NAMED])
+        named = ", ".join(f"{each.name} ({each.times} times)" for each in failing[:NAMED])
         hint = "See the schedule's page in the admin for the reasons; pause the schedule, or mend its task."
         yield warn("schedules", f"{len(failing):,} failed {MANY_FAILURES} times in a row or more: {named}", hint)
     if not (overdue or failing):

@@ -2,10 +2,10 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Count, Min, OuterRef, Subquery, Sum
 from django.utils import timezone
@@ -17,6 +17,10 @@ from queue_app.index import get_index
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
+
+#: States of the index. Unless it is ready, its counts are not those of the rows.
+READY: Final = "ready"
+UNREACHABLE: Final = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,37 @@ def queue_summary(queue: Queue) -> QueueSummary:
     return summary_of(queue, get_index().depth(queue.name))
 
 
+def index_state() -> str:
+    """Return ready, rebuilding, missing or unreachable."""
+    try:
+        return get_index().generation().state
+    except IndexUnavailable:
+        return UNREACHABLE
+
+
+def summaries(
+    queues: Iterable[Queue], of_rows: Callable[[], dict[str, QueueDepth]] | None = None
+) -> tuple[dict[str, QueueSummary], str]:
+    """Return {name: summary} of queues by the index if it is ready, else by the rows; and the state of the index.
+
+    Stops asking the index at the first error, so that an unreachable server costs one timeout, not one per queue.
+    """
+    queues = list(queues)
+    state = index_state()
+    if state == READY:
+        try:
+            return {queue.name: queue_summary(queue) for queue in queues}, READY
+        except IndexUnavailable:
+            state = UNREACHABLE
+    known = (of_rows or depths_of_rows)()
+    return {queue.name: summary_of(queue, known.get(queue.name) or nothing(queue.name)) for queue in queues}, state
+
+
+def nothing(name: str) -> QueueDepth:
+    """Return the counts of a queue in which no task waits or runs."""
+    return QueueDepth(name, 0, dict.fromkeys(Band, 0), {})
+
+
 def depths_of_rows() -> dict[str, QueueDepth]:
     """Return what waits and runs in each queue, counted from the rows: while the index cannot say it.
 
@@ -67,7 +102,7 @@ def depths_of_rows() -> dict[str, QueueDepth]:
     found: dict[str, QueueDepth] = {}
 
     def of(name: str) -> QueueDepth:
-        return found.setdefault(name, QueueDepth(name, 0, dict.fromkeys(Band, 0), {}))
+        return found.setdefault(name, nothing(name))
 
     queued = Task.objects.filter(status=Status.QUEUED).with_effective_priority().order_by()
     grouped = queued.values_list("queue", "effective_priority").annotate(Count("id"), Min("queued_at"))
@@ -90,19 +125,15 @@ def _age(since: datetime | None, now: datetime) -> float | None:
 
 
 def queue_stats() -> dict[str, Any]:
-    """Return depths and ages per band (``None`` without the index), workers, and the last minute's throughput."""
-    queues: list[QueueSummary] | None
-    try:
-        queues = [queue_summary(queue) for queue in Queue.objects.all()]
-        state = get_index().generation().state
-    except IndexUnavailable:
-        queues, state = None, "unreachable"
+    """Return depths and ages per band, workers, the last minute's throughput; by the rows unless the index is ready."""
+    found, state = summaries(Queue.objects.all())
+    queues = list(found.values())
     return {
         "index": state,
-        "depth": None if queues is None else sum(queue.depth for queue in queues),
+        "depth": sum(queue.depth for queue in queues),
         "active": Task.objects.in_status(Status.EXECUTING).count(),
-        "queues": None if queues is None else _sum_over_queues(queues),
-        "by_queue": None if queues is None else [queue.as_dict() for queue in queues],
+        "queues": _sum_over_queues(queues),
+        "by_queue": [queue.as_dict() for queue in queues],
         "workers": worker_counts(),
         "throughput": _last_minute(),
     }
@@ -116,7 +147,7 @@ def admin_queue() -> dict[str, Any]:
         "depth": stats["depth"],
         "active": stats["active"],
         "cap": RuntimeSettings.objects.values_list("max_concurrent", flat=True).first(),
-        "by_priority": None if bands is None else {name: band["depth"] for name, band in bands.items()},
+        "by_priority": {name: band["depth"] for name, band in bands.items()},
         "queues": bands,
         "by_queue": stats["by_queue"],
         "workers": stats["workers"],

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 
 from queue_app.core.states import FAILURES, Status
 from queue_app.models import Schedule, ScheduleTick, Task
@@ -40,14 +41,12 @@ def with_status(ticks: Sequence[ScheduleTick]) -> list[RecentTick]:
 
 
 def failures_in_a_row(ticks: Sequence[RecentTick]) -> int:
-    """Return how many of the newest ticks have failed one after the other; pending tasks do not count."""
-    count = 0
-    for each in ticks:
-        if each.has_failed:
-            count += 1
-        elif each.status == Status.COMPLETED:
-            break
-    return count
+    """Return how many of the newest ticks have failed one after the other, at most ``RECENT``.
+
+    Pending tasks and skipped ticks do not count. So that they do not hide failures, pass the newest ``SOUGHT`` ticks.
+    """
+    since_success = takewhile(lambda each: each.status != Status.COMPLETED, ticks)
+    return min(RECENT, sum(each.has_failed for each in since_success))
 
 
 def last_success(ticks: Sequence[RecentTick]) -> datetime | None:

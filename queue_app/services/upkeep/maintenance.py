@@ -22,7 +22,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
 from queue_app.services.lifecycle.replay import discard_open
-from queue_app.services.read.stats import queue_summary
+from queue_app.services.read.stats import summaries
 from queue_app.services.upkeep import jobs, task_stats
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
@@ -211,7 +211,7 @@ def take_snapshot(at: datetime) -> int:
     """Write one row per queue for the minute ``at``; return how many are new.
 
     Counts since the last snapshot come from the rows, so their sum is right even where snapshots of up to
-    an hour are missing. Depths come from the index, and are empty while it cannot be reached.
+    an hour are missing. Depths come from the index if it is ready, else from the rows too.
     """
     since = _last_snapshot(at)
     counts = upkeep.count_transitions(since, at)
@@ -219,25 +219,24 @@ def take_snapshot(at: datetime) -> int:
     # A scheduled task has no ``queued_at``; in this form the index of waiting tasks answers without reading the rows.
     waiting = Task.objects.in_status(Status.SCHEDULED, Status.QUEUED).filter(queued_at=None)
     scheduled: dict[str, int] = dict(waiting.values_list("queue").annotate(tasks=Count("*")))
+    queues = list(Queue.objects.all())
+    now, _state = summaries(queues)
     rows: list[QueueStats] = []
-    for queue in Queue.objects.all():
+    for queue in queues:
+        summary = now[queue.name]
+        ages = [stats.oldest_age_seconds for stats in summary.bands.values() if stats.oldest_age_seconds is not None]
         row = QueueStats(
             queue=queue.name,
             taken_at=at,
             scheduled=scheduled.get(queue.name, 0),
+            depth={band.label: summary.bands[band].depth for band in Band},
+            active=summary.active,
+            oldest_seconds=max(ages, default=None),
             max_concurrent=queue.cap,
             **counts.get(queue.name, {}),
             **times.get(queue.name, {}),
         )
         rows.append(row)
-        try:
-            summary = queue_summary(queue)
-        except IndexUnavailable:
-            continue
-        ages = [stats.oldest_age_seconds for stats in summary.bands.values() if stats.oldest_age_seconds is not None]
-        row.depth = {band.label: summary.bands[band].depth for band in Band}
-        row.active = summary.active
-        row.oldest_seconds = max(ages, default=None)
     before = QueueStats.objects.filter(taken_at=at).count()
     QueueStats.objects.bulk_create(rows, ignore_conflicts=True)
     return QueueStats.objects.filter(taken_at=at).count() - before

@@ -46,8 +46,9 @@ def test_without_the_index_the_rows_still_answer(engine):
     take(engine.worker())
     with index_away():
         stats = queue_stats()
-    assert (stats["index"], stats["depth"], stats["queues"], stats["by_queue"]) == ("unreachable", None, None, None)
-    assert stats["active"] == 1
+    assert (stats["index"], stats["depth"], stats["active"]) == ("unreachable", 1, 1)
+    assert stats["queues"]["normal"]["depth"] == 1
+    assert [(queue["name"], queue["active"], queue["depth"]) for queue in stats["by_queue"]] == [("default", 1, 1)]
 
 
 def test_throughput_counts_by_state_within_the_window(engine):

@@ -9,6 +9,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
 from queue_app.services.schedules.tick import run_due
+from queue_app.sql.schedule_health import RECENT, SOUGHT, failing
 from queue_app.sql.schedules import copy_outcomes
 from tests.support.engine import done, failed, take
 from tests.workers import chores
@@ -40,6 +41,31 @@ def test_outcomes_outlive_the_tasks(worker):
     assert failures_in_a_row(ticks) == 2
     assert last_success(ticks) == NOON + timedelta(minutes=1)
     assert ScheduleTick.objects.get(outcome="completed").run_seconds >= 0
+
+
+def test_ticks_that_wait_hide_no_failures(worker):
+    create_schedule("minutely", {"task_type": ECHO, "args": [1], "every": 60}, now=NOON)
+    for minute in range(1, 4):
+        tick(minute)
+        finish([failed(task, retriable=False) for task in take(worker)])
+    copy_outcomes()
+    for minute in range(4, 30):  # no worker takes these
+        tick(minute)
+    finish([failed(task, retriable=False) for task in take(worker, 1)])  # its outcome has not been copied
+    [found] = failing(3)
+    assert (found.name, found.failures, found.times) == ("minutely", 4, "4")
+    ticks = recent(list(Schedule.objects.all()), SOUGHT)[Schedule.objects.get().pk]
+    assert failures_in_a_row(ticks) == 4, "the page says the same"
+
+
+def test_counting_failures_stops(worker):
+    create_schedule("minutely", {"task_type": ECHO, "args": [1], "every": 60}, now=NOON)
+    for minute in range(1, RECENT + 6):
+        tick(minute)
+    ScheduleTick.objects.update(outcome="dead_letter")
+    [found] = failing(3)
+    assert found.times == "20+"
+    assert failures_in_a_row(recent(list(Schedule.objects.all()), SOUGHT)[Schedule.objects.get().pk]) == RECENT
 
 
 assert chores.echo  # registered by its import

@@ -22,7 +22,7 @@ from queue_app.models import (
 )
 from queue_app.services.upkeep import maintenance
 from queue_app.services.upkeep.maintenance import purge, run_overdue, snapshot, take_snapshot
-from tests.support.engine import at_once, done, failed, index_away, put, put_many, take
+from tests.support.engine import at_once, done, failed, flush, index_away, put, put_many, take
 from tests.support.factories import AttemptFactory, QueueStatsFactory, WorkerFactory
 
 DAY = 86_400
@@ -200,10 +200,19 @@ def test_a_snapshot_counts_queued_and_running_tasks(engine):
 
 def test_a_snapshot_without_the_index_has_the_counts_of_the_rows(engine):
     put_many(3)
+    take(engine.worker(), 1)
     with index_away():
         assert take_snapshot(timezone.now() + timedelta(seconds=5)) == 1
     row = QueueStats.objects.get()
-    assert (row.enqueued, row.depth, row.oldest_seconds) == (3, {}, None)
+    assert (row.enqueued, row.active, row.depth["normal"]) == (3, 1, 2)
+    assert row.oldest_seconds >= 0
+
+
+def test_a_snapshot_during_a_rebuild_has_the_counts_of_the_rows(engine):
+    put_many(3)
+    flush(engine)
+    take_snapshot(timezone.now() + timedelta(seconds=5))
+    assert QueueStats.objects.get().depth["normal"] == 3
 
 
 def test_one_row_per_minute(rows):
