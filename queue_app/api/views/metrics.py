@@ -71,6 +71,6 @@ class MetricsView(ApiView):
         return [ScraperAuthentication(), *super().get_authenticators()]
 
     def get(self, request: Request) -> HttpResponse:
-        """Return the metrics; those of an unavailable server are missing, which ``up`` shows."""
+        """Return the metrics; if a server is away, its metrics are missing and its ``up`` is 0."""
         text = of_queue() + (of_process() if apps.is_installed("django_prometheus") else b"")
         return HttpResponse(text, content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})

@@ -42,7 +42,7 @@ class Command(ServerCommand):
         add(
             "--concurrency",
             metavar="N",
-            help="tasks at the same time in one process (default 5); auto or auto:LEAST-MOST: by CPU, memory and waits",
+            help="tasks that one process runs at once (default 5); auto or auto:LEAST-MOST: by CPU, memory and waits",
         )
         add("--processes", type=int, default=1, help="worker processes under a supervisor (default 1)")
         add(
@@ -52,7 +52,7 @@ class Command(ServerCommand):
         )
         add("--name", help="name in the admin; default: host name and process id")
         add("--max-tasks", type=int, help="exit after N tasks", metavar="N")
-        add("--burst", action="store_true", help="exit when no task can start, now or within seconds")
+        add("--burst", action="store_true", help="exit when no task can start now or in the next 10 s")
         add(
             "--pool",
             default="threads",
@@ -66,7 +66,7 @@ class Command(ServerCommand):
             action="append",
             default=[],
             metavar="NAME=N",
-            help="--pool processes: limit, as in nofile=1024, as=2G",
+            help="--pool processes: resource limit, such as nofile=1024 or as=2G",
         )
         add("--server", metavar="URL", help="use this server over HTTP instead of PostgreSQL and Redis")
         add("--token", help="--server: the worker token; default: $TASKQUEUE_TOKEN")

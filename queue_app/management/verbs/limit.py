@@ -1,4 +1,4 @@
-"""Set limits and bands, as the admin does: an edit holds from the next claim on."""
+"""Set limits and bands, as in the admin; the next claim uses them."""
 
 from argparse import ArgumentParser
 

@@ -1,4 +1,4 @@
-"""Delete what is past its retention: ended tasks, dead letters, statistics, stopped workers."""
+"""Delete records past their retention: ended tasks, dead letters, statistics, stopped workers."""
 
 import math
 from argparse import ArgumentParser

@@ -16,8 +16,8 @@ class Command(BaseCommand):
     """Exit code 0: all expectations met; 1: not all met; 2: the folder cannot be used."""
 
     help = (
-        "Index the words of a folder with tasks in several bands. One task is flaky, one always fails, and no worker "
-        "can run another. Needs running workers and a scheduler (manage.py quickstart starts them)."
+        "Index the words of a folder with tasks in several bands. One task is flaky, one always fails, and one waits "
+        "for a worker that does not exist. Needs running workers and a scheduler (manage.py quickstart starts them)."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
