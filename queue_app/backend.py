@@ -87,10 +87,11 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
         from queue_app.services.enqueue.store import store_one  # noqa: PLC0415 - needs models
         from queue_app.services.enqueue.validate import check_call  # noqa: PLC0415 - needs models
 
-        spec = self._spec_of(task)
+        spec, settings = self._spec_of(task), conf.get()
         check_arguments(task, args, kwargs)
-        check_types(task, args, kwargs)
-        if codecs.are_on():
+        if settings.typed_arguments:
+            check_types(task, args, kwargs)
+        if settings.codecs:
             args, kwargs = codecs.encode_call(args, kwargs)
         try:
             row = check_call(spec, args, kwargs)

@@ -23,9 +23,9 @@ MARK: Final = '"on_'
 #: Before the name of an endpoint of the setting ``WEBHOOKS``.
 WEBHOOK: Final = "webhook:"
 DELIVER: Final = "queue_app.webhooks.deliver"
-_NAMES: Final = frozenset(OPTIONS.values())
+_NAMES: Final = tuple(sorted(set(OPTIONS.values())))
 #: Keys of metadata that belong to the queue; hooks cannot set them.
-RESERVED: Final = _NAMES | {versions.KEY}
+RESERVED: Final = frozenset(_NAMES) | {versions.KEY}
 
 
 def name_of(given: Any, option: str) -> str:
@@ -43,7 +43,7 @@ def name_of(given: Any, option: str) -> str:
 
 def declared_by(task: registry.AnyTask | None) -> dict[str, str]:
     """Return the callbacks that a task declares, for its metadata."""
-    return {name: given for name in sorted(_NAMES) if (given := getattr(task, name, None))}
+    return {name: given for name in _NAMES if (given := getattr(task, name, None))}
 
 
 def follows(task: Any, status: Status, metadata: str | None) -> tuple[str, list[Any]] | None:

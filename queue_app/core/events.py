@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
 from queue_app.core import trace
@@ -91,6 +92,7 @@ def occasion_of(
     )
 
 
+@lru_cache(maxsize=1024)
 def accepted(task_type: str, queue: str, priority: int, user: str, status: Status) -> Occasion:
     """Return the common fields of the events about new tasks of one type."""
     return Occasion(EventName.ACCEPTED.value, task_type, queue, BAND_NAMES[priority], user, "0", "", status.value)

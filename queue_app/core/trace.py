@@ -64,7 +64,9 @@ def telemetry(name: str) -> Any:
     are missing, and the project cannot have set up a provider.
     """
     module = sys.modules.get(f"opentelemetry.{name}")
-    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+    if module is None or getattr(module.__spec__, "_initializing", False):
+        return None
+    return module
 
 
 def of_caller() -> str | None:

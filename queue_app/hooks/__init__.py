@@ -147,17 +147,24 @@ def _hooks_of(task: registry.AnyTask | None) -> tuple[Hook, ...]:
 
 
 def has_metadata(task_type: str) -> bool:
-    """Return whether calls of a type may get metadata."""
+    """Return whether calls of a type may get metadata: of hooks, of callbacks or of a version."""
     task = registry.known(task_type)
-    return bool(_hooks_of(task) or callbacks.reserved(task))
+    return bool(
+        conf.get().hooks
+        or getattr(task, "hooks", ())
+        or getattr(task, "on_success", None)
+        or getattr(task, "on_failure", None)
+        or getattr(task, "version", 1) != 1
+    )
 
 
 def before_enqueue(row: TaskRow) -> TaskRow:
     """Return a new task with its version, its callbacks and what hooks add; let their exceptions through."""
-    spec, task = row.spec, registry.known(row.spec.task_type)
-    found, own = _hooks_of(task), callbacks.reserved(task)
-    if not (found or own) or row.metadata is not None:  # a copy keeps the metadata of its original
+    spec = row.spec
+    if not has_metadata(spec.task_type) or row.metadata is not None:  # a copy keeps the metadata of its original
         return row
+    task = registry.known(spec.task_type)
+    found, own = _hooks_of(task), callbacks.reserved(task)
     call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, {}, row.args, row.parameters)
     for hook in found:
         _call(hook.enqueue, call)

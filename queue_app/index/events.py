@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Iterator
 from itertools import batched
 from typing import Any
@@ -62,6 +63,8 @@ def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
     """
     part: list[Run] = []
     counts: list[Run] = []
+    ids: list[uuid.UUID] = []  # of the last run in the part
+    parents: list[str | None] = []
     room = size
     for run in runs:
         occasion, task_ids, traces = run
@@ -73,11 +76,13 @@ def split(runs: Iterable[Run], size: int) -> Iterator[list[Run]]:
         at = 0
         while at < len(task_ids):
             taken, of_taken = task_ids[at : at + room], traces[at : at + room]
-            if part and part[-1].occasion == occasion and bool(part[-1].traces) == bool(traces):
-                last = part.pop()
-                part.append(Run(occasion, [*last.task_ids, *taken], [*last.traces, *of_taken]))
+            last = part[-1] if part else None
+            if last and last.task_ids is ids and last.occasion == occasion and bool(parents) == bool(traces):
+                ids += taken
+                parents += of_taken
             else:
-                part.append(Run(occasion, list(taken), of_taken))
+                ids, parents = list(taken), list(of_taken)
+                part.append(Run(occasion, ids, parents))
             at += len(taken)
             room -= len(taken)
             if not room:

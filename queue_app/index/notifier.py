@@ -17,8 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import batched
 from typing import Any
 
@@ -41,6 +40,33 @@ MAX_ENTRIES = 500
 MAX_CALLS = 3
 
 
+class _Turn:
+    """The lock of a pipeline; closes its connection if the server does not answer, or is a replica now.
+
+    Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._lock = threading.Lock()
+        self._timed_out_at = 0.0  # monotonic; the server did not answer in time
+
+    def __enter__(self) -> None:
+        asked_at = time.monotonic()
+        self._lock.acquire()
+        if self._timed_out_at > asked_at:
+            self._lock.release()
+            raise redis.TimeoutError("The server has just not answered another thread.")
+
+    def __exit__(self, _kind: object, error: BaseException | None, _frames: object) -> None:
+        try:
+            if error is not None and isinstance(error, (redis.TimeoutError, redis.ReadOnlyError)):
+                self._pipeline.disconnect()
+                self._timed_out_at = time.monotonic()
+        finally:
+            self._lock.release()
+
+
 class Notifier:
     """One pipeline for all threads of a process."""
 
@@ -55,7 +81,7 @@ class Notifier:
 
     def reset(self) -> None:
         """Start afresh without closing: a forked child must not touch its parent's connection."""
-        self._lock = threading.Lock()
+        self._turn = _Turn(self._pipeline)
         self._pipeline.reset()
         self._entries: list[Entry] = []
         self._events: list[Run] = []
@@ -66,21 +92,23 @@ class Notifier:
         self._thread: threading.Thread | None = None
         self._gathering = threading.Event()
         self._failure: redis.RedisError | None = None
-        self._timed_out_at = 0.0  # monotonic; the server did not answer in time
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
         """Send entries and events, now or with the next ones; raise ``redis.RedisError`` when earlier ones failed."""
-        with self._turn():
-            failure, self._failure = self._failure, None
-            if failure is not None:
+        with self._turn:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
                 raise failure
             now = time.monotonic()
             if not self._count:
                 self._since = now
-            self._entries += entries
-            self._events += events
-            self._count += len(entries) + sum(max(1, len(run.task_ids)) for run in events)
-            self.has_unconfirmed_entries = self.has_unconfirmed_entries or bool(entries)
+            if entries:
+                self._entries += entries
+                self._count += len(entries)
+                self.has_unconfirmed_entries = True
+            for run in events:
+                self._events.append(run)
+                self._count += len(run.task_ids) or 1
             is_urgent = bool(self._entries) or GATHER_SECONDS == 0
             is_full = self._count >= (MAX_ENTRIES if is_urgent else MAX_EVENTS)
             if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
@@ -91,7 +119,7 @@ class Notifier:
 
     def post(self, calls: Sequence[Call]) -> None:
         """Send calls of scripts without waiting for their replies; the next call of this process goes after them."""
-        with self._turn():
+        with self._turn:
             self.has_unconfirmed_entries = True
             self._send_gathered(time.monotonic(), *calls)
 
@@ -124,7 +152,7 @@ class Notifier:
         *,
         once: bool = False,
     ) -> Any:
-        with self._turn():
+        with self._turn:
             self._entries += entries
             self._events += events
             self._send_gathered(time.monotonic(), *([call] if call else []))
@@ -140,23 +168,6 @@ class Notifier:
                 return reply
             finally:
                 self.has_unconfirmed_entries = False
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Lock the connection; close it if its server does not answer, or is a replica now.
-
-        Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
-        """
-        asked_at = time.monotonic()
-        with self._lock:
-            if self._timed_out_at > asked_at:
-                raise redis.TimeoutError("The server has just not answered another thread.")
-            try:
-                yield
-            except (redis.TimeoutError, redis.ReadOnlyError):
-                self._pipeline.disconnect()
-                self._timed_out_at = time.monotonic()
-                raise
 
     def _send_gathered(self, now: float, *further: Call) -> None:
         entries, events, self._sent_at = self._entries, self._events, now
@@ -194,7 +205,7 @@ class Notifier:
 
     def _send_overdue(self) -> float:
         """Send what has gathered for long enough; return how long (s) to sleep then, 0 when no caller comes."""
-        with self._turn():
+        with self._turn:
             now = time.monotonic()
             left = self._since + GATHER_SECONDS - now if self._count else self._sent_at + GATHER_SECONDS - now
             if left > 0:

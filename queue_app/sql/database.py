@@ -212,7 +212,8 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
         database.close_if_health_check_failed()
     database.ensure_connection()
     database.validate_no_broken_transaction()
-    return cast("psycopg.Connection[Any]", database.connection)
+    raw: psycopg.Connection[Any] = database.connection
+    return raw
 
 
 def _has_news(raw: psycopg.Connection[Any] | None) -> bool:

@@ -30,6 +30,7 @@ SPEC_COLUMNS: Final = {
     "unique_key": "text",
     "run_after": "timestamptz",
 }
+_CAPABILITIES: Final = list(SPEC_COLUMNS).index("capabilities")
 _values_of: Final = attrgetter(*(name.strip('"') for name in SPEC_COLUMNS))
 
 # Whether a row limits submissions here, so that services.enqueue.admission has to count first.
@@ -72,6 +73,10 @@ _INSERT_WITH_KEY_AT: Final = insert_where(_UNLIMITED, with_key=True, clock="%s::
 _INSERT_PLAIN: Final = insert_where(_UNLIMITED, with_key=False)
 
 
+#: By value: the call of an enumeration takes longer.
+_STATUSES: Final = {status.value: status for status in Status}
+
+
 class LimitApplies(Exception):
     """Nothing was stored, because a row limits submissions here and the caller has to count first."""
 
@@ -94,7 +99,7 @@ def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = No
     found = fetch_prepared((sql, params))
     if found:
         status, created_at, queued_at = found[0]
-        return Enqueued(row.id, spec, Status(status), created_at, queued_at)
+        return Enqueued(row.id, spec, _STATUSES[status], created_at, queued_at)
     if not admitted and (spec.idempotency_key is None or clock_and_limits([row])[1]):
         raise LimitApplies
     return None
@@ -107,10 +112,9 @@ def values(row: TaskRow, *of_condition: Any) -> list[Any]:
 
 def spec_values(spec: TaskSpec) -> list[Any]:
     """Return the values of ``SPEC_COLUMNS``, with the capabilities as PostgreSQL's text of an array."""
-    return [
-        "{" + ",".join(f'"{name}"' for name in value) + "}" if type(value) is tuple else value  # names need no escapes
-        for value in _values_of(spec)
-    ]
+    found = list(_values_of(spec))
+    found[_CAPABILITIES] = "{" + ",".join([f'"{name}"' for name in spec.capabilities]) + "}"  # names need no escapes
+    return found
 
 
 _CLOCK: Final = f"""

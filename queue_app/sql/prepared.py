@@ -98,9 +98,11 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
         known = _known[raw] = _Known()
     values = [_texts(params) for _sql, params in statements]
     with raw.lock:
-        if any(sql not in known.names for sql, _params in statements):
+        try:
+            names = [known.names[sql] for sql, _params in statements]
+        except KeyError:
             _prepare(raw, known, statements)
-        names = [known.names[sql] for sql, _params in statements]
+            names = [known.names[sql] for sql, _params in statements]
         if len(statements) == 1:
             pgconn.send_query_prepared(names[0], values[0])
             results = raw.wait(_execute(pgconn))
@@ -192,7 +194,7 @@ _TEXTS: Final[dict[type, Callable[[Any], bytes]]] = {
     int: lambda value: b"%d" % value,
     float: lambda value: repr(value).encode(),
     bool: lambda value: b"t" if value else b"f",
-    uuid.UUID: lambda value: str(value).encode(),
+    uuid.UUID: lambda value: b"%032x" % value.int,
     datetime: _of_datetime,
     list: lambda values: b"{" + b",".join([_element(value) for value in values]) + b"}",
 }

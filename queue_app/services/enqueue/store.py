@@ -65,13 +65,12 @@ def store_one(
     """
     row = before_enqueue(row)
     positions: list[int | None] = []
-    store = partial(
-        _store_one, outside=outside, before_push=before_push, on_located=positions.append if locate else None
-    )
-    if row.spec.unique is None:
-        stored = store(row)
-    else:
-        (stored,) = _store_unique([row], lambda rows: [store(row) for row in rows], outside=outside)
+    on_located = positions.append if locate else None
+
+    def store(rows: list[TaskRow]) -> list[Enqueued]:
+        return [_store_one(row, outside=outside, before_push=before_push, on_located=on_located) for row in rows]
+
+    (stored,) = store([row]) if row.spec.unique is None else _store_unique([row], store, outside=outside)
     return stored._replace(queue_position=positions[0]) if positions else stored
 
 

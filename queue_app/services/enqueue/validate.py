@@ -14,7 +14,7 @@ from django.utils.json import normalize_json
 from queue_app import codecs, conf
 from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
-from queue_app.core.payload import dump_json
+from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.priorities import Band, band_from_django, parse_band
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.unique import LATEST_HAS_A_KEY, rule_of
@@ -107,27 +107,28 @@ def _after(delay: float) -> datetime | None:
 
 def check_call(spec: TaskSpec, args: Sequence[Any], parameters: dict[str, Any]) -> TaskRow:
     """Return the row of one call of a checked task; raise ``InvalidTaskData`` for bad parameters."""
-    args_text, parameters_text = next(check_payloads([(args, parameters)]))
+    args_text, parameters_text = _texts(args, parameters, conf.get().payload)
     return TaskRow(uuid7(), spec, args_text, parameters_text)
 
 
 def check_payloads(calls: Iterable[tuple[Sequence[Any], dict[str, Any]]]) -> Iterator[tuple[str, str]]:
     """Yield (args, parameters) of each call as JSON text; raise ``InvalidTaskData`` for what must not be stored."""
     limits = conf.get().payload
-    for args, parameters in calls:
-        if type(parameters) is not dict:
-            raise InvalidTaskData(
-                "parameters", "parameters must be an object with string keys.", code="object_expected"
-            )
-        text = dump_json(parameters, field="parameters", limits=limits) if parameters else "{}"
-        if type(args) not in (list, tuple):
-            raise InvalidTaskData("args", "args must be a list.", code="list_expected")
-        yield dump_json(list(args), field="args", limits=limits) if args else "[]", text
+    return (_texts(args, parameters, limits) for args, parameters in calls)
+
+
+def _texts(args: Sequence[Any], parameters: dict[str, Any], limits: PayloadLimits) -> tuple[str, str]:
+    if type(parameters) is not dict:
+        raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
+    text = dump_json(parameters, field="parameters", limits=limits) if parameters else "{}"
+    if type(args) not in (list, tuple):
+        raise InvalidTaskData("args", "args must be a list.", code="list_expected")
+    return dump_json(list(args), field="args", limits=limits) if args else "[]", text
 
 
 def check_parameters(parameters: Any) -> str:
     """Return the parameters as JSON text; raise ``InvalidTaskData`` for what must not be stored."""
-    return next(check_payloads([((), parameters)]))[1]
+    return _texts((), parameters, conf.get().payload)[1]
 
 
 def result_text(value: Any) -> str | None:

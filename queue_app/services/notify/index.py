@@ -5,6 +5,7 @@ reconciler repairs the index from them. So a failed notification is logged, not 
 this process sends notifications for a few seconds; otherwise each caller would wait for a server that does not answer.
 """
 
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,8 @@ from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index, is_loaded
 from queue_app.services.generation import condemn
 from queue_app.sql.database import alias, connection
+
+_log = logging.getLogger("taskqueue")
 
 #: Receives the position that a task has in its queue, ``None`` when it has none.
 type OnLocated = Callable[[int | None], object]
@@ -72,9 +75,9 @@ def notify_index[**P, R](
     operation: Callable[Concatenate[Index, P], R], name: str, *args: P.args, **kwargs: P.kwargs
 ) -> R | None:
     """Call ``operation`` with the index and return its result; if the index is out of reach, log that instead."""
-    if breaker.is_open:
-        return None
     began = time.monotonic()
+    if began < breaker.open_until:
+        return None
     try:
         return operation(get_index(), *args, **kwargs)
     except IndexUnavailable as error:
@@ -96,12 +99,14 @@ class FirstNotifications:
         self._waiting: deque[tuple[Sequence[Entry], Sequence[Run]]] = deque()
         self._thread: threading.Thread | None = None
         self._since = 0.0  # monotonic
+        self._is_loaded = False  # whether the library has been imported
         self._imported = threading.Event()
         os.register_at_fork(before=self._finish)
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
         """Notify the index; by the thread, if the library has not been imported yet."""
-        if is_loaded() or breaker.is_open:
+        self._is_loaded = self._is_loaded or is_loaded()
+        if self._is_loaded or breaker.is_open:
             notify_index(Index.notify, "push", entries, events)
             return
         self._waiting.append((entries, events))
@@ -153,7 +158,12 @@ def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -
     turns autocommit on again after its commit. A caller that never turns it on would collect hooks without end, so
     their number is limited. The reconciler pushes the tasks whose hooks were dropped.
     """
-    if database.in_atomic_block or database.get_autocommit():
+    if database.autocommit and not database.in_atomic_block:  # known without asking the driver
+        try:
+            hook()
+        except Exception:  # noqa: BLE001 - logged, as Django logs it: what is stored stays stored
+            _log.exception("what is stored could not be announced")
+    elif database.in_atomic_block or database.get_autocommit():
         database.on_commit(hook, robust=True)
     elif len(database.run_on_commit) < MAX_MANUAL_HOOKS:
         with transaction.atomic(using=alias(), savepoint=False):
