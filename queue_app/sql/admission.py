@@ -20,9 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from queue_app.core.records import Enqueued, TaskRow
-from queue_app.core.states import Status
 from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared, fetch_together
-from queue_app.sql.insert import insert_where, values
+from queue_app.sql.insert import insert_where, stored, values
 
 READ_COMMITTED: Final = "read committed"
 #: Tells these locks from others in the same database.
@@ -217,7 +216,4 @@ def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
         (_LOCK_ONE, [wait, wait, *limits, names, settings]),
         (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, values(row, *condition)),
     )
-    if not found:
-        return None
-    status, created_at, queued_at = found[0]
-    return Enqueued(row.id, spec, Status(status), created_at, queued_at)
+    return stored(row, *found[0]) if found else None

@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -49,28 +50,31 @@ WITH task AS (
         (SELECT {{clock}} AS clock) AS now
     WHERE {{condition}}
     {{on_conflict}}
-    RETURNING id, status, created_at, queued_at
+    RETURNING id, status, created_at
 ), payload AS (
     INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace, metadata)
     SELECT id, %s::jsonb, %s::jsonb, %s::text, %s::jsonb FROM task
 )
-SELECT status, created_at, queued_at FROM task
+SELECT status, created_at FROM task
 """
 _ON_CONFLICT: Final = 'ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
 
 
-def insert_where(condition: str, *, with_key: bool, clock: str = "clock_timestamp()") -> str:
-    """Return the statement that stores one task under a condition and returns (status, created_at, queued_at).
+def insert_where(condition: str, *, with_key: bool, clock: str = "statement_timestamp()") -> str:
+    """Return the statement that stores one task under a condition and returns (status, created_at).
 
-    It is faster without a key.
+    It is faster without a key. The time is that at which the statement arrived, as ``clock_timestamp()`` would need a
+    subquery of its own.
     """
     return _INSERT.format(condition=condition, on_conflict=_ON_CONFLICT if with_key else "", clock=clock)
 
 
-_UNLIMITED: Final = f"%s OR NOT ({_QUEUE_LIMITS.format(queues='%s')} OR %s AND {_USER_LIMIT})"
-_INSERT_WITH_KEY: Final = insert_where(_UNLIMITED, with_key=True)
-_INSERT_WITH_KEY_AT: Final = insert_where(_UNLIMITED, with_key=True, clock="%s::timestamptz")
-_INSERT_PLAIN: Final = insert_where(_UNLIMITED, with_key=False)
+@cache
+def _insert(*, with_key: bool, of_user: bool, at: bool) -> str:
+    """Return the statement that stores one task unless a limit applies; PostgreSQL opens each table that it names."""
+    limits = f"{_QUEUE_LIMITS.format(queues='%s')}{f' OR {_USER_LIMIT}' if of_user else ''}"
+    clock = {"clock": "%s::timestamptz"} if at else {}
+    return insert_where(f"%s OR NOT ({limits})", with_key=with_key, **clock)
 
 
 #: By value: the call of an enumeration takes longer.
@@ -91,18 +95,21 @@ def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = No
     that was committed before applies.
     """
     spec = row.spec
-    sql = _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY
-    params = values(row, admitted, spec.queue, spec.user != "")
+    params = values(row, admitted, spec.queue)
     if at is not None:
-        sql = _INSERT_WITH_KEY_AT
         params.insert(1 + len(SPEC_COLUMNS), at)
+    sql = _insert(with_key=spec.idempotency_key is not None, of_user=spec.user != "", at=at is not None)
     found = fetch_prepared((sql, params))
     if found:
-        status, created_at, queued_at = found[0]
-        return Enqueued(row.id, spec, _STATUSES[status], created_at, queued_at)
+        return stored(row, *found[0])
     if not admitted and (spec.idempotency_key is None or clock_and_limits([row])[1]):
         raise LimitApplies
     return None
+
+
+def stored(row: TaskRow, status: str, created_at: datetime) -> Enqueued:
+    """Return the task that ``insert_where`` has stored."""
+    return Enqueued(row.id, row.spec, _STATUSES[status], created_at, created_at if status == "queued" else None)
 
 
 def values(row: TaskRow, *of_condition: Any) -> list[Any]:
