@@ -18,7 +18,7 @@ nitpicky = True
 
 # Headings get anchors, so that pages can link to each other's sections and Sphinx checks that they exist.
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
 
 html_theme = "furo"
 html_title = "Task queue for Django"
