@@ -211,7 +211,7 @@ class ErrorBackoff:
         """Seconds to wait before the next try; 0 if nothing is wrong."""
         return max(0.0, self._not_before - time.monotonic())
 
-    def recover(self, error: Exception, register: Callable[[], object], rebuild: Callable[[], object]) -> None:
+    def recover(self, error: Exception, register: Callable[[], object], rebuild: Callable[[], bool]) -> None:
         """Wait for a moment, unless the cause can be repaired: by ``register`` or ``rebuild``."""
         self._not_before = time.monotonic() + RETRY_SECONDS
         try:
@@ -219,7 +219,7 @@ class ErrorBackoff:
                 register()
                 self._not_before = 0.0
             elif isinstance(error, IndexNotReady):
-                if rebuild() is not None:
+                if rebuild():
                     self._not_before = 0.0
             else:
                 self._log(error)

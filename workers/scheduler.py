@@ -24,7 +24,7 @@ from queue_app.services.control.pause import resume_due
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
-from queue_app.services.repair.rebuild import rebuild_if_needed
+from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
 from queue_app.services.schedules.declare import synchronise
@@ -45,7 +45,7 @@ logger = logging.getLogger("taskqueue")
 
 #: Minimum time that jobs which need the index wait after it could not be reached.
 INDEX_RETRY_SECONDS = 0.5
-#: Time after which a loop that has not turned counts as stuck. The longest job is a rebuild of millions of rows.
+#: Time after which a loop that has not turned counts as stuck. The longest job compares millions of rows.
 STALE_SECONDS = 900.0
 #: Maximum time per turn to queue due tasks. With millions of due tasks, dead workers and a lost index still get a turn.
 DUE_SECONDS = 1.0
@@ -189,7 +189,7 @@ class Scheduler:
             self._answers = pending_work(self._questions, self._rests)
 
     def _rebuild(self) -> None:
-        rebuild_if_needed()
+        rebuild_until_open()
         self._renew_at = 0.0  # the lock was lost with the index
 
     def _maintain(self) -> None:

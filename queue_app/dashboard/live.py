@@ -49,7 +49,9 @@ class Live:
     """The state of everything at one moment."""
 
     at: datetime
-    index: str  # ready, rebuilding, missing or unreachable; unless it is ready, the numbers are those of the rows
+    index: (
+        str  # ready, loading, rebuilding, missing or unreachable; unless it is ready, the numbers are those of the rows
+    )
     has_leader: bool | None  # None: unknown
     settings: RuntimeSettings
     queues: list[QueueRow]

@@ -17,7 +17,7 @@ from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.said import said
 from queue_app.services.read.advice import Advice, advice
-from queue_app.services.read.stats import READY, UNREACHABLE
+from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.services.read.waits import Wait, waits
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
@@ -146,13 +146,20 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
             yield Reason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
 
 
-def _general(live: Live) -> Iterator[Reason]:
+def _of_index(live: Live) -> Iterator[Reason]:
     if live.index == UNREACHABLE:
         text = _("Redis cannot be reached. Tasks are safe in PostgreSQL, but no task starts until Redis is back.")
         yield Reason(f"{text} {_numbers_of_rows()}", severe=True)
+    elif live.index == LOADING:
+        text = _("The index is being rebuilt. Tasks start; some that wait are not in it yet.")
+        yield Reason(f"{text} {_numbers_of_rows()}")
     elif live.index != READY:
         text = _("The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.")
         yield Reason(f"{text % {'state': live.index}} {_numbers_of_rows()}", severe=True)
+
+
+def _general(live: Live) -> Iterator[Reason]:
+    yield from _of_index(live)
     if live.has_leader is False:
         yield Reason(
             _(

@@ -12,7 +12,8 @@ TEXTS: Final = (
     _noop("cancelled"), _noop("dead letter"), _noop("expired"), _noop("pending"), _noop("active"), _noop("draining"),
     _noop("stopped"), _noop("dead"), _noop("open"), _noop("replayed"), _noop("discarded"), _noop("running"),
     _noop("done"), _noop("compensating"), _noop("compensated"), _noop("deleting"), _noop("ready"), _noop("missing"),
-    _noop("rebuilding"), _noop("unreachable"), _noop("paused"), _noop("held"), _noop("waiting"), _noop("cancelling"),
+    _noop("rebuilding"), _noop("loading"), _noop("unreachable"), _noop("paused"), _noop("held"), _noop("waiting"),
+    _noop("cancelling"),
     # bands
     _noop("critical"), _noop("high"), _noop("normal"), _noop("low"), _noop("background"),
     # why tasks wait

@@ -214,23 +214,24 @@ class Index(Workers):
         return Generation(int(number), text(state), text(owner))
 
     def begin_generation(
-        self, number: int, token: str = "", copy_limits: Callable[[], object] | None = None, database: str = ""
+        self, number: int, token: str = "", prepare: Callable[[], object] | None = None, database: str = ""
     ) -> bool:
         """Refuse claims from now on, and forget everything but limits; bind the index to the database.
 
-        Copies the limits before the wipe: tasks that are pushed from then on find their lanes by them. Returns false
+        Lets ``prepare`` copy the limits before the wipe: tasks that are pushed from then on find their lanes by them.
+        It also says what is left to the rebuild (``load_until``). Returns false
         when a later generation began meanwhile, when ``token`` no longer holds the lock of rebuilds, or when the index
         belongs to another database.
         """
         if not self._call("begin_generation", number, token, database):
             return False
-        if copy_limits is not None:
+        if prepare is not None:
             try:
-                copy_limits()
+                prepare()
             except IndexDamaged:  # a copy has the wrong type
                 if not self._wipe(number, wrong_type_only=True):
                     return False
-                copy_limits()
+                prepare()
         if not self._call("wipe", number, "reshaped"):
             return False
         return self._wipe(number) and bool(self._call("wipe", number, "wiping"))
@@ -252,8 +253,20 @@ class Index(Workers):
         with translated("disown", self.alias):
             self._client.hdel(self.keys.generation, "database")
 
+    def load_until(self, number: int, scores: Mapping[tuple[str, Band], float | None]) -> bool:
+        """Leave tasks behind these scores to the rebuild (``None``: no longer), by queue and band.
+
+        Returns whether the rebuild may go on: whether the index is still this generation.
+        """
+        found = ((queue, int(band), "" if at is None else f"{at:.3f}") for (queue, band), at in scores.items())
+        return all(self._call("load_until", number, *chain.from_iterable(batch)) for batch in batched(found, BATCH))
+
+    def open_generation(self, number: int) -> bool:
+        """Allow claims while tasks are still being loaded, if the index is still this generation."""
+        return bool(self._call("open_generation", number))
+
     def finish_generation(self, number: int) -> bool:
-        """Allow claims if the index is still this generation; return whether it is."""
+        """Allow claims for good if the index is still this generation; return whether it is."""
         return bool(self._call("finish_generation", number))
 
     def lock(self, name: str, token: str, seconds: float) -> bool:

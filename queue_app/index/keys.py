@@ -27,6 +27,7 @@ KINDS: Final = {
     "refills": Kind("zset"),
     "reservations": Kind("hash"),
     "gates": Kind("set"),
+    "loading": Kind("hash", is_kept=True),
     "queue:": Kind("hash", is_kept=True),
     "limit:": Kind("hash", is_kept=True),
     "weights:": Kind("hash", is_kept=True),

@@ -57,7 +57,7 @@ class GateState:
 class Placement:
     """What the index knows of one task: it ``waits`` in its lane, ``is_leased``, or is not indexed."""
 
-    state: str  # of the generation: ready, rebuilding, missing
+    state: str  # of the generation: ready, loading, rebuilding, missing
     waits: bool
     is_leased: bool
     turns: str  # who takes turns in its queue: user, key, or ''

@@ -71,7 +71,7 @@ def _snapshots(client: redis.Redis) -> str | None:
 
 
 class IndexHealth(NamedTuple):
-    """The generation of the index, its state (ready, rebuilding, missing), and whether a scheduler leads."""
+    """The generation of the index, its state (ready, loading, rebuilding, missing), and whether a scheduler leads."""
 
     generation: int
     state: str

@@ -33,7 +33,7 @@ class QueueDepth:
 class IndexStats:
     """The whole index at about one instant.
 
-    ``state`` is ready, rebuilding or missing. ``leader_lapses`` is the number of seconds after which the leadership of
+    ``state`` is that of its generation. ``leader_lapses`` is the number of seconds after which the leadership of
     the schedulers expires unless it is renewed, ``None`` without a leader. ``counts`` are the counters of
     ``core.counters`` since Redis was emptied.
     """

@@ -20,7 +20,10 @@ FORGET_FIRST = 2
 
 
 class Generation(NamedTuple):
-    """The generation that the index carries; ``state`` is ready, rebuilding or missing."""
+    """The generation that the index carries; ``state`` is ready, loading, rebuilding or missing.
+
+    While it is loading, claims are allowed, and a rebuild adds tasks.
+    """
 
     number: int
     state: str

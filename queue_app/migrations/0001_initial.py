@@ -629,7 +629,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('status__in', ['scheduled', 'queued'])), fields=['queue', 'queued_at'], name='taskqueue_length'),
+            index=models.Index(condition=models.Q(('status__in', ['scheduled', 'queued'])), fields=['queue', 'priority', 'queued_at', 'id'], name='taskqueue_length'),
         ),
         migrations.AddIndex(
             model_name='task',

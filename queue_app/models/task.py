@@ -81,7 +81,7 @@ class Task(models.Model):
                 condition=Q(status=Status.BLOCKED, attempt__gt=0, queued_at__isnull=True),
                 name="taskqueue_signal_timeouts",
             ),
-            # services.reconcile and rebuild: queued rows by age, in pages
+            # services.reconcile: queued rows by age, in pages
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
             # lists of blocked tasks, and the sweep that looks for forgotten ones
             models.Index(fields=["id"], condition=Q(status=Status.BLOCKED), name="taskqueue_blocked"),
@@ -132,9 +132,9 @@ class Task(models.Model):
             ),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
-            # services.admission: length of a queue and its longest waiting tasks; pending tasks of a user
+            # services.admission: length of a queue; services.rebuild and expire: a queue's tasks by band, oldest first
             models.Index(
-                fields=["queue", "queued_at"],
+                fields=["queue", "priority", "queued_at", "id"],
                 condition=Q(status__in=[Status.SCHEDULED, Status.QUEUED]),
                 name="taskqueue_length",
             ),

@@ -1,18 +1,18 @@
 """Read the queued rows as the index takes them: packed by PostgreSQL, lane by lane.
 
-Otherwise a rebuild or a comparison of a million rows would make a million Python records.
+Otherwise a comparison of a million rows would make a million Python records.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.records import PackedLane
 from queue_app.sql.database import fetch_all
+from queue_app.sql.prepared import Row
 
 type Cursor = tuple[datetime, uuid.UUID]
 _NIL: Final = uuid.UUID(int=0)
@@ -31,14 +31,17 @@ _USER_THAT_MATTERS: Final = """CASE WHEN queue = ANY(ARRAY(
 # The score equals that of core.lanes.score to the last bit: whole milliseconds are exact in a double, so only the last
 # addition rounds. A time as a double is exact after rounding to microseconds, until the year 2106.
 # PostgreSQL aggregates ids and scores of a lane in one pass, so both are in the same order.
-_PACKED: Final = """
+PACKED: Final = """
 SELECT queue, task_type, capabilities, {user}, concurrency_key, weight,
     string_agg(uuid_send(id), ''::bytea),
     string_agg(float8send(priority * 1e13::float8 + us / 1000 + (us %% 1000) / 1e3::float8), ''::bytea)
-FROM queue_app_task, LATERAL (SELECT round(date_part('epoch', queued_at) * 1e6)::bigint) AS at (us)
-WHERE status = 'queued' AND {after} AND {until}
+FROM {task}, LATERAL (SELECT round(date_part('epoch', queued_at) * 1e6)::bigint) AS at (us)
 GROUP BY 1, 2, 3, 4, 5, 6
 """
+_PACKED: Final = PACKED.format(
+    user=_USER_THAT_MATTERS,
+    task="(SELECT * FROM queue_app_task WHERE status = 'queued' AND {after} AND {until}) AS task",
+)
 
 
 class Page(NamedTuple):
@@ -53,27 +56,14 @@ class Page(NamedTuple):
         return sum(lane.size for lane in self.lanes)
 
 
-def packed_page(after: Cursor | None, limit: int, *, with_users: bool = False) -> Page:
-    """Return about ``limit`` queued tasks that follow the cursor, oldest first.
-
-    Lanes name their users if ``with_users`` is set or the queue keeps users apart now.
-    """
+def packed_page(after: Cursor | None, limit: int) -> Page:
+    """Return about ``limit`` queued tasks that follow the cursor, oldest first."""
     queued_at, task_id = after or ("-infinity", _NIL)
     return _packed(
-        '"user"' if with_users else _USER_THAT_MATTERS,
         "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)",
         {"queued_at": queued_at, "id": task_id},
         limit,
     )
-
-
-def packed_pages(limit: int) -> Iterator[Page]:
-    """Yield all queued tasks in pages of about ``limit``, oldest first, with their users."""
-    page = packed_page(None, limit, with_users=True)
-    yield page
-    while page.end:
-        page = packed_page(page.end, limit, with_users=True)
-        yield page
 
 
 def packed_recent(seconds: float, limit: int) -> Page:
@@ -84,18 +74,23 @@ def packed_recent(seconds: float, limit: int) -> Page:
     if first:
         recent = "queued_at >= %(queued_at)s AND (queued_at, id) >= (%(queued_at)s, %(id)s)"
         parameters = {"queued_at": first[0][0], "id": first[0][1]}
-    return Page(_lanes(_USER_THAT_MATTERS, recent, "true", parameters), None)
+    return Page(_lanes(recent, "true", parameters), None)
 
 
-def _packed(user: str, after: str, parameters: dict[str, Any], limit: int) -> Page:
+def _packed(after: str, parameters: dict[str, Any], limit: int) -> Page:
     ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
     until = "true"
     if ends:
         until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
         parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
-    return Page(_lanes(user, after, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
+    return Page(_lanes(after, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
 
 
-def _lanes(user: str, after: str, until: str, parameters: dict[str, Any]) -> list[PackedLane]:
-    found = fetch_all(_PACKED.format(user=user, after=after, until=until), parameters)
+def _lanes(after: str, until: str, parameters: dict[str, Any]) -> list[PackedLane]:
+    found = fetch_all(_PACKED.format(after=after, until=until), parameters)
+    return packed_lanes(found)
+
+
+def packed_lanes(found: list[Row]) -> list[PackedLane]:
+    """Return the lanes of rows as ``PACKED`` selects them."""
     return [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]

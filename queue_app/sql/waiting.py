@@ -84,12 +84,16 @@ WHERE status = 'queued' AND priority = %s AND (queued_at, id) > (%s, %s) AND que
 ORDER BY queued_at, id LIMIT %s
 """
 
-# Oldest first. A row that a claim or another run holds is skipped; the next run sees it again.
+# Oldest first, read band by band, as the index has them. A row that a claim or another run holds is skipped; the next
+# run sees it again.
 _EXPIRE: Final = f"""
 WITH stale AS (
-    SELECT id FROM queue_app_task
-    WHERE status = 'queued' AND queue = %s AND queued_at < statement_timestamp() - make_interval(secs => %s)
-    ORDER BY queued_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+    SELECT oldest.id FROM generate_series(0, 4) AS band, LATERAL (
+        SELECT id, queued_at FROM queue_app_task
+        WHERE status = 'queued' AND queue = %s AND priority = band
+            AND queued_at < statement_timestamp() - make_interval(secs => %s)
+        ORDER BY queued_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+    ) AS oldest ORDER BY oldest.queued_at, oldest.id LIMIT %s
 )
 UPDATE queue_app_task AS t SET status = 'expired', finished_at = clock_timestamp()
 FROM stale WHERE t.id = stale.id AND t.status = 'queued'
@@ -133,7 +137,7 @@ def aged_page(band: int, after: Cursor | None, until: datetime, limit: int) -> l
 
 def expire(queue: str, older_than: float, limit: int) -> list[TaskRef]:
     """Expire at most ``limit`` tasks queued for more than ``older_than`` seconds, oldest first; return them."""
-    return _refs(_EXPIRE, [queue, older_than, limit])
+    return _refs(_EXPIRE, [queue, older_than, limit, limit])
 
 
 def eager_queues() -> list[tuple[str, float]]:

@@ -1,8 +1,9 @@
-"""The index built anew from a million queued rows, by a process of its own: seconds, processor time, memory."""
+"""The index built anew from a million queued rows, by a process of its own: first claim, time, memory."""
 
 import subprocess
 import sys
 import time
+import uuid
 from contextlib import suppress
 
 import psutil
@@ -10,6 +11,10 @@ from bench import ROOT, Table, analyze, fill, reset
 from django_redis import get_redis_connection
 from growth import MB, processor_seconds
 
+from queue_app.exceptions import IndexNotReady, UnknownProfile
+from queue_app.index import Profile, get_index
+from queue_app.models import IndexGeneration
+from queue_app.services.lifecycle.claim import claim, give_back
 from queue_app.sql import stats
 
 LANES = (10, 5_000)
@@ -25,13 +30,14 @@ def run(table: Table) -> None:
         redis = get_redis_connection("default")
         redis.execute_command("FLUSHDB", "SYNC")  # else its memory is given back later, and counts as used before
         before = redis.info("memory")["used_memory"]
-        peak, spent = _rebuild()
+        peak, spent, first = _rebuild()
         used = redis.info("memory")["used_memory"] - before
         seconds = stats.read().rebuild_seconds
         waiting = sum(redis.zcard(key) for key in redis.scan_iter(match="*:lane:*", count=1000))
         assert waiting == n, f"{waiting} of {n} are in the index"
         what = f"rebuild of the index from {n:,} queued rows in {lanes:,} lanes"
         table.add(what, "< 60 s", f"{seconds:.1f} s")
+        table.add("the same: until the first claim", "≤ 2 s", f"{first:.2f} s")
         table.add("the same: processor time of the process and both servers", "-", f"{spent:.1f} s")
         table.add(
             "the same: most memory of the process, and what Redis holds after",
@@ -40,9 +46,10 @@ def run(table: Table) -> None:
         )
 
 
-def _rebuild() -> tuple[float, float]:
-    """Run the command; return the most memory that it held, in MB, and the seconds of processors that it took."""
-    servers, peak, own = processor_seconds(), 0.0, 0.0
+def _rebuild() -> tuple[float, float, float]:
+    """Run the command; return the most memory that it held (MB), seconds of processors, and seconds until a claim."""
+    servers, peak, own, first = processor_seconds(), 0.0, 0.0, 0.0
+    profile, worker = Profile.of([], ["bench.type0"], []), uuid.uuid4()
     command = [sys.executable, "manage.py", "taskqueue", "rebuild"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as child:
         watched = psutil.Process(child.pid)
@@ -50,6 +57,23 @@ def _rebuild() -> tuple[float, float]:
             with suppress(psutil.Error):  # it may end in this moment
                 times = watched.cpu_times()
                 peak, own = max(peak, watched.memory_info().rss / MB), times.user + times.system
+            first = first or _claim(profile, worker)
             time.sleep(0.02)
     assert child.returncode == 0
-    return peak, own + processor_seconds() - servers
+    return peak, own + processor_seconds() - servers, first
+
+
+def _claim(profile: Profile, worker: uuid.UUID) -> float:
+    """Return how long ago the rebuild began, if a claim is granted a task now, else 0."""
+    try:
+        granted = claim(profile, worker, 1)
+    except UnknownProfile:
+        get_index().register(profile, worker)
+        return _claim(profile, worker)
+    except IndexNotReady:
+        return 0.0
+    if not granted:
+        return 0.0
+    seconds = time.time() - IndexGeneration.objects.get().started_at.timestamp()
+    give_back(granted)
+    return seconds

@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from queue_app.index import get_index, notifier, scripts
 from queue_app.services import requests
-from queue_app.services.repair import reap
+from queue_app.services.repair import load, reap
 from queue_app.sql import prepared
 from tests.explorer.controller import Controller, controller
 from tests.explorer.world import World
@@ -29,6 +29,8 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         # A consumer that stands still is taken for dead at once.
         mock.patch.multiple(requests, IDLE_SECONDS=0.0, PAUSE_SECONDS=0.0),
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
+        # A rebuild loads one of two tasks after it has allowed claims.
+        mock.patch.multiple(load, PAGE=1, LEAST=1),
         # Workers of the world are no processes of this machine.
         mock.patch.object(reap, "machine_identity", return_value=""),
         installed() as history,

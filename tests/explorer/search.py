@@ -77,7 +77,7 @@ class Explorer:
         damaged = _is_damaged(meeting, run) or run.faulted.startswith(("register", "change_profile"))
         problems += world.broken_now(damaged=damaged)
         if not run.faulted and not damaged:
-            problems += world.without_slot()
+            problems += [*world.without_slot(), *world.without_place()]
         for label, name in zip(labels, meeting.names, strict=True):
             broken = TRANSITIONS[name].broken
             if broken and (label in run.values or label != run.faulted):

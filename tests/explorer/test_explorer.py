@@ -122,6 +122,7 @@ def end_of(world):
         "lock-order",
         "acknowledge-first",
         "count",
+        "border",
         "flow-lock",
         "step-fence",
         "signal-lock",

@@ -11,6 +11,7 @@ from unittest import mock
 
 from django.db import transaction
 
+from queue_app.core.lanes import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
 from queue_app.models import TaskGate
@@ -18,6 +19,7 @@ from queue_app.services import requests
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
+from queue_app.services.repair import load
 from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting, workflow_advance
 from queue_app.sql import signals as signal_rows
 from queue_app.sql import steps as step_rows
@@ -136,6 +138,22 @@ def _by_the_clock() -> AbstractContextManager[Any]:
     return mock.patch.object(Index, "now", now)
 
 
+def _read_first() -> AbstractContextManager[Any]:
+    """Read the rows of a load, and move its border after that."""
+
+    def step(self: Any, parts: Any) -> bool:
+        after = {part: self.after[part] for part in parts}
+        until = load.rows.ends(after, 1) if parts else {}
+        lanes = load.rows.between(after, {part: load.END if at.is_last else at for part, at in until.items()})
+        borders = {part: None if at.is_last else score(part[1], at.queued_at) for part, at in until.items()}
+        is_same: bool = self.index.load_until(self.number, borders)
+        self._push(lanes)
+        self.after = {part: until.get(part, at) for part, at in self.after.items() if borders.get(part, 0) is not None}
+        return is_same
+
+    return mock.patch.object(load.Load, "_step", step)
+
+
 _plain_new_task = requests._new_task
 _plain_try = requests._try
 
@@ -215,6 +233,11 @@ TWINS: Final[dict[str, Twin]] = {
         "a rebuild waits for grants that are being committed",
         lambda: mock.patch.object(snapshot, "_lock_generation", return_value=None),
         _pairs("claim", "rebuild", states=("queued",)),
+    ),
+    "border": Twin(
+        "a rebuild moves the border of what it loads before it reads the rows up to there",
+        _read_first,
+        _pairs("rebuild", "enqueue", states=("queued",)),
     ),
     "release-stamp": Twin(
         "a release names its lease", _any_stamp, _pairs("give_back", "reconcile", "claim", states=("executing",))

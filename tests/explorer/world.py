@@ -199,6 +199,16 @@ class World:
         for task_id in get_index().missing_leases(snapshot.executing()):
             yield f"{self.name_of(task_id)} executes without its slot"
 
+    def without_place(self) -> Iterator[str]:
+        """Yield which queued tasks the index lacks: none, while nothing fails."""
+        index = get_index()
+        if index.generation().state != "ready":
+            return
+        for ref in snapshot.refs(list(Task.objects.filter(status="queued").values_list("id", flat=True))):
+            placement = index.explain(ref)
+            if not (placement.waits or placement.is_leased):
+                yield f"{self.name_of(ref.id)} is queued, and the index lacks it"
+
     def _over_cap(self) -> Iterator[str]:
         if (most := self._most_executing()) > 1:
             yield f"{most} tasks of a key that is capped at 1 executed at once"

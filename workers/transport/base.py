@@ -113,6 +113,6 @@ class Transport(AttemptStore, Protocol):
         """Repeat wake-up calls that may have been lost."""
         return 0
 
-    def rebuild_if_needed(self) -> object:
-        """Rebuild a lost index, unless another process does; return ``None`` if nothing was done."""
-        return None
+    def rebuild_if_needed(self) -> bool:
+        """Rebuild a lost index, unless another process does; return whether claims are allowed now."""
+        return False

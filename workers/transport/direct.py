@@ -33,4 +33,4 @@ class DirectTransport(LocalStore):
     is_led = staticmethod(jobs.is_led)
     make_due = staticmethod(promote.make_due)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
-    rebuild_if_needed = staticmethod(rebuild.rebuild_if_needed)
+    rebuild_if_needed = staticmethod(rebuild.rebuild_until_open)

@@ -1,4 +1,4 @@
--- Begins a generation: claims are refused until `finish_generation`, and no worker registers until the wipe has ended.
+-- Begins a generation: claims are refused until `open_generation` or `finish_generation`, and no worker registers until the wipe has ended.
 --
 -- ARGV[1]  number of the generation
 -- ARGV[2]  token that must hold the lock of rebuilds, or '' to skip that check
@@ -25,7 +25,7 @@ local stamp, behind = 0, 0
 if type(redis.pcall('HLEN', GENERATION)) == 'number' then
   stamp, behind = now_us(), within(redis.call('HGET', GENERATION, 'behind'), FAR_US)
 end
-redis.call('DEL', GENERATION, PROFILES)  -- nothing is placed for profiles whose keys are being wiped
+redis.call('DEL', GENERATION, PROFILES, LOADING)  -- nothing is placed for profiles whose keys are being wiped
 redis.call('HSET', GENERATION, 'number', ARGV[1], 'run_id', run_id, 'state', 'rebuilding', 'wiping', '1',
   'stamp', whole(stamp), 'behind', whole(behind), 'database', owner)
 return 1

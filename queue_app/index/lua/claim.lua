@@ -22,7 +22,9 @@
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 profile_of_claim, worker_of_claim, may_reserve = profile, worker, ARGV[5] == '1'
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'short')
-if generation[3] ~= 'ready' or generation[2] ~= server_run() then return { 'rebuilding' } end
+if generation[3] ~= 'ready' and true_state(generation[3]) ~= 'loading' or generation[2] ~= server_run() then
+  return { 'rebuilding' }
+end
 if redis.call('SISMEMBER', PROFILES, profile) == 0 then return { 'unknown_profile' } end
 
 has_heavy = generation[5]
@@ -48,7 +50,7 @@ for q, bands in pairs(found.taken) do
   for band, taken in pairs(bands) do
     set_turns(q, band, taken)
     -- Turns must stay below the width of a band; a rebuild counts them from zero again.
-    if taken[NOW] > 9e12 then redis.call('HSET', GENERATION, 'state', 'rebuilding') end
+    if taken[NOW] > 9e12 then redis.call('HSET', GENERATION, 'state', 'rebuilding', 'reshaped', '1') end
   end
 end
 for _, move in ipairs(found.moved) do

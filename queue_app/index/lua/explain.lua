@@ -17,8 +17,8 @@ local q = split_lane(address)
 local place, score = find_task(open_places(address), id)
 local lane = place and place[1]
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state')
-local state = generation[3] or 'missing'
-if state == 'ready' and generation[2] ~= server_run() then state = 'rebuilding' end
+local state = true_state(generation[3]) or 'missing'
+if state ~= 'missing' and generation[2] ~= server_run() then state = 'rebuilding' end
 local fair, own_ahead = queue_policy(q).fair or '', 0
 if fair ~= '' and place then
   own_ahead = redis.call('ZRANK', lane_key(lane), id .. place[2])

@@ -1,7 +1,7 @@
 -- Returns the generation that the index carries, and the identity of the database to which it belongs.
 --
--- Returns  {number, state, owner}; state: 'ready', 'rebuilding', or 'missing' (also when it is unreadable, or of another
---          server run); owner: '' while it belongs to no database
+-- Returns  {number, state, owner}; state: 'ready', 'loading' (claims are allowed), 'rebuilding', or 'missing' (also when it is
+--          unreadable, or of another server run); owner: '' while it belongs to no database
 --
 -- The leading scheduler asks twice a second. So the time is recorded here: should the clock step back, `now_us` goes on from it.
 --! include keys
@@ -13,4 +13,4 @@ if not string.match(generation[1] or '', '^%d+$') or generation[2] ~= server_run
 end
 local now = now_us()
 if now > within(generation[4], now + FAR_US) then redis.pcall('HSET', GENERATION, 'stamp', whole(now)) end
-return { generation[1], generation[3], owner }
+return { generation[1], true_state(generation[3]), owner }

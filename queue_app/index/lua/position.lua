@@ -1,7 +1,7 @@
 -- Returns the position of a waiting task in its queue, by band and time.
 --
 -- ARGV[1]  address    ARGV[2]  id    ARGV[3]  score of a task that will wait there, if it does not yet; or none
--- Returns  1 for the first task of the queue; nil when the task does not wait in the index
+-- Returns  1 for the first task of the queue; nil when the task does not wait in the index (yet)
 --
 -- Counts its own lane and about 50 others. In a queue with more lanes (a fair one with many users) more tasks may be ahead.
 --! include places
@@ -9,7 +9,8 @@
 local where = open_places(address_of(ARGV[1]))
 local place, score = find_task(where, ARGV[2])
 if not place then
-  if not ARGV[3] then return false end
+  -- While a rebuild loads tasks, nobody knows how many are ahead.
+  if not ARGV[3] or redis.call('HGET', GENERATION, 'state') == 'loading' then return false end
   place, score = where[1], exact(own_place(tonumber(ARGV[3]), (split_lane(ARGV[1]))))
 end
 local lane = place[1]

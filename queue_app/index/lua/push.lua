@@ -6,6 +6,8 @@
 --          1000 ids of an address. An address always names the user; the queue decides whether it tells its users apart
 -- Returns  how many ids were missing or misplaced
 --
+-- While a rebuild loads the tasks of a queue and band in their order, a task behind those that it has loaded is left to it. Its row
+-- is there, so the rebuild finds it. Otherwise an idle worker would start a new task before older ones.
 -- Idempotent: a task stays in the lane in which it waits. An id that holds a lease is left alone: its row decides about the claim.
 -- Age lifts a task above its own score. A task that waits below because its promotion has not come yet is lifted, and does
 -- not count as misplaced.
@@ -22,6 +24,14 @@ local function place_for_new(address)
   return all[1]
 end
 
+local state = redis.call('HGET', GENERATION, 'state')
+local is_loading, loaded = state == 'loading' or state == 'rebuilding', {}  -- queue, band -> score
+local function is_left_to_rebuild(q, given)  -- by band and time of the row
+  local part = q .. '\31' .. whole(math.floor(given / 1e13))
+  loaded[part] = loaded[part] or tonumber(redis.call('HGET', LOADING, part) or nil) or math.huge
+  return given > loaded[part]
+end
+
 local changed, lanes = 0, {}  -- lane -> {address, before: id and score of its first task, moved, is_new}
 local function open_lane_for_push(place, address)
   local lane = place[1]
@@ -35,14 +45,14 @@ for at = 1, #ARGV, 3 do
   local is_simple, found = #where == 1 and target[1] == where[1][1], {}  -- lane -> score, member, ...
   local leased = redis.call('HMGET', LEASES, unpack(ids))
   local q = split_lane(address)
-  local own, score, effective
+  local given, own, score, effective = is_loading and unpack_places(ARGV[at + 2])
   for i = 1, #ids do
     if scores[i] then
       own = scores[i]
       effective = effective_place(own, q)
       score = exact(effective)
     end
-    if not leased[i] then
+    if not leased[i] and not (given and is_left_to_rebuild(q, given[i] or given[1])) then
       local place = is_simple and target or find_task(where, ids[i]) or target
       local lane, member = place[1], ids[i] .. place[2]
       local state = open_lane_for_push(place, address)

@@ -13,7 +13,7 @@
 local call, header = redis.call, {}
 if ARGV[1] == '' then
   local generation = call('HMGET', GENERATION, 'number', 'run_id', 'state')
-  local state = generation[2] == server_run() and generation[3] or 'missing'
+  local state = generation[2] == server_run() and true_state(generation[3]) or 'missing'
   header = { tonumber(generation[1] or 0), state, call('PTTL', P .. ':lock:scheduler') }
   for _, part in ipairs(call('HGETALL', COUNTERS)) do header[#header + 1] = part end
 end

@@ -61,9 +61,12 @@ def check_index() -> Iterator[Finding]:
         return
     since = (now - row.started_at).total_seconds() if row is not None and row.started_at else None
     what = f"the index is {stats.state}"
-    if stats.state == "ready":
+    if stats.state in ("ready", "loading"):
         what = f"the index carries generation {stats.generation}, the rows {row.number if row else 0}"
-    if stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
+    if stats.state == "loading" and row is not None and stats.generation == row.number:
+        message = f"it is being rebuilt, for {since or 0:.0f} s now; claims go on"
+        yield warn("index", message, "Wait until all waiting tasks are in it.")
+    elif stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
         yield warn("index", f"{what}, for {since:.0f} s now; claims wait", "Wait until the scheduler has rebuilt it.")
     else:
         yield fail(

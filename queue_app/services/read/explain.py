@@ -151,7 +151,11 @@ def _waits_until(task: Task) -> Reason:
 def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     index, ref = get_index(), TaskRef.of(task)
     placement = index.explain(ref)
-    if placement.state != "ready":
+    is_known = placement.waits or placement.is_leased
+    if placement.state == "loading" and not is_known:
+        text = say("The index is being rebuilt from the rows, and does not have this task yet. Other tasks start.")
+        yield Reason("index_rebuilding", text, details={"state": placement.state})
+    elif placement.state not in ("ready", "loading"):
         text = say("The index is being rebuilt from the rows. No task starts until the rebuild is done.")
         yield Reason("index_rebuilding", text, details={"state": placement.state})
         yield from _without_scheduler(say("Only a worker that claims rebuilds the index"))

@@ -148,8 +148,9 @@ def check(within: float) -> Health:
     if found is None:
         reasons[INDEX] = "Redis does not answer: tasks are accepted but not started."
     else:
-        if found.state != "ready" or (generation is not None and found.generation != generation):
-            state = found.state if found.state != "ready" else "of another generation than the rows"
+        is_open = found.state in ("ready", "loading")
+        if not is_open or (generation is not None and found.generation != generation):
+            state = "of another generation than the rows" if is_open else found.state
             reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
         if not found.has_leader:
             reasons[SCHEDULER] = "No scheduler leads: due tasks, dead workers and repairs wait."

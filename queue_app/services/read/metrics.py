@@ -41,7 +41,7 @@ class Metrics:
         """Whether the index may propose tasks; ``None`` when a server did not answer."""
         if self.index is None or self.rows is None:
             return None
-        return self.index.state == "ready" and self.index.generation == self.rows.generation
+        return self.index.state in ("ready", "loading") and self.index.generation == self.rows.generation
 
 
 def _read_rows() -> RowStats:

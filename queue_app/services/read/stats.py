@@ -20,6 +20,8 @@ from queue_app.models.worker import LIVING, WorkerStatus
 
 #: States of the index. Unless it is ready, its counts are not those of the rows.
 READY: Final = "ready"
+#: Claims are allowed while a rebuild adds tasks.
+LOADING: Final = "loading"
 UNREACHABLE: Final = "unreachable"
 
 
@@ -64,7 +66,7 @@ def queue_summary(queue: Queue) -> QueueSummary:
 
 
 def index_state() -> str:
-    """Return ready, rebuilding, missing or unreachable."""
+    """Return ready, loading, rebuilding, missing or unreachable."""
     try:
         return get_index().generation().state
     except IndexUnavailable:

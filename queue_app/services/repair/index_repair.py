@@ -8,7 +8,7 @@ from typing import Final
 from queue_app.core.sentence import say
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services.generation import condemn
-from queue_app.services.repair.rebuild import is_needed, rebuild_if_needed
+from queue_app.services.repair.rebuild import is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.sql import snapshot
 
@@ -42,7 +42,7 @@ class IndexRepair:
             return ""
         self._rebuilds += 1
         self._next_at = now + REBUILD_AFTER[min(self._rebuilds, len(REBUILD_AFTER) - 1)]
-        return _attempt(say("built the index anew"), rebuild_if_needed)
+        return _attempt(say("built the index anew"), rebuild_until_open)
 
 
 def rebuild_is_due() -> bool:

@@ -3,31 +3,40 @@
 1. Wait for claims under way, then raise the generation in PostgreSQL: from now on the rows refuse
    everything that the old index proposed.
 2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
-3. Write the leases of executing rows, and the queued rows.
+3. Write the leases of executing rows, and the first queued rows of each queue and band.
 4. Allow claims, unless another rebuild has begun meanwhile.
+5. Write the other queued rows, in the order of ``services.repair.load``.
 
-So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, and
-the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
+So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, from step 4 on once the
+lock has lapsed, and the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
 """
 
+import logging
+import threading
 import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+
+from django.db import connections
 
 from queue_app import signals
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
-from queue_app.index import get_index
+from queue_app.index import Generation, get_index
 from queue_app.models import PriorityPolicy
+from queue_app.services.repair.load import Load, leave_to_load
 from queue_app.services.repair.ownership import check_owner, is_foreign
-from queue_app.sql import comparison, snapshot, workers
+from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
 from queue_app.sql.identity import database_identity
 
+logger = logging.getLogger("taskqueue")
+
 #: Time after which the lock of a dead rebuilder lapses; each step renews it.
 LOCK_SECONDS = 5.0
-#: Rows that are read at a time and pushed between two renewals of the lock. With thousands of lanes, larger pages bring
-#: more tasks of a lane together.
-PAGE = 40_000
+#: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
+LOAD_SECONDS = 1.0
 
 #: Tokens of locks that this process could not release because Redis was away: its next rebuild holds that lock already.
 _unreleased: list[str] = []
@@ -45,22 +54,56 @@ class Rebuilt:
 
 def is_needed(generation: int) -> bool:
     """Whether the index is not ready or not of this generation, which the rows had a moment ago."""
-    found = get_index().generation()
-    return found.state != "ready" or found.number != generation or is_foreign(found.owner)
+    return _needs_rebuild(get_index().generation(), generation)
+
+
+def _needs_rebuild(found: Generation, generation: int) -> bool:
+    if found.state == "ready" or (found.state == "loading" and not _unreleased):  # another process is at work
+        return found.number != generation or is_foreign(found.owner)
+    return True
 
 
 def rebuild_if_needed() -> Rebuilt | None:
-    """Rebuild the index unless it is ready and of the rows' generation; ``None`` when nothing was done."""
+    """Rebuild the index unless it is sound and of the rows' generation; ``None`` when nothing was done."""
+    return rebuild() if _is_needed_now() else None
+
+
+def _is_needed_now() -> bool:
     found = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
-    is_ready = found.state == "ready" and found.number == snapshot.generation() and not is_foreign(found.owner)
-    return None if is_ready else rebuild()
+    return _needs_rebuild(found, snapshot.generation())
 
 
-def rebuild(*, adopt: bool = False) -> Rebuilt | None:
+def rebuild_until_open() -> bool:
+    """Rebuild the index if needed; return whether that allows claims. A thread loads the rest, if there is much."""
+    if not _is_needed_now():
+        return False
+    opened, done = threading.Event(), Future[Rebuilt | None]()
+
+    def run() -> None:
+        try:
+            done.set_result(rebuild(on_open=opened.set))
+        except Exception as error:  # noqa: BLE001 - raised below
+            done.set_exception(error)
+            if opened.is_set():
+                logger.warning("a rebuild broke off and starts over: %s", " ".join(str(error).split()))
+        finally:
+            opened.set()
+            connections.close_all()
+
+    threading.Thread(target=run, name="taskqueue-rebuild", daemon=True).start()
+    opened.wait()
+    try:
+        return done.result(LOAD_SECONDS) is not None
+    except TimeoutError:
+        return True
+
+
+def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None) -> Rebuilt | None:
     """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
 
-    A process that loses the lock stops before it deletes anything. If two rebuilds run at once, the later
-    generation wins. Raises ``IndexOfAnotherDatabase``, unless the caller wants to ``adopt`` such an index.
+    Calls ``on_open`` when claims are allowed, before the rest is loaded. A process that loses the lock stops before it
+    deletes anything. If two rebuilds run at once, the later generation wins. Raises ``IndexOfAnotherDatabase``, unless
+    the caller wants to ``adopt`` such an index.
     """
     started = time.monotonic()
     index = get_index()
@@ -77,15 +120,20 @@ def rebuild(*, adopt: bool = False) -> Rebuilt | None:
         return None
     try:
         number = snapshot.raise_generation(above=index.generation().number)
-        if not index.begin_generation(number, token, copy_limits, database_identity()):
+
+        def prepare() -> None:
+            copy_limits()
+            leave_to_load(index, number)
+
+        if not index.begin_generation(number, token, prepare, database_identity()):
             return None
         leases = index.restore_leases(snapshot.executing())
-        tasks = 0
-        for page in comparison.packed_pages(PAGE):
-            tasks += page.size
-            index.push_lanes(page.lanes)
-            index.lock("rebuild", token, LOCK_SECONDS)
-        if not index.finish_generation(number):
+        load = Load(index, number, lambda: index.lock("rebuild", token, LOCK_SECONDS))
+        if not (load.begin() and index.open_generation(number)):
+            return None
+        index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
+        on_open()
+        if not (load.finish() and index.finish_generation(number)):
             return None
     finally:
         try:
@@ -93,10 +141,9 @@ def rebuild(*, adopt: bool = False) -> Rebuilt | None:
         except IndexUnavailable:
             _unreleased.append(token)
             raise
-    snapshot.record_ready(number, tasks, leases)
-    index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
-    rebuilt = Rebuilt(number, tasks, leases, time.monotonic() - started)
-    signals.index_rebuilt.send(None, generation=number, tasks=tasks, leases=leases, seconds=rebuilt.seconds)
+    snapshot.record_ready(number, load.tasks, leases)
+    rebuilt = Rebuilt(number, load.tasks, leases, time.monotonic() - started)
+    signals.index_rebuilt.send(None, generation=number, tasks=load.tasks, leases=leases, seconds=rebuilt.seconds)
     return rebuilt
 
 

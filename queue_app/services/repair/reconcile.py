@@ -214,7 +214,9 @@ class Reconciler:
 def _repair(index: Index, page: comparison.Page) -> int:
     """Push the missing and misplaced tasks of the page that are still queued when read again; return how many."""
     differing = index.misplaced(page.lanes)
-    return index.push(snapshot.refs(differing)) if differing else 0
+    if not differing or index.generation().state == "loading":  # then much is missing, and on its way
+        return 0
+    return index.push(snapshot.refs(differing))
 
 
 def _retire_ended_workers(index: Index) -> int:

@@ -44,7 +44,7 @@ from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair import tokens
 from queue_app.services.repair import workers as service
-from queue_app.services.repair.rebuild import rebuild_if_needed
+from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import progress as rows
 from queue_app.sql import workers as worker_rows
@@ -360,5 +360,5 @@ def _claim(profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool) 
         service.register_in_index(profile, worker_id)
         return claim(profile, worker_id, want, reserve=reserve)
     except IndexNotReady:
-        rebuild_if_needed()
+        rebuild_until_open()
         return []  # the next poll finds it rebuilt

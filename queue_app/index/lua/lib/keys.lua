@@ -21,6 +21,7 @@ local LEASES = P .. ':leases'            -- hash: leased id -> its address
 local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
 local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
 local RESERVATIONS = P .. ':reservations'  -- hash: lane of a heavy task -> when it lapses (us) and the worker that drains
+local LOADING = P .. ':loading'          -- hash: queue\31band -> score up to which a rebuild has loaded its tasks; see push.lua
 local GATES = P .. ':gates'              -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order
 local function limit_key(g) return P .. ':limit:' .. g end              -- hash: limits of a type, a key or a family
@@ -82,6 +83,13 @@ end
 
 -- The id of this run of the server; it changes with every restart, which may lose data.
 local function server_run() return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') end
+
+-- The state of a generation. A rebuild that loads tasks while claims are allowed holds a lock; if its process has died, claims
+-- wait for the next rebuild.
+local function true_state(stored)
+  if stored == 'loading' and redis.call('EXISTS', P .. ':lock:rebuild') == 0 then return 'rebuilding' end
+  return stored
+end
 
 local function first_of(key)
   local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')

@@ -21,7 +21,7 @@ def clock(monkeypatch) -> Clock:
     monkeypatch.setattr(module, "reconcile_everything", dict)
     monkeypatch.setattr(module, "condemn", lambda _because: True)
     monkeypatch.setattr(module, "rebuild_is_due", lambda: False)
-    monkeypatch.setattr(module, "rebuild_if_needed", lambda: None)
+    monkeypatch.setattr(module, "rebuild_until_open", lambda: None)
     return Clock()
 
 
@@ -70,7 +70,7 @@ def test_a_step_that_fails_is_logged_and_counts(clock, monkeypatch, caplog):
         raise IndexUnavailable("gone")
 
     monkeypatch.setattr(module, "reconcile_everything", broken)
-    monkeypatch.setattr(module, "rebuild_if_needed", broken)
+    monkeypatch.setattr(module, "rebuild_until_open", broken)
     found = [step for step, _ in steps(IndexRepair(clock), clock, 10)]
     assert found == ["not compared index and rows: IndexUnavailable", "not built the index anew: IndexUnavailable"]
     assert "the watchdog has not compared index and rows" in caplog.text

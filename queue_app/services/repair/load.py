@@ -1,0 +1,76 @@
+"""Load the queued rows into a new index, part by part: a part is what waits in one queue and band.
+
+First come the longest waiting tasks of each part. Then claims are allowed, and the rest follows, the most urgent band
+first. In each part the index always holds what comes first, and nothing behind it: a push leaves later tasks to the
+load. So no worker starts a task before another one of its queue and band that has waited longer.
+
+Each step moves the border of a part before it reads the rows up to there. A task that commits meanwhile is either among
+the rows, or its own push comes after the move and puts it in its place.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from queue_app.core.lanes import score
+from queue_app.core.records import PackedLane
+from queue_app.index import Index
+from queue_app.sql import load as rows
+from queue_app.sql.load import BEGINNING, END, Part, Place
+
+#: Rows that are read at a time, of all parts together, and pushed between two renewals of the lock. With thousands of
+#: lanes, larger pages bring more tasks of a lane together.
+PAGE = 40_000
+#: Minimum number of rows of one part.
+LEAST = 20
+
+
+def leave_to_load(index: Index, number: int) -> None:
+    """Leave all that waits to the load of this generation."""
+    index.load_until(number, dict.fromkeys(rows.parts(), -1.0))
+
+
+@dataclass(slots=True)
+class Load:
+    """Loads the queued rows of one generation; ``renew`` is called after each page."""
+
+    index: Index
+    number: int
+    renew: Callable[[], object]
+    after: dict[Part, Place] = field(default_factory=dict)  # how far each part is loaded that has more
+    tasks: int = 0
+
+    def begin(self) -> bool:
+        """Load the first tasks of each part; return whether the index is still this generation."""
+        self.after = dict.fromkeys(rows.parts(), BEGINNING)
+        return self._step(list(self.after))
+
+    def finish(self) -> bool:
+        """Load the rest; return whether the index is still this generation."""
+        while self.after:
+            band = min(band for _, band in self.after)
+            if not self._step([part for part in self.after if part[1] == band]):
+                return False
+        return True
+
+    def _step(self, parts: list[Part]) -> bool:
+        after = {part: self.after[part] for part in parts}
+        until = rows.ends(after, max(LEAST, PAGE // max(1, len(parts)))) if parts else {}
+        if not self.index.load_until(self.number, {part: score(part[1], at.queued_at) for part, at in until.items()}):
+            return False
+        self._push(rows.between(after, until))
+        self.after |= until
+        ended = {part: at for part, at in until.items() if at.is_last}
+        if not ended:
+            return True
+        if not self.index.load_until(self.number, dict.fromkeys(ended)):
+            return False
+        self._push(rows.between(ended, dict.fromkeys(ended, END)))  # what came after the look-up
+        for part in ended:
+            del self.after[part]
+        return True
+
+    def _push(self, lanes: Iterable[PackedLane]) -> None:
+        lanes = list(lanes)
+        self.tasks += sum(lane.size for lane in lanes)
+        self.index.push_lanes(lanes)
+        self.renew()

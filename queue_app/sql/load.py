@@ -1,0 +1,97 @@
+"""Read the queued rows for a rebuild, part by part: a part is what waits in one queue and band, oldest first."""
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from queue_app.core.priorities import Band
+from queue_app.core.records import PackedLane
+from queue_app.sql.comparison import PACKED, packed_lanes
+from queue_app.sql.database import fetch_together
+
+#: A queue and a band.
+type Part = tuple[str, Band]
+
+
+class Place(NamedTuple):
+    """How far a part has been read."""
+
+    queued_at: datetime
+    id: uuid.UUID
+    is_last: bool = False  # no queued row followed when the place was looked up
+
+
+BEGINNING: Final = Place(datetime(1, 1, 1, tzinfo=UTC), uuid.UUID(int=0))
+END: Final = Place(datetime(9999, 12, 31, tzinfo=UTC), uuid.UUID(int=2**128 - 1))
+
+# Reads the index taskqueue_length only, in as many steps as there are parts.
+_PARTS: Final = """
+WITH RECURSIVE part (queue, priority) AS (
+    (SELECT queue, priority FROM queue_app_task WHERE status IN ('scheduled', 'queued')
+     ORDER BY queue, priority LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.priority FROM part, LATERAL (
+        SELECT queue, priority FROM queue_app_task
+        WHERE status IN ('scheduled', 'queued') AND (queue, priority) > (part.queue, part.priority)
+        ORDER BY queue, priority LIMIT 1
+    ) AS next
+)
+SELECT queue, priority FROM part
+"""
+_ASKED: Final = """
+unnest(%s::text[], %s::smallint[], %s::timestamptz[], %s::uuid[], %s::timestamptz[], %s::uuid[])
+    AS asked (queue, priority, queued_at, id, until_at, until_id)
+"""
+_FOLLOWS: Final = """
+t.queue = asked.queue AND t.priority = asked.priority AND (t.queued_at, t.id) > (asked.queued_at, asked.id)
+"""
+# The last row of the next ``limit`` ones; the present time if fewer follow. Reads the index only.
+_ENDS: Final = f"""
+SELECT asked.queue, asked.priority, COALESCE(last.queued_at, clock_timestamp()), COALESCE(last.id, asked.until_id),
+    last.id IS NULL
+FROM {_ASKED} LEFT JOIN LATERAL (
+    SELECT t.queued_at, t.id FROM queue_app_task AS t WHERE t.status IN ('scheduled', 'queued') AND {_FOLLOWS}
+    ORDER BY t.queued_at, t.id OFFSET %s - 1 LIMIT 1
+) AS last ON true
+"""
+_BETWEEN: Final = PACKED.format(
+    user='"user"',  # always: the limits that say whether it matters may change during the rebuild
+    task=f"""(
+        SELECT t.* FROM {_ASKED} JOIN queue_app_task AS t
+        ON t.status = 'queued' AND {_FOLLOWS} AND (t.queued_at, t.id) <= (asked.until_at, asked.until_id)
+    ) AS task""",
+)
+# The statistics of PostgreSQL may be of a time when nothing waited.
+_BY_INDEX: Final = (
+    "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)",
+    (),
+)
+
+
+def parts() -> list[Part]:
+    """Return the queues and bands in which tasks may wait, most urgent band first."""
+    found = fetch_together(_BY_INDEX, (_PARTS, ()))
+    return sorted(((queue, Band(priority)) for queue, priority in found), key=lambda part: (part[1], part[0]))
+
+
+def ends(after: Mapping[Part, Place], limit: int) -> dict[Part, Place]:
+    """Return where the next ``limit`` rows of each part end; the present time if fewer follow."""
+    found = fetch_together(_BY_INDEX, (_ENDS, [*_asked(after, dict.fromkeys(after, END)), limit]))
+    return {(queue, Band(priority)): Place(*place) for queue, priority, *place in found}
+
+
+def between(after: Mapping[Part, Place], until: Mapping[Part, Place]) -> list[PackedLane]:
+    """Return the queued tasks of each part behind one place, up to the other."""
+    return packed_lanes(fetch_together(_BY_INDEX, (_BETWEEN, _asked(after, until))))
+
+
+def _asked(after: Mapping[Part, Place], until: Mapping[Part, Place]) -> list[list[Any]]:
+    return [
+        [queue for queue, _ in after],
+        [int(band) for _, band in after],
+        [place.queued_at for place in after.values()],
+        [place.id for place in after.values()],
+        [until[part].queued_at for part in after],
+        [until[part].id for part in after],
+    ]

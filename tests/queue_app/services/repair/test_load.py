@@ -1,0 +1,343 @@
+"""load: a rebuild lets workers claim after the first tasks of each queue and band, and loads the rest meanwhile."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queue_app.core.priorities import Band
+from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
+from queue_app.index import Index
+from queue_app.models import Queue, Task
+from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.lifecycle.actions import cancel, reprioritise
+from queue_app.services.lifecycle.finish import finish
+from queue_app.services.read.explain import explain
+from queue_app.services.repair import load
+from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.sql import load as rows
+from queue_app.sql import snapshot
+from tests.support.engine import Side, assert_index_agrees, done, flush, put, put_many, row, take, take_ids, until
+from tests.support.index_state import read
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    """Each step loads two tasks of each part."""
+    monkeypatch.setattr(load, "PAGE", 1)
+    monkeypatch.setattr(load, "LEAST", 2)
+
+
+@pytest.fixture
+def between_steps(engine, monkeypatch, small_pages):
+    """Before each step once claims are allowed, call the next function of this list."""
+    calls = []
+    plain = load.Load._step
+
+    def step(self, parts):
+        if engine.index.generation().state == "loading" and calls:
+            calls.pop(0)()
+        return plain(self, parts)
+
+    monkeypatch.setattr(load.Load, "_step", step)
+    return calls
+
+
+def claim_again(engine, hand, want=1):
+    """Claim as a worker does that the new index does not know yet."""
+    try:
+        return take_ids(hand, want)
+    except UnknownProfile:
+        engine.index.register(hand.profile, hand.id)
+        return take_ids(hand, want)
+
+
+def waiting(engine):
+    """Return the ids in the index."""
+    return {task_id for lane in read(engine.index).addresses.values() for task_id in lane}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9])
+def test_all_tasks_of_all_queues_and_bands_are_loaded(engine, small_pages, count):
+    for queue in ("a", "b"):
+        for priority in ("critical", "low"):
+            put_many(count, queue=queue, priority=priority)
+    put("b", queue="c", capabilities=["g"], user="ina", concurrency_key="account:1", weight=2)
+    flush(engine)
+    assert rebuild_if_needed().tasks == 4 * count + 1
+    assert_index_agrees()
+
+
+def test_tasks_of_one_instant_are_divided_by_their_ids(engine, small_pages):
+    ids = put_many(7)
+    Task.objects.update(queued_at=row(ids[0]).queued_at)
+    flush(engine)
+    rebuild_if_needed()
+    assert_index_agrees()
+
+
+def test_the_first_tasks_of_each_queue_and_band_start_while_others_are_loaded(engine, between_steps):
+    hand = engine.worker("a")
+    low = put_many(9, priority="low")
+    mail = put_many(3, queue="mail")
+    urgent = put_many(3, priority="critical")
+    flush(engine)
+    taken = []
+    between_steps.append(lambda: taken.extend(claim_again(engine, hand, 20)))
+    rebuild_if_needed()
+    assert taken == [*urgent[:2], *mail[:2], *low[:2]], "two of each, in the order of their bands"
+    assert_index_agrees()
+
+
+def test_the_most_urgent_band_is_loaded_first(engine, between_steps):
+    hand = engine.worker("a")
+    put_many(9, priority="low")
+    urgent = put_many(5, priority="critical")
+    flush(engine)
+    taken = []
+    between_steps += [lambda: None, lambda: taken.extend(claim_again(engine, hand, 4))]
+    rebuild_if_needed()
+    assert taken == urgent[:4]
+
+
+def test_a_new_task_does_not_pass_older_ones_that_are_not_loaded_yet(engine, between_steps):
+    hand = engine.worker("a")
+    old = put_many(7)
+    flush(engine)
+    taken, new = [], []
+
+    def enqueue_and_claim():
+        new.append(put())
+        taken.extend(claim_again(engine, hand, 50))
+
+    between_steps += [enqueue_and_claim] * 9
+    rebuild_if_needed()
+    taken += take_ids(hand, 50)
+    assert new
+    assert taken == old + new, "an idle worker took what was there, in the order of the queue"
+    assert_index_agrees()
+
+
+def test_without_the_border_a_new_task_would_pass_older_ones(engine, between_steps, monkeypatch):
+    monkeypatch.setattr(Index, "load_until", lambda *_: True)
+    hand = engine.worker("a")
+    put_many(7)
+    flush(engine)
+    new, taken = [], []
+    between_steps += [lambda: new.append(put()), lambda: taken.extend(claim_again(engine, hand, 50))]
+    rebuild_if_needed()
+    assert new[0] in taken[:5]
+
+
+def test_a_task_of_another_queue_or_band_starts_at_once(engine, between_steps):
+    hand = engine.worker("a")
+    put_many(9)
+    flush(engine)
+    new, taken = [], []
+
+    def enqueue_and_claim():
+        new.extend((put(priority="critical"), put(queue="mail", priority="critical")))
+        taken.extend(claim_again(engine, hand, 2))
+
+    between_steps.append(enqueue_and_claim)
+    rebuild_if_needed()
+    assert taken == new
+
+
+def test_caps_hold_while_tasks_are_loaded(engine, between_steps, history):
+    set_queue_limits("default", max_concurrent=2)
+    hand = engine.worker("a")
+    ids = put_many(15)
+    first = take(hand, 2)
+    flush(engine)
+    rounds = []
+
+    def work():
+        if rounds:
+            finish([done(task) for task in rounds[-1]])
+        try:
+            rounds.append(take(hand, 5))
+        except UnknownProfile:
+            engine.index.register(hand.profile, hand.id)
+            rounds.append(take(hand, 5))
+
+    between_steps += [work, lambda: finish([done(task) for task in first]), work, work, work]
+    rebuild_if_needed()
+    assert rounds[0] == [], "the slots of the running tasks are taken"
+    assert [len(found) for found in rounds[1:]] == [2, 2, 2]
+    assert history.most_executing() <= 2
+    assert [task.id for found in rounds for task in found] == ids[2:8]
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("which", [1, 4, 8])
+def test_what_changes_while_tasks_are_loaded_is_right_in_the_end(engine, between_steps, which):
+    ids = put_many(9)
+    flush(engine)
+    between_steps += [
+        lambda: reprioritise(ids[which], Band.HIGH),
+        lambda: cancel(ids[which - 1]),
+        lambda: reprioritise(ids[which], Band.BACKGROUND),
+    ]
+    rebuild_if_needed()
+    engine.index.flush()
+    assert_index_agrees()
+
+
+def test_a_task_that_commits_late_is_not_lost(engine, between_steps):
+    """Its place lies among tasks that are loaded already, or it comes between the look-up of a border and its move."""
+    ids = put_many(9)
+    flush(engine)
+
+    def commit_late():
+        late = put()
+        Task.objects.filter(pk=late).update(queued_at=row(ids[2]).queued_at + timedelta(microseconds=1))
+        engine.index.push(snapshot.refs([late]))
+
+    between_steps += [commit_late] * 3
+    rebuild_if_needed()
+    assert_index_agrees()
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_task_that_commits_between_two_questions_is_not_lost(engine, small_pages, monkeypatch, step):
+    """Its push is refused as long as the border lies before it; then the rows are read after the border has moved."""
+    put_many(5)
+    flush(engine)
+    asked = []
+
+    def and_enqueue(plain):
+        def call(*args):
+            found = plain(*args)
+            asked.append(None)
+            if len(asked) == step + 1:
+                put()
+            return found
+
+        return call
+
+    monkeypatch.setattr(rows, "ends", and_enqueue(rows.ends))
+    monkeypatch.setattr(rows, "between", and_enqueue(rows.between))
+    rebuild_if_needed()
+    assert_index_agrees()
+
+
+def test_a_task_of_the_future_is_loaded(engine):
+    """PostgreSQL's clock went back."""
+    Task.objects.filter(pk=put()).update(queued_at=datetime.now(UTC) + timedelta(hours=1))
+    flush(engine)
+    rebuild_if_needed()
+    assert_index_agrees()
+
+
+def test_a_process_that_dies_while_it_loads_stops_claims_until_the_next_rebuild(engine, between_steps):
+    hand = engine.worker("a")
+    put_many(9)
+    flush(engine)
+
+    def die():
+        raise IndexUnavailable("died")
+
+    between_steps.append(die)
+    with pytest.raises(IndexUnavailable):
+        rebuild()
+    assert engine.index.generation().state == "rebuilding"
+    with pytest.raises(IndexNotReady):
+        take(hand)
+    assert is_needed(snapshot.generation())
+    assert rebuild_if_needed() is not None
+    assert_index_agrees()
+
+
+def test_nobody_else_rebuilds_while_one_loads(engine, between_steps):
+    put_many(9)
+    flush(engine)
+    found = []
+    between_steps.append(lambda: found.append((is_needed(snapshot.generation()), rebuild_if_needed(), rebuild())))
+    rebuild_if_needed()
+    assert found == [(False, None, None)]
+
+
+def test_a_load_that_was_overtaken_stops(engine, between_steps):
+    ids = put_many(9)
+    flush(engine)
+    between_steps.append(lambda: (engine.index._client.delete(engine.index.keys.lock("rebuild")), rebuild()))
+    assert rebuild() is None
+    assert waiting(engine) == set(ids)
+    assert engine.index.generation().state == "ready"
+    assert_index_agrees()
+
+
+def make_fair():
+    Queue.objects.filter(pk="default").update(order="fair", fair_by="user")
+    copy_limits()
+
+
+def test_an_edit_that_needs_other_lanes_begins_the_rebuild_anew(engine, between_steps):
+    put_many(9, user="ina")
+    flush(engine)
+    between_steps.append(make_fair)
+    assert rebuild() is None
+    assert rebuild_if_needed() is not None
+    assert_index_agrees()
+
+
+def test_a_position_is_unknown_until_all_is_loaded(engine, between_steps):
+    ids = put_many(9)
+    refs = {ref.id: ref for ref in snapshot.refs(ids)}
+    flush(engine)
+    found = []
+    between_steps.append(
+        lambda: found.append((engine.index.position(refs[ids[8]]), engine.index.future_position(refs[ids[8]].entry)))
+    )
+    rebuild_if_needed()
+    assert found == [(None, None)]
+    assert engine.index.position(refs[ids[8]]) == 9
+
+
+def test_explain_names_the_rebuild_for_tasks_that_are_not_loaded(engine, between_steps):
+    engine.worker("a")
+    ids = put_many(9)
+    flush(engine)
+    codes = []
+    between_steps.append(lambda: codes.extend([reason.code for reason in explain(ids[n]).reasons] for n in (0, 8)))
+    rebuild_if_needed()
+    assert "index_rebuilding" not in codes[0]
+    assert "index_rebuilding" in codes[1]
+
+
+def test_the_reconciler_takes_no_part_in_the_load(engine, between_steps):
+    put_many(9)
+    flush(engine)
+    found = []
+    between_steps.append(lambda: found.append(Reconciler().run_once()["missing"]))
+    rebuild_if_needed()
+    assert found == [0]
+    assert_index_agrees()
+
+
+def test_a_worker_goes_on_while_a_thread_loads(engine, between_steps, monkeypatch):
+    monkeypatch.setattr("queue_app.services.repair.rebuild.LOAD_SECONDS", 0.01)
+    hand = engine.worker("a")
+    ids = put_many(9)
+    flush(engine)
+    word = []
+    between_steps.append(lambda: until(lambda: bool(word), "the word to go on"))
+    assert rebuild_until_open()
+    assert engine.index.generation().state == "loading"
+    assert not rebuild_until_open(), "one loads already"
+    assert claim_again(engine, hand) == ids[:1]
+    word.append(True)
+    until(lambda: engine.index.generation().state == "ready", "the end of the load")
+    Side(assert_index_agrees).result()
+
+
+def test_an_error_before_claims_are_allowed_reaches_the_caller(engine, monkeypatch):
+    flush(engine)
+
+    def fail(*_):
+        raise IndexUnavailable("away")
+
+    monkeypatch.setattr(Index, "restore_leases", fail)
+    with pytest.raises(IndexUnavailable):
+        rebuild_until_open()
