@@ -124,6 +124,7 @@ class ApiView(APIView):
     #: JSON object that ``json_body`` read, for the audit log; a stream can be read only once.
     _content: Mapping[str, Any] = MappingProxyType({})
     _place: Place | None = None
+    database: Database  # from ``initial`` on
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
@@ -157,23 +158,23 @@ class ApiView(APIView):
         """Answer within the trace that the caller names, so that the tasks it submits join that trace."""
         header = request.META.get("HTTP_TRACEPARENT")
         traceparent = trace.parse(header) if header else None
-        self.database = Database(request)
         try:
             with trace.use(traceparent) if traceparent else nullcontext():
                 return super().dispatch(request, *args, **kwargs)
         finally:
-            self.database.leave()
+            if database := getattr(self, "database", None):
+                database.leave()
             if self._place is not None:
                 self._place.leave()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse an unfit body before the checks of the session can read it."""
-        if self.uses_database:
-            self.database.enter()
+        if self.uses_database and not hasattr(self, "database"):
+            self.database = Database(request._request)  # noqa: SLF001 - the wrapped request of Django
         self._body = Body(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
         self._body.check_headers()
         super().initial(request, *args, **kwargs)
-        if request.auth is not None and self.authentication_classes:
+        if getattr(request.auth, "scopes", None) and self.authentication_classes:
             scope = self.key_scopes.get(self._method_of(request))
             if scope not in {None, BY_CONTENT}:  # None: there is no such method
                 check_scope(request, scope)

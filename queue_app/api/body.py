@@ -3,6 +3,7 @@
 The parser of the framework treats a chunked body as empty, keeps the last of two equal keys and accepts NaN.
 """
 
+from functools import cache
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -19,6 +20,7 @@ CHUNK: Final = 64 * 1024
 MEDIA_TYPE_LENGTH: Final = 256
 
 
+@cache
 def body_limit(limits: PayloadLimits) -> int:
     """Return the usual maximum size of a body in bytes."""
     return limits.wire_bytes + BESIDE_BYTES

@@ -10,7 +10,6 @@ import json
 import re
 from typing import Any, Final
 
-from django.apps import apps
 from django.template.loader import render_to_string
 from django.urls import resolve
 from django.utils.html import format_html, format_html_join
@@ -122,13 +121,6 @@ def _about(view: Any, method: str) -> str:
 
 
 def _example(view: Any, method: str) -> str | None:
-    """Return the example body in the OpenAPI document; ``None`` for a method without a body."""
-    if not apps.is_installed("drf_spectacular"):
-        return None if method == "DELETE" else "{}"
-    from queue_app.api.schema.endpoints import ENDPOINTS  # noqa: PLC0415 - its package needs the extra
-
-    kind = view if isinstance(view, type) else type(view)
-    found = ENDPOINTS.get((kind, method))
-    if found is None or found.request_of(kind, method) is None:
-        return None
-    return json.dumps(found.example or {}, indent=2, ensure_ascii=False)
+    """Return an example of the body; ``None`` for a method without one."""
+    body = view.bodies.get(method)
+    return None if body is None else json.dumps(body.example or {}, indent=2, ensure_ascii=False)

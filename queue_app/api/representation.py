@@ -39,7 +39,7 @@ class Shape:
     """Make a dictionary of named attributes of a row; ``sources`` names attributes that differ from the key."""
 
     def __init__(self, *names: str, **sources: str) -> None:
-        self.names = names
+        self.names, self.sources = names, sources
         self._read = attrgetter(*(sources.get(name, name) for name in names))
 
     def __call__(self, row: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ SUMMARY_FIELDS: Final = summary.names
 queue: Final = Shape(
     "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent", *QUEUE_FIELDS
 )
-_WORKER: Final = Shape(
+WORKER: Final = Shape(
     "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version", "started_at",
     "last_heartbeat", "stopped_at", "tasks_done", worker_id="id", capacity="concurrency",
     last_heartbeat="last_heartbeat_at",
@@ -73,7 +73,7 @@ _WORKER: Final = Shape(
 def worker(found: Worker, running: Sequence[tuple[UUID, int]]) -> dict[str, Any]:
     """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
     load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
-    return _WORKER(found) | load
+    return WORKER(found) | load
 
 
 POLICY: Final = Shape("priority", *POLICY_FIELDS)

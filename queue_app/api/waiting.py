@@ -178,6 +178,7 @@ class Database:
         scope: dict[str, Any] | None = getattr(request, "scope", None)
         self._is_limited = scope is not None
         self._place: Place | None = scope.pop(PLACE, None) if scope else None
+        self.enter()
 
     def enter(self) -> None:
         """Wait until the request may use the database; raise ``TooBusy``."""

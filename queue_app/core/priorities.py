@@ -15,10 +15,8 @@ class Band(IntEnum):
     LOW = 3
     BACKGROUND = 4
 
-    @property
-    def label(self) -> str:
-        """The name of the band in all interfaces."""
-        return self.name.lower()
+    def __init__(self, _number: int) -> None:
+        self.label: str = self._name_.lower()  # in all interfaces; a property would be read for each task
 
 
 BAND_NAMES: Final = tuple(band.label for band in Band)  # by number

@@ -13,6 +13,7 @@ from queue_app import conf
 from queue_app.api import representation
 from queue_app.api.base import ApiView, parse_id
 from queue_app.api.serializers import workers as serializers
+from queue_app.api.waiting import Database
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
 from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
@@ -42,7 +43,7 @@ class WorkerView(ApiView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse a request without a valid token before reading anything else."""
-        self.database.enter()
+        self.database = Database(request._request)  # noqa: SLF001 - the wrapped request of Django
         scheme, _, secret = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             raise TokenRefused("This needs a worker token: Authorization: Bearer tqw_….")

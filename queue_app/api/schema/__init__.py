@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import build_mock_request  # noqa: F401 - the default of a setting, for the commands
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiExample, extend_schema
 
 from queue_app.api.base import ApiView
 from queue_app.api.internal.views import WorkerView
@@ -80,7 +80,7 @@ def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
 
 
 def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]:
-    request = endpoint.request_of(view, method)
+    body = view.bodies.get(method)
     responses: dict[Any, Any] = {(endpoint.status, endpoint.media_type): endpoint.answer}
     if endpoint.other_media_type:
         responses[endpoint.status, endpoint.other_media_type] = endpoint.answer
@@ -89,24 +89,13 @@ def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]
         responses[status, endpoint.media_type] = answer
     for status in endpoint.problems_of(view, method):
         responses[status, "application/problem+json"] = ref(PROBLEM)
-    example = OpenApiExample("Example", value=endpoint.example, request_only=True)
     return {
         "operation_id": endpoint.id,
         "tags": [endpoint.tag_of(view)],
-        "parameters": [
-            OpenApiParameter(
-                found.name,
-                found.schema,
-                found.location,
-                required=found.required,
-                description=found.description,
-                deprecated=found.deprecated,
-            )
-            for found in endpoint.parameters_of(view, method)
-        ],
-        "request": {"application/json": request} if request else None,
+        "parameters": endpoint.parameters_of(view, method),
+        "request": {"application/json": ref(body.__name__)} if body else None,
         "responses": responses,
-        "examples": [] if endpoint.example is None else [example],
+        "examples": [OpenApiExample("Example", body.example, request_only=True)] if body and body.example else [],
     }
 
 

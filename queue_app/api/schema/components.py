@@ -6,6 +6,7 @@ from typing import Any, Final
 from django.db import models
 
 from queue_app.api import representation
+from queue_app.api.representation import Shape
 from queue_app.api.serializers.base import Schema
 from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.core.priorities import BAND_NAMES
@@ -83,12 +84,15 @@ def page(schema: Schema) -> Schema:
     return results(schema, next_cursor=maybe(TEXT), next=maybe(TEXT))
 
 
-def columns(model: type[models.Model], names: Iterable[str], **others: Schema) -> dict[str, Schema]:
-    """Return the schemas of columns by their types; ``others`` are names that are not columns, or look different."""
-    return {name: others.get(name) or _column(model._meta.get_field(name)) for name in names}  # noqa: SLF001 - Django's documented way to a model's fields
+def columns(model: type[models.Model], shape: Shape, **others: Schema) -> dict[str, Schema]:
+    """Return the schemas of a shape by the types of its columns; ``others`` are no columns, or look different."""
+    return {name: others.get(name) or _column(model, shape.sources.get(name, name)) for name in shape.names} | others
 
 
-def _column(field: Any) -> Schema:
+def _column(model: type[models.Model], source: str) -> Schema:
+    if source.endswith(".label"):
+        return BAND
+    field: Any = model._meta.get_field(source)  # noqa: SLF001 - Django's documented way to a model's fields
     schema = next(schema for kind, schema in _COLUMNS if isinstance(field, kind))
     if field.choices:
         schema = enum(value for value, _ in field.choices)
@@ -104,18 +108,16 @@ _ARGS: Final[Schema] = {
     "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
 }
 _NAMES: Final[Schema] = {"type": "array", "items": TEXT}
-_SUMMARY: Final = columns(
-    Task, representation.summary.names, task_id=UUID, priority=BAND, effective_priority=BAND,
-    required_capabilities=_NAMES, retry_count=COUNT, assigned_worker_id=maybe(UUID), completed_at=maybe(TIME),
-    trace_id=TEXT,
-)  # fmt: skip
+_SUMMARY: Final = columns(Task, representation.summary, trace_id=TEXT)
 _ATTEMPT: Final = record(
-    columns(TaskAttempt, representation.ATTEMPT.names, exception_class=maybe(TEXT))
-    | {"message": maybe(TEXT), "traceback": maybe(TEXT), "trace_id": TEXT}
-)
+    columns(
+        TaskAttempt, representation.ATTEMPT, exception_class=maybe(TEXT), message=maybe(TEXT), traceback=maybe(TEXT),
+        trace_id=TEXT,
+    )
+)  # fmt: skip
 _PROGRESS: Final = {"attempt": COUNT, "fraction": NUMBER, "message": maybe(TEXT), "updated_at": TIME}
-_STEP: Final = columns(StepResult, representation.STEP.names) | {"schema": maybe(listed(OBJECT)), "value": ANYTHING}
-_SIGNAL: Final = columns(Signal, representation.SIGNAL.names) | {"sent_by": maybe(TEXT), "payload": ANYTHING}
+_STEP: Final = columns(StepResult, representation.STEP, schema=maybe(listed(OBJECT)), value=ANYTHING)
+_SIGNAL: Final = columns(Signal, representation.SIGNAL, sent_by=maybe(TEXT), payload=ANYTHING)
 _BANDS: Final = {
     "type": "object",
     "additionalProperties": record({"depth": COUNT, "oldest_age_seconds": maybe(NUMBER)}),
@@ -135,18 +137,20 @@ _ALL_QUEUES: Final = {
     "workers": record(dict.fromkeys(("active", "draining", "dead", "total_capacity", "used_capacity"), COUNT)),
 }
 _LETTER: Final = columns(
-    DeadLetter, representation.LETTER.names, priority=BAND, state=enum(STATE_NAMES), exception_class=maybe(TEXT),
-    replayed_by=maybe(TEXT),
-    discarded_by=maybe(TEXT), discard_reason=maybe(TEXT),
-) | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}  # fmt: skip
+    DeadLetter, representation.LETTER, priority=BAND, state=enum(STATE_NAMES), payload_hidden=_HIDDEN,
+    **dict.fromkeys(("exception_class", "message", "replayed_by", "discarded_by", "discard_reason"), maybe(TEXT)),
+)  # fmt: skip
 _OPERATION: Final = columns(
-    Operation, [name for name in representation.OPERATION.names if name not in {"filter", "arguments", "ended_by"}],
-    operation_id=UUID, remaining=COUNT, waiting_for_the_first=FLAG,
+    Operation, representation.OPERATION, remaining=COUNT, waiting_for_the_first=FLAG, filter=OBJECT, arguments=OBJECT,
 )  # fmt: skip
 _SCHEDULE: Final = columns(
-    Schedule, representation.SCHEDULE.names, words=TEXT, declared=FLAG, priority=BAND, args=maybe(_ARGS),
-    required_capabilities=_NAMES, timeout_seconds=maybe(NUMBER), parameters=maybe(OBJECT), instants=listed(TIME),
-) | {"overridden": listed(TEXT)}  # fmt: skip
+    Schedule, representation.SCHEDULE, words=TEXT, declared=FLAG, priority=BAND, args=maybe(_ARGS),
+    parameters=maybe(OBJECT), instants=listed(TIME), overridden=listed(TEXT),
+)  # fmt: skip
+_SUBMITTED: Final = {
+    "task_type": TEXT, "queue": TEXT, "required_capabilities": _NAMES, "queue_position": maybe(COUNT), "replayed": FLAG,
+    "trace_id": TEXT,
+}  # fmt: skip
 _ERROR: Final = record({"field": TEXT, "code": TEXT, "message": TEXT, "limit": ANYTHING}, optional=["limit"])
 
 COMPONENTS: Final[dict[str, Schema]] = {
@@ -161,18 +165,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         },
         optional=("errors", "task_status"),
     ),
-    "Submitted": record(
-        columns(
-            Task,
-            representation.submitted.names,
-            task_id=UUID,
-            priority=BAND,
-            queue_position=maybe(COUNT),
-            replayed=FLAG,
-            required_capabilities=_NAMES,
-            trace_id=TEXT,
-        )
-    ),
+    "Submitted": record(columns(Task, representation.submitted, **_SUBMITTED)),
     "Task": record(_SUMMARY, optional=_SUMMARY),  # the parameter ``fields`` selects them
     "TaskDetail": record(
         _SUMMARY
@@ -204,17 +197,14 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Stats": record({"index": TEXT, **_ALL_QUEUES, "throughput": _COUNTS}),
     "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(_COUNTS)}),
     "Queue": record({"name": TEXT, "paused": FLAG}),
-    "Policy": record(columns(PriorityPolicy, representation.POLICY.names, priority=BAND)),
-    "Worker": record(
-        columns(Worker, ("worker_id", "name", "status", "capabilities", "version"), worker_id=UUID)
-        | {"current_tasks": listed(UUID), "current_load": COUNT, "capacity": COUNT, "last_heartbeat": TIME}
-    ),
+    "Policy": record(columns(PriorityPolicy, representation.POLICY, priority=BAND)),
+    "Worker": record(columns(Worker, representation.WORKER, current_tasks=listed(UUID), current_load=COUNT)),
     "Operation": record(_OPERATION),
     "Schedule": record(_SCHEDULE),
     "Workflow": record(
         columns(
             Workflow,
-            representation.WORKFLOW.names,
+            representation.WORKFLOW,
             **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
         )
     ),

@@ -3,10 +3,12 @@
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from queue_app.api.schema.components import BANDS, TEXT, ref
-from queue_app.api.serializers.base import Query, Schema, properties, shared
+from drf_spectacular.utils import OpenApiParameter
+
+from queue_app.api.schema.components import BANDS, TEXT
+from queue_app.api.serializers.base import Query, Schema, properties
 from queue_app.api.serializers.kinds import NAME, UUID
 
 #: Module of a view -> tag of its endpoints; other modules have the name of the tag.
@@ -16,21 +18,9 @@ _NUMBER: Final = {"type": "integer", "minimum": 1}
 _PATH: Final[dict[str, Schema]] = {"name": NAME, "band": BANDS, "limit_id": _NUMBER, "schedule_id": _NUMBER}
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a request."""
-
-    name: str
-    schema: Schema
-    description: str = ""
-    location: Literal["query", "path", "header"] = "query"
-    required: bool = False
-    deprecated: bool = False
-
-
-def header(name: str, description: str, *, required: bool = False) -> Parameter:
+def header(name: str, description: str, *, required: bool = False) -> OpenApiParameter:
     """Return a header."""
-    return Parameter(name, TEXT, description, "header", required)
+    return OpenApiParameter(name, TEXT, "header", required=required, description=description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +31,7 @@ class Endpoint:
     answer: Schema
     status: int = 200
     also: tuple[int, Schema] | None = None  # another status, and its answer
-    parameters: tuple[Parameter, ...] = ()
-    example: Any = None
+    parameters: tuple[OpenApiParameter, ...] = ()
     problems: tuple[int, ...] = ()  # in addition to those that follow from method and address
     media_type: str = "application/json"
     other_media_type: str = ""  # for the same answer in another format
@@ -53,19 +42,14 @@ class Endpoint:
         module = view.__module__.rpartition(".")[2]
         return self.tag or _TAGS.get(module, module)
 
-    def parameters_of(self, view: type[Any], method: str) -> list[Parameter]:
+    def parameters_of(self, view: type[Any], method: str) -> list[OpenApiParameter]:
         """Return the parts of the address, which are arguments of the view's method, and the other parameters."""
         _self, _request, *parts = inspect.signature(getattr(view, method.lower())).parameters
         return [
-            *(Parameter(part, _PATH.get(part, UUID), "", "path", True) for part in parts),
+            *(OpenApiParameter(part, _PATH.get(part, UUID), "path", required=True) for part in parts),
             *_of_query(view.queries.get(method)),
             *self.parameters,
         ]
-
-    def request_of(self, view: type[Any], method: str) -> Schema | None:
-        """Return the schema of the body, which the view's serializer says; ``None`` without a body."""
-        found = view.bodies.get(method)
-        return None if found is None else ref(found.__name__)
 
     def problems_of(self, view: type[Any], method: str) -> list[int]:
         """Return the statuses of errors: of all endpoints, of addresses with parts, and of methods with a body."""
@@ -74,10 +58,9 @@ class Endpoint:
         return [400, 401, 403, 406, 429, 503, *of_path, *of_body, *self.problems]
 
 
-def _of_query(query: type[Query] | None) -> Iterator[Parameter]:
+def _of_query(query: type[Query] | None) -> Iterator[OpenApiParameter]:
     """Yield the parameters that a serializer of a query string reads."""
     for name, found in properties(query, in_body=False).items() if query else ():
         schema = dict(found)
         text, is_former = schema.pop("description", ""), schema.pop("deprecated", False)
-        field = shared(query).fields.get(name) if query else None
-        yield Parameter(name, schema, text, "query", bool(field and field.required), is_former)
+        yield OpenApiParameter(name, schema, description=text, deprecated=is_former)

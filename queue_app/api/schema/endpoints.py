@@ -56,13 +56,13 @@ _DEMAND: Final = record(
 )
 _ANY_SCOPE: Final = enum([EVERYTHING, *SCOPES])
 _PACE: Final = shared(LimitEdit).schema()["properties"]
-_LIMIT: Final = record(columns(Limit, representation.limit.names, **_PACE))
+_LIMIT: Final = record(columns(Limit, representation.limit, **_PACE))
 _FIELDS: Final = {name: rule for name, rule in shared(OverallEdit).schema()["properties"].items() if name != "reason"}
-_OVERALL: Final = record(columns(RuntimeSettings, representation.overall.names, **_FIELDS))
-_PAUSED: Final = columns(Limit, representation.PAUSE.names)
+_OVERALL: Final = record(columns(RuntimeSettings, representation.overall, **_FIELDS))
+_PAUSED: Final = columns(Limit, representation.PAUSE)
 _PAUSE: Final = record({"scope": _ANY_SCOPE, "name": maybe(TEXT), **_PAUSED})
-_TICK: Final = record(columns(ScheduleTick, representation.tick.names) | {"status": maybe(STATUS)})
-_WORKFLOW: Final = columns(Workflow, representation.WORKFLOW.names)
+_TICK: Final = record(columns(ScheduleTick, representation.tick) | {"status": maybe(STATUS)})
+_WORKFLOW: Final = columns(Workflow, representation.WORKFLOW)
 _STEERED: Final = record(_WORKFLOW | {"changed": COUNT})
 _GROUP: Final = record(
     {"number": COUNT, "name": TEXT, "task_type": TEXT, "tasks": COUNT, "task_id": maybe(UUID), "states": OBJECT,
@@ -70,9 +70,8 @@ _GROUP: Final = record(
 )  # fmt: skip
 _GRAPH: Final = record({"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP), "holding": listed(UUID)})
 _READY: Final = record({"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
-_EXAMPLE: Final = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
 _TASK: Final = columns(
-    Task, representation.CLAIMED.names,
+    Task, representation.CLAIMED,
     task_id=UUID, priority=BAND, required_capabilities=listed(TEXT), args=listed(ANYTHING), parameters=OBJECT,
     timeout_seconds=NUMBER, retry_count=COUNT, max_retries=COUNT, retry_delay=NUMBER, queued_at=TIME, started_at=TIME,
     trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
@@ -92,15 +91,12 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (tasks.TaskListView, "POST"): Endpoint(
         id="submit_task", answer=ref("Submitted"), status=201, also=(200, ref("Submitted")), parameters=(_KEY,),
         problems=(409,),
-        example={"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high"},
     ),
     (tasks.TaskBulkView, "POST"): Endpoint(
         id="submit_tasks", answer=_BULK, status=201, also=(200, _BULK), parameters=(_KEY,), problems=(409,),
-        example={"tasks": [{"task_type": "shop.tasks.send_receipt", "parameters": {"order_id": n}} for n in (1, 2)]},
     ),
     (operations.BulkActionView, "POST"): Endpoint(
         id="act_on_tasks", answer=ref("Operation"), status=202, also=(200, _PREVIEW), tag="tasks",
-        example={"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}},
     ),
     (tasks.TaskCountView, "GET"): Endpoint(id="count_tasks", answer=record({"count": COUNT, "capped": FLAG})),
     (tasks.TaskExportView, "GET"): Endpoint(
@@ -108,23 +104,16 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     ),
     (tasks.TaskView, "GET"): Endpoint(id="get_task", answer=ref("TaskDetail")),
     (tasks.TaskView, "DELETE"): Endpoint(
-        id="cancel_task", answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG, "deleted": FLAG}),
-        problems=(409,),
+        id="cancel_task",
+        answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG, "deleted": FLAG}), problems=(409,),
     ),
     (tasks.TaskExplainView, "GET"): Endpoint(id="explain_task", answer=OBJECT),
-    (tasks.TaskDecryptView, "POST"): Endpoint(
-        id="decrypt_task", answer=OBJECT, example={"reason": "ticket 4711"}, problems=(409, 503),
-    ),
-    (tasks.TaskPriorityView, "PUT"): Endpoint(
-        id="reprioritise_task", answer=_MOVED, example={"priority": "high"}, problems=(409,),
-    ),
-    (tasks.TaskSignalView, "POST"): Endpoint(
-        id="signal_task", answer=_SIGNALLED, status=201, example={"name": "approved", "payload": {"approved": True}},
-        problems=(409,),
-    ),
+    (tasks.TaskDecryptView, "POST"): Endpoint(id="decrypt_task", answer=OBJECT, problems=(409, 503)),
+    (tasks.TaskPriorityView, "PUT"): Endpoint(id="reprioritise_task", answer=_MOVED, problems=(409,)),
+    (tasks.TaskSignalView, "POST"): Endpoint(id="signal_task", answer=_SIGNALLED, status=201, problems=(409,)),
     (tasks.AdminTaskListView, "GET"): Endpoint(id="list_all_tasks", answer=page(ref("Task")), tag="staff"),
     (tasks.AdminTaskPriorityView, "PUT"): Endpoint(
-        id="reprioritise_any_task", answer=_MOVED, example={"priority": "critical"}, problems=(409,), tag="staff",
+        id="reprioritise_any_task", answer=_MOVED, problems=(409,), tag="staff",
     ),
     (events.EventView, "GET"): Endpoint(
         id="stream_events", answer=TEXT, media_type="text/event-stream", problems=(501,),
@@ -133,18 +122,16 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (queues.QueueListView, "GET"): Endpoint(id="list_queues", answer=results(ref("Queue"))),
     (queues.QueueView, "GET"): Endpoint(id="get_queue", answer=ref("Queue")),
     (queues.QueueView, "PATCH"): Endpoint(
-        id="edit_queue", answer=ref("Queue"), parameters=(_ETAG,), example={"max_concurrent": 10}, problems=(412, 428),
+        id="edit_queue", answer=ref("Queue"), parameters=(_ETAG,), problems=(412, 428),
     ),
     (queues.QueueStatsView, "GET"): Endpoint(id="get_queue_stats", answer=ref("QueueStats")),
     (queues.AutoscaleView, "GET"): Endpoint(id="get_demand", answer=_DEMAND),
-    (queues.PauseView, "POST"): Endpoint(
-        id="pause_queue", answer=ref("Queue"), example={"reason": "the printer is out of paper"},
-    ),
+    (queues.PauseView, "POST"): Endpoint(id="pause_queue", answer=ref("Queue")),
     (queues.ResumeView, "POST"): Endpoint(id="resume_queue", answer=ref("Queue")),
     (queues.PolicyListView, "GET"): Endpoint(id="list_policies", answer=results(ref("Policy"))),
     (queues.PolicyView, "GET"): Endpoint(id="get_policy", answer=ref("Policy")),
     (queues.PolicyView, "PATCH"): Endpoint(
-        id="edit_policy", answer=ref("Policy"), parameters=(_ETAG,), example={"max_retries": 5}, problems=(412, 428),
+        id="edit_policy", answer=ref("Policy"), parameters=(_ETAG,), problems=(412, 428),
     ),
     (queues.AdminQueueView, "GET"): Endpoint(id="get_whole_queue", answer=ref("AdminQueue"), tag="staff"),
     (queues.WorkerListView, "GET"): Endpoint(id="list_workers", answer=results(ref("Worker")), tag="staff"),
@@ -152,138 +139,80 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (dead_letters.DeadLetterView, "GET"): Endpoint(id="get_dead_letter", answer=ref("DeadLetterDetail")),
     (dead_letters.DeadLetterView, "DELETE"): Endpoint(
         id="discard_dead_letter", answer=record({"id": UUID, "task_id": UUID, "state": TEXT}), problems=(409,),
-        example={"reason": "the customer has left"},
     ),
     (dead_letters.ReplayView, "POST"): Endpoint(
         id="replay_dead_letter", problems=(409,),
         answer=record({"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)}),
-        example={"parameters": {"order_id": 43}, "reason": "the address was wrong"},
     ),
     (dead_letters.ReplayManyView, "POST"): Endpoint(
         id="replay_dead_letters", answer=ref("Operation"), status=202, also=(200, _PREVIEW),
-        example={"filter": {"exception_class": "TimeoutError"}, "rate": 10},
     ),
-    (dead_letters.DiscardManyView, "POST"): Endpoint(
-        id="discard_dead_letters", answer=ANYTHING, example={"filter": {"reason": "crash_loop"}, "dry_run": True},
-    ),
+    (dead_letters.DiscardManyView, "POST"): Endpoint(id="discard_dead_letters", answer=ANYTHING),
     (operations.OperationView, "GET"): Endpoint(id="get_operation", answer=ref("Operation")),
     (operations.OperationView, "DELETE"): Endpoint(id="cancel_operation", answer=ref("Operation"), problems=(409,)),
     (limits.LimitListView, "GET"): Endpoint(id="list_limits", answer=results(_LIMIT)),
-    (limits.LimitListView, "POST"): Endpoint(
-        id="add_limit", answer=_LIMIT, status=201, example={"scope": "key", "name": "customer", "max_concurrent": 2},
-    ),
+    (limits.LimitListView, "POST"): Endpoint(id="add_limit", answer=_LIMIT, status=201),
     (limits.LimitView, "GET"): Endpoint(id="get_limit", answer=_LIMIT),
-    (limits.LimitView, "PATCH"): Endpoint(
-        id="edit_limit", answer=_LIMIT, example={"rate_count": 100, "rate_seconds": 60},
-    ),
+    (limits.LimitView, "PATCH"): Endpoint(id="edit_limit", answer=_LIMIT),
     (limits.LimitView, "DELETE"): Endpoint(id="lift_limit", answer=record({"id": COUNT, "deleted": FLAG})),
     (limits.OverallLimitsView, "GET"): Endpoint(id="get_overall_limits", answer=_OVERALL),
-    (limits.OverallLimitsView, "PATCH"): Endpoint(
-        id="edit_overall_limits", answer=_OVERALL, example={"max_concurrent": 40, "reason": "a new database"},
-    ),
-    (limits.PauseTypeOrKeyView, "POST"): Endpoint(
-        id="pause", answer=_PAUSE,
-        example={"scope": "type", "name": "shop.tasks.send_receipt", "reason": "the mail server is away"},
-    ),
-    (limits.ResumeTypeOrKeyView, "POST"): Endpoint(
-        id="resume", answer=_PAUSE, problems=(404,), example={"scope": "type", "name": "shop.tasks.send_receipt"},
-    ),
+    (limits.OverallLimitsView, "PATCH"): Endpoint(id="edit_overall_limits", answer=_OVERALL),
+    (limits.PauseTypeOrKeyView, "POST"): Endpoint(id="pause", answer=_PAUSE),
+    (limits.ResumeTypeOrKeyView, "POST"): Endpoint(id="resume", answer=_PAUSE, problems=(404,)),
     (schedules.ScheduleListView, "GET"): Endpoint(id="list_schedules", answer=results(ref("Schedule"))),
-    (schedules.ScheduleListView, "POST"): Endpoint(
-        id="add_schedule", answer=ref("Schedule"), status=201,
-        example={"name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin"},
-    ),
+    (schedules.ScheduleListView, "POST"): Endpoint(id="add_schedule", answer=ref("Schedule"), status=201),
     (schedules.ScheduleView, "GET"): Endpoint(id="get_schedule", answer=ref("Schedule")),
     (schedules.ScheduleView, "PATCH"): Endpoint(
-        id="edit_schedule", answer=ref("Schedule"), parameters=(_ETAG,), example={"cron": "30 3 * * *"},
-        problems=(412, 428),
+        id="edit_schedule", answer=ref("Schedule"), parameters=(_ETAG,), problems=(412, 428),
     ),
     (schedules.ScheduleView, "DELETE"): Endpoint(id="delete_schedule", answer=record({"id": COUNT, "deleted": FLAG})),
-    (schedules.PauseView, "POST"): Endpoint(
-        id="pause_schedule", answer=ref("Schedule"), example={"reason": "the bank is down"},
-    ),
+    (schedules.PauseView, "POST"): Endpoint(id="pause_schedule", answer=ref("Schedule")),
     (schedules.ResumeView, "POST"): Endpoint(id="resume_schedule", answer=ref("Schedule")),
     (schedules.RunView, "POST"): Endpoint(
         id="run_schedule", answer=record({"task_id": UUID, "instant": TIME}), status=201,
-        example={"reason": "the customer waits"},
     ),
     (schedules.BackfillView, "POST"): Endpoint(
         id="backfill_schedule", answer=ref("Operation"), status=202,
         also=(200, record({"dry_run": FLAG, "count": COUNT, "sample": listed(TIME)})),
-        example={"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True},
     ),
-    (schedules.TickListView, "GET"): Endpoint(
-        id="list_ticks", answer=results(_TICK, next_before=maybe(TIME)),
-    ),
+    (schedules.TickListView, "GET"): Endpoint(id="list_ticks", answer=results(_TICK, next_before=maybe(TIME))),
     (workflows.WorkflowListView, "GET"): Endpoint(
         id="list_workflows", answer=results(ref("Workflow"), next_before=maybe(UUID)),
     ),
     (workflows.WorkflowListView, "POST"): Endpoint(
         id="submit_workflow", answer=record(_WORKFLOW | {"tasks": OBJECT}), status=201, problems=(409, 413, 429),
-        example={
-            "name": "ship order 7",
-            "tasks": [
-                {"name": "pay", "task_type": "shop.tasks.charge", "parameters": {"order_id": 7}},
-                {"name": "ship", "task_type": "shop.tasks.ship", "after": ["pay"],
-                 "parameters": {"address": {"$result": "pay", "path": ["address"]}}},
-            ],
-        },
     ),
     (workflows.WorkflowView, "GET"): Endpoint(id="get_workflow", answer=ref("Workflow")),
     (workflows.GraphView, "GET"): Endpoint(id="get_workflow_graph", answer=_GRAPH),
-    (workflows.CancelView, "POST"): Endpoint(
-        id="cancel_workflow", answer=_STEERED, problems=(409,),
-        example={"reason": "the bank is down"},
-    ),
-    (workflows.PauseView, "POST"): Endpoint(
-        id="pause_workflow", answer=_STEERED, problems=(409,),
-        example={"reason": "the bank is down"},
-    ),
-    (workflows.ResumeView, "POST"): Endpoint(
-        id="resume_workflow", answer=_STEERED, problems=(409,),
-    ),
-    (workflows.RetryView, "POST"): Endpoint(
-        id="retry_workflow", answer=_STEERED, problems=(409,),
-        example={"reason": "the bank is down"},
-    ),
-    (workflows.PriorityView, "PUT"): Endpoint(
-        id="reprioritise_workflow", answer=_STEERED, example={"priority": "critical"},
-    ),
+    (workflows.CancelView, "POST"): Endpoint(id="cancel_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.PauseView, "POST"): Endpoint(id="pause_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.ResumeView, "POST"): Endpoint(id="resume_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.RetryView, "POST"): Endpoint(id="retry_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.PriorityView, "PUT"): Endpoint(id="reprioritise_workflow", answer=_STEERED),
     (workflow_events.WorkflowEventView, "GET"): Endpoint(
         id="stream_workflow_events", answer=TEXT, media_type="text/event-stream", problems=(501,),
     ),
     (workflows.SignalView, "POST"): Endpoint(
         id="signal_workflow", answer=record({"signal_id": COUNT, "workflow_id": UUID, "awaited": FLAG}), status=201,
-        problems=(409,), example={"name": "approved", "payload": {"approved": True}},
+        problems=(409,),
     ),
     (health.LiveView, "GET"): Endpoint(id="live", answer=record({"status": TEXT})),
     (health.ReadyView, "GET"): Endpoint(id="ready", answer=_READY, also=(503, _READY)),
-    (workers.RegisterView, "POST"): Endpoint(
-        id="register_worker", answer=record(_REGISTERED), status=201,
-        example={"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "capacity": 4},
-    ),
+    (workers.RegisterView, "POST"): Endpoint(id="register_worker", answer=record(_REGISTERED), status=201),
     (workers.PollView, "POST"): Endpoint(
         id="poll", problems=(409,),
         answer=record({"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG}),
-        example={"available_capacity": 4, "wait": 20},
     ),
     (workers.WaitView, "POST"): Endpoint(
-        id="wait_for_call", answer=record({"called": FLAG, "notified": FLAG}), example={"wait": 20}, problems=(409,),
+        id="wait_for_call", answer=record({"called": FLAG, "notified": FLAG}), problems=(409,),
     ),
     (workers.ResultView, "POST"): Endpoint(
-        id="report", answer=record(_REPORTED, optional=["replayed", "refused"]),
-        problems=(409,), example=_EXAMPLE | {"status": "completed", "result": {"n": 7}},
+        id="report", answer=record(_REPORTED, optional=["replayed", "refused"]), problems=(409,),
     ),
-    (workers.StepView, "POST"): Endpoint(
-        id="steps", answer=record({"steps": listed(OBJECT)}), problems=(409,),
-        example=_EXAMPLE | {"action": "store", "step": {"position": 1, "name": "charge", "kind": "step", "value": 7}},
-    ),
-    (workers.HeartbeatView, "POST"): Endpoint(
-        id="heartbeat", answer=record(_HEARTBEAT_REPLY), problems=(409,),
-        example={"running": [_EXAMPLE | {"progress": 0.5}]},
-    ),
+    (workers.StepView, "POST"): Endpoint(id="steps", answer=record({"steps": listed(OBJECT)}), problems=(409,)),
+    (workers.HeartbeatView, "POST"): Endpoint(id="heartbeat", answer=record(_HEARTBEAT_REPLY), problems=(409,)),
     (workers.DeregisterView, "POST"): Endpoint(
-        id="deregister_worker", answer=record({"status": TEXT}), example={"tasks_done": 12}, problems=(409,),
+        id="deregister_worker", answer=record({"status": TEXT}), problems=(409,),
     ),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ stable code and the path of the value. A field is optional unless it says ``requ
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from django.http import QueryDict
 from rest_framework import serializers
@@ -15,6 +15,7 @@ from rest_framework.fields import empty
 from rest_framework.settings import api_settings
 
 from queue_app.api.errors import InvalidInput, causes
+from queue_app.api.serializers.rules import Rule
 from queue_app.exceptions import InvalidTaskData, TaskQueueError, near_matches
 
 type Schema = dict[str, Any]
@@ -120,7 +121,7 @@ class ListOf(Field):
                 errors += _placed(f"[{position}]", error)
                 if len(errors) >= MAX_ERRORS:
                     break
-        refuse(errors[:MAX_ERRORS])
+        _refuse(errors[:MAX_ERRORS])
         try:
             return self._into(items)
         except InvalidTaskData as error:
@@ -151,8 +152,9 @@ class Body(serializers.Serializer[Any]):
 
     #: Names that answers contain and requests must not.
     read_only_names: ClassVar[tuple[str, ...]] = ()
-    #: What the schema says beside the fields.
-    rules: ClassVar[Schema] = {}
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    example: ClassVar[Any] = None  # for the OpenAPI document
+    into: ClassVar[type | None] = None  # what is made of the values
     unknown_code: ClassVar[str] = "unknown_field"
     #: Former names that requests may still use -> the fields' names.
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -160,8 +162,7 @@ class Body(serializers.Serializer[Any]):
     @classmethod
     def read(cls, data: Any) -> dict[str, Any]:
         """Return the values of the fields that ``data`` gives or that have a default; raise all errors together."""
-        values: dict[str, Any] = shared(cls).run_validation(data)
-        return values
+        return cast("dict[str, Any]", shared(cls).run_validation(data))
 
     def __init__(self, *args: Any, required: bool = False, **options: Any) -> None:
         super().__init__(*args, required=required, **options)
@@ -193,8 +194,10 @@ class Body(serializers.Serializer[Any]):
                 errors.append(InvalidTaskData(name, f"{name} is required.", code="required"))
             elif field.default is not empty:
                 values[source] = field.default
-        refuse(errors or list(self.conflicts(values)))
-        return values
+        errors = errors or [found for rule in self.rules if (found := rule.check(values)) is not None]
+        if errors:
+            _refuse(errors)
+        return values if self.into is None else self.into(**values)
 
     @cached_property
     def _plan(self) -> tuple[frozenset[str], list[tuple[str, Any, str]]]:
@@ -205,10 +208,6 @@ class Body(serializers.Serializer[Any]):
     def value_of(self, field: Any, data: Any) -> Any:
         """Return the checked value of one field."""
         return field.run_validation(data)
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Yield the errors of valid values that do not go together."""
-        return iter(())
 
     def _renamed(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[InvalidTaskData]]:
         """Return the data with former names replaced, and an error for each field that is given under two names."""
@@ -238,15 +237,18 @@ class Body(serializers.Serializer[Any]):
     def schema(self) -> Schema:
         """Return the JSON Schema of the object."""
         fields = shared(type(self)).fields
-        found: Schema = {
-            "type": "object",
-            "properties": properties(type(self)),
-            "additionalProperties": False,
-        }
+        found: Schema = {"type": "object", "properties": properties(type(self)), "additionalProperties": False}
         required = [name for name, field in fields.items() if field.required]
-        twice = [{"not": {"required": [name, old]}} for old, name in self.aliases.items()]
-        rules = self.rules | ({"allOf": [*self.rules.get("allOf", ()), *twice]} if twice else {})
-        return found | ({"required": required} if required else {}) | rules
+        found |= {"required": required} if required else {}
+        rest: list[Schema] = []
+        for rule in [each.schema for each in self.rules] + [
+            {"not": {"required": [name, old]}} for old, name in self.aliases.items()
+        ]:
+            if found.keys().isdisjoint(rule):
+                found |= rule
+            else:
+                rest.append(rule)
+        return found | ({"allOf": rest} if rest else {})
 
 
 class Query(Body):
@@ -266,14 +268,23 @@ class Query(Body):
         return field.read_texts(data)
 
 
+class InBody(Query):
+    """The filters of a query string, in a body."""
+
+    unknown_code = "unknown_field"
+
+    def value_of(self, field: Any, data: Any) -> Any:
+        """Return the checked value of one field."""
+        return field.run_validation(data)
+
+
 @cache
 def shared[B: Body](cls: type[B]) -> B:
     """Return the one instance of a serializer: it keeps nothing of a request, and making one is slow."""
     return cls()
 
 
-def refuse(errors: list[InvalidTaskData]) -> None:
-    """Raise the errors, if there are any."""
+def _refuse(errors: list[InvalidTaskData]) -> None:
     if errors:
         raise errors[0] if len(errors) == 1 else InvalidInput(errors)
 

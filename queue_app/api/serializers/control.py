@@ -1,13 +1,14 @@
 """What requests about queues, policies, limits, pauses, events and health may hold."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from django.db import models
 
 from queue_app.api import representation
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, Query, Schema
+from queue_app.api.serializers.base import Body, Field, Query
+from queue_app.api.serializers.rules import Rule, a_change
 from queue_app.core.events import EventName, is_entry_id
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
@@ -36,74 +37,81 @@ def columns(model: type[models.Model], names: Iterable[str]) -> dict[str, Any]:
 class Edit(Body):
     """A change of at least one field."""
 
-    rules: ClassVar[Schema] = {"minProperties": 1}
+    rules = (a_change(),)
     read_only_names = _SET_BY_THE_QUEUE
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand a change."""
-        if not set(values) - {"reason"}:
-            yield InvalidTaskData("body", "Name at least one field to change.", code="body_required")
 
 
 class _LimitEdit(Body):
     read_only_names = ("id", "scope", *representation.PAUSE.names, "current_concurrent", "updated_at")
 
 
-QueueEdit: Final[type[Body]] = type("QueueEdit", (Edit,), columns(Queue, QUEUE_FIELDS))
-PolicyEdit: Final[type[Body]] = type("PolicyEdit", (Edit,), columns(PriorityPolicy, POLICY_FIELDS))
-LimitEdit: Final[type[Body]] = type(
-    "LimitEdit", (_LimitEdit,), {"read_only_names": (*_LimitEdit.read_only_names, "name"), **columns(Limit, PACE)}
-)
-NewLimit: Final[type[Body]] = type(
-    "NewLimit",
-    (_LimitEdit,),
-    {
-        "scope": kinds.word(SCOPES, required=True),
-        "name": kinds.text(TYPE_LENGTH, required=True),
-        **columns(Limit, PACE),
-    },
-)
+def edit(
+    name: str, model: type[models.Model], names: Iterable[str], base: type[Body] = Edit, /, **more: Any
+) -> type[Body]:
+    """Return a serializer with the fields of a model's columns, and more."""
+    return type(name, (base,), columns(model, names) | more)
 
 
-OverallEdit: Final[type[Body]] = type(
-    "OverallEdit",
-    (Edit,),
-    {
-        "rules": {"anyOf": [{"required": [name]} for name in OVERALL_FIELDS]},
-        **columns(RuntimeSettings, OVERALL_FIELDS),
-        "reason": kinds.reason(default=""),
-    },
-)
+QueueEdit: Final = edit("QueueEdit", Queue, QUEUE_FIELDS, example={"max_concurrent": 10})
+PolicyEdit: Final = edit("PolicyEdit", PriorityPolicy, POLICY_FIELDS, example={"max_retries": 5})
+LimitEdit: Final = edit(
+    "LimitEdit", Limit, PACE, _LimitEdit, read_only_names=(*_LimitEdit.read_only_names, "name"),
+    example={"rate_count": 100, "rate_seconds": 60},
+)  # fmt: skip
+NewLimit: Final = edit(
+    "NewLimit", Limit, PACE, _LimitEdit, scope=kinds.word(SCOPES, required=True),
+    name=kinds.text(TYPE_LENGTH, required=True), example={"scope": "key", "name": "customer", "max_concurrent": 2},
+)  # fmt: skip
+OverallEdit: Final = edit(
+    "OverallEdit", RuntimeSettings, OVERALL_FIELDS, rules=(a_change(*OVERALL_FIELDS),), reason=kinds.reason(default=""),
+    example={"max_concurrent": 40, "reason": "a new database"},
+)  # fmt: skip
+
+
+def _name_of_scope(values: Mapping[str, Any]) -> InvalidTaskData | None:
+    """Demand a name, except for everything."""
+    if (values["scope"] == pause.EVERYTHING) != ("name" in values):
+        return None
+    rule, code = ("takes no name", "conflicting_fields") if "name" in values else ("needs a name", "required")
+    return InvalidTaskData("name", f"The scope {values['scope']} {rule}.", code=code)
 
 
 class Resumption(Body):
     """A task type, a key, or everything."""
 
-    rules: ClassVar[Schema] = {
-        "oneOf": [
-            {"properties": {"scope": {"const": pause.EVERYTHING}, "name": False}},
-            {"properties": {"scope": {"enum": [str(scope) for scope in SCOPES]}}, "required": ["name"]},
-        ]
-    }
+    example: ClassVar[Any] = {"scope": "type", "name": "shop.tasks.send_receipt"}
+    rules = (
+        Rule(
+            _name_of_scope,
+            {
+                "oneOf": [
+                    {"properties": {"scope": {"const": pause.EVERYTHING}, "name": False}},
+                    {"properties": {"scope": {"enum": [str(scope) for scope in SCOPES]}}, "required": ["name"]},
+                ]
+            },
+        ),
+    )
     scope = kinds.word([pause.EVERYTHING, *SCOPES], required=True)
     name = kinds.text(TYPE_LENGTH)
 
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand a name, except for everything."""
-        if (values["scope"] == pause.EVERYTHING) == ("name" in values):
-            rule, code = ("takes no name", "conflicting_fields") if "name" in values else ("needs a name", "required")
-            yield InvalidTaskData("name", f"The scope {values['scope']} {rule}.", code=code)
 
+class Reason(Body):
+    """Why a person acts."""
 
-class QueuePause(Body):
-    """Why a queue is paused, and until when."""
-
+    example: ClassVar[Any] = {"reason": "the bank is down"}
     reason = kinds.reason(default="")
+
+
+class PauseUntil(Reason):
+    """Why something is paused, and until when."""
+
     resume_at = kinds.moment(pause.check_resume_at, allow_null=True)
 
 
-class Pause(QueuePause, Resumption):
+class Pause(PauseUntil, Resumption):
     """What to pause, why, and until when."""
+
+    example: ClassVar[Any] = Resumption.example | Reason.example
 
 
 class Nothing(Body):

@@ -2,14 +2,13 @@
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, Query
-from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, page_size, rate, reversed_range
-from queue_app.exceptions import InvalidTaskData
+from queue_app.api.serializers.base import Body, Field, InBody, Query
+from queue_app.api.serializers.rules import in_order
+from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, page_size, rate
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
 from queue_app.services.operations.request import MAX_STOP_AFTER_FAILURES
@@ -45,10 +44,7 @@ class LetterFilters(Query):
     died_after = kinds.moment(help_text="At or after.")
     died_before = kinds.moment(help_text="Before.")
     text = kinds.text(help_text=f"Text in the message. {NEEDS}")
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Refuse a range that ends before it begins."""
-        return reversed_range(values, "died")
+    rules = (in_order("died"),)
 
 
 class LetterListQuery(LetterFilters):
@@ -59,29 +55,23 @@ class LetterListQuery(LetterFilters):
     cursor = Field(_cursor, {"type": "string", "pattern": CURSOR}, help_text="next_cursor of the previous page.")
 
 
-class LetterBodyFilter(LetterFilters):
+class LetterBodyFilter(InBody, LetterFilters):
     """Filters in a body."""
 
-    unknown_code = "unknown_field"
-
-    def value_of(self, field: Any, data: Any) -> Any:
-        """Return the checked value of one field."""
-        return field.run_validation(data)
-
-    def run_validation(self, data: Any = None) -> Any:
-        """Return the filter."""
-        return DeadLetterFilter(**super().run_validation(data))
+    into = DeadLetterFilter
 
 
 class DiscardSelection(Selection):
     """Dead letters to discard."""
 
+    example: ClassVar[Any] = {"filter": {"reason": "crash_loop"}, "dry_run": True}
     filter = LetterBodyFilter(help_text="The same names as in the query of a list.")
 
 
 class ReplaySelection(DiscardSelection):
     """Dead letters to replay."""
 
+    example: ClassVar[Any] = {"filter": {"exception_class": "TimeoutError"}, "rate": 10}
     rate = rate()
     stop_after_failures = kinds.whole(
         0, MAX_STOP_AFTER_FAILURES, help_text="Replay this many first, and stop if all of them fail again."
@@ -91,11 +81,6 @@ class ReplaySelection(DiscardSelection):
 class Replay(Body):
     """How to replay one dead letter."""
 
+    example: ClassVar[Any] = {"parameters": {"order_id": 43}, "reason": "the address was wrong"}
     parameters = kinds.payload_object(help_text="New parameters; masked values keep their old value.")
     reason = kinds.reason()
-
-
-class Reason(Body):
-    """Why a person acts."""
-
-    reason = kinds.reason(default="")

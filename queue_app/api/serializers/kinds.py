@@ -4,6 +4,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -52,7 +53,7 @@ _NUMBER: Final = (int, float)
 def text(most: int = TEXT_LENGTH, least: int = 1, **options: Any) -> Field:
     """Visible text of a bounded length."""
     return Field(
-        lambda value, name: check_text(value, name, most, allow_blank=not least),
+        partial(check_text, limit=most, allow_blank=not least),
         {"type": "string", "maxLength": most} | ({"minLength": least} if least else {}),
         **options,
     )

@@ -1,12 +1,12 @@
 """What requests about schedules may hold."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
-from queue_app.api.serializers.control import Edit, QueuePause, columns
+from queue_app.api.serializers.control import Edit, Reason, columns
 from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
 from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
@@ -55,32 +55,29 @@ _FIELDS: Final[Mapping[str, Any]] = {
 ScheduleEdit: Final[type[Body]] = type(
     "ScheduleEdit",
     (Edit,),
-    {**_FIELDS, "read_only_names": (*_OF_THE_SCHEDULER, "name"), "task_type": kinds.text(TYPE_LENGTH)},
+    {
+        **_FIELDS,
+        "example": {"cron": "30 3 * * *"},
+        "read_only_names": (*_OF_THE_SCHEDULER, "name"),
+        "task_type": kinds.text(TYPE_LENGTH),
+    },
 )
 NewSchedule: Final[type[Body]] = type(
     "NewSchedule",
     (Body,),
     {
         **_FIELDS,
+        "example": {"name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin"},
         "name": kinds.text(NAME_LENGTH, required=True),
         "task_type": kinds.text(TYPE_LENGTH, required=True),
     },
 )
 
 
-class SchedulePause(QueuePause):
-    """Why a schedule is paused, and until when."""
-
-
-class Why(Body):
-    """The reason of an action."""
-
-    reason = kinds.reason(default="")
-
-
-class Backfill(Why):
+class Backfill(Reason):
     """The range to fill, and how fast."""
 
+    example: ClassVar[Any] = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True}
     start = kinds.moment(required=True, help_text="The first instant.")
     end = kinds.moment(required=True, help_text="The end of the range, which is not filled itself.")
     rate = kinds.number(MIN_RATE, MAX_RATE, allow_null=True, help_text="Tasks per second; null: as fast as possible.")

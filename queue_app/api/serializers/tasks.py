@@ -4,13 +4,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from queue_app import conf
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, ListOf, Query, Schema
+from queue_app.api.serializers.base import Body, Field, InBody, ListOf, Query
+from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of
 from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
 from queue_app.core.records import NewTask
 from queue_app.core.states import PENDING_NAME, Status
@@ -53,7 +54,9 @@ class Submission(Body):
     """A task to store; the services check it again, because Python code enqueues without the API."""
 
     aliases: ClassVar[Mapping[str, str]] = {"capabilities": "required_capabilities", "timeout": "timeout_seconds"}
-
+    example: ClassVar[Any] = {
+        "task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high",
+    }  # fmt: skip
     read_only_names = (
         "args", "assigned_worker_id", "attempt", "attempts", "cancel_requested_at", "completed_at", "created_at",
         "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count", "retry_delay",
@@ -76,22 +79,13 @@ class Submission(Body):
     concurrency_key = kinds.text(CONCURRENCY_KEY_LENGTH, 0, allow_null=True)
     weight = kinds.whole(1, MAX_WEIGHT, allow_null=True, help_text="Number of worker slots that the task occupies.")
 
-    rules: ClassVar[Schema] = {
-        "not": {
-            "required": ["run_after", "delay"],
-            "properties": {name: {"not": {"type": "null"}} for name in ("run_after", "delay")},
-        }
-    }
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Refuse two times."""
-        if values.get("run_after") is not None and values.get("delay") is not None:
-            yield InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields")
+    rules = (not_both("run_after", "delay"),)
 
 
 class Submissions(Body):
     """Many tasks to store."""
 
+    example: ClassVar[Any] = {"tasks": [Submission.example, Submission.example | {"parameters": {"order_id": 43}}]}
     tasks = ListOf(Submission(), MAX_TASKS, least=1, code="batch_too_large", required=True)
 
 
@@ -123,6 +117,7 @@ def new_tasks(values: dict[str, Any], user: str, key_header: str | None) -> list
 class NewSignal(Body):
     """A signal to a task."""
 
+    example: ClassVar[Any] = {"name": "approved", "payload": {"approved": True}}
     name = Field(lambda value, _: check_signal_name(value), kinds.NAME, required=True)
     payload = Field(lambda value, _: value, {}, allow_null=True, default=None)  # the service checks it
     reason = kinds.reason(default="")
@@ -131,6 +126,7 @@ class NewSignal(Body):
 class PriorityChange(Body):
     """The new band of a task."""
 
+    example: ClassVar[Any] = {"priority": "high"}
     priority = kinds.band(required=True)
 
 
@@ -165,20 +161,7 @@ class TaskFilters(Query):
     completed_before = kinds.moment(source="finished_before")
     run_after = kinds.moment()
     run_before = kinds.moment()
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Refuse ranges of times that end before they begin."""
-        names = {"finished": "completed"}
-        return (error for time in TIMES for error in reversed_range(values, time, names.get(time, time)))
-
-
-def reversed_range(values: Mapping[str, Any], column: str, time: str = "") -> Iterator[InvalidTaskData]:
-    """Yield an error, with the name ``time``, if the range of a time ends before it begins."""
-    time = time or column
-    after, before = values.get(f"{column}_after"), values.get(f"{column}_before")
-    if after is not None and before is not None and before < after:
-        message = f"{time}_before lies before {time}_after, so nothing can match. Exchange them."
-        yield InvalidTaskData(f"{time}_before", message, code="reversed_range")
+    rules = tuple(in_order(time, {"finished": "completed"}.get(time, time)) for time in TIMES)
 
 
 MAX_PARAMETERS: Final = 5
@@ -252,15 +235,10 @@ def _contained(value: Any, field: str) -> dict[str, Any]:
     return contained
 
 
-class BodyFilter(TaskFilters):
+class BodyFilter(InBody, TaskFilters):
     """Filters in a body; ``parameters`` is an object that the parameters of a task must contain."""
 
-    unknown_code = "unknown_field"
     parameters = Field(_contained, {"type": "object"})
-
-    def value_of(self, field: Any, data: Any) -> Any:
-        """Return the checked value of one field."""
-        return field.run_validation(data)
 
     def run_validation(self, data: Any = None) -> Any:
         """Return the filter."""
@@ -333,18 +311,11 @@ class TaskDeleteQuery(Query):
 class Selection(Body):
     """Which rows an action on many applies to, and how it proceeds."""
 
-    rules: ClassVar[Schema] = {"oneOf": [{"required": ["ids"]}, {"required": ["filter"]}]}
+    rules: ClassVar[tuple[Rule, ...]] = (one_of("ids", "filter", "Give ids or a filter; an empty filter selects all."),)
     ids = ListOf(kinds.identifier(), MAX_IDS)
     limit = kinds.whole(1, MAX_LIMIT, help_text="Maximum number of rows, oldest first.")
     reason = kinds.reason(default="")
     dry_run = kinds.flag(default=False, help_text="Only count.")
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand ids or a filter."""
-        if "ids" in values and "filter" in values:
-            yield InvalidTaskData("filter", "Give ids or filter, not both.", code="conflicting_fields")
-        elif "ids" not in values and "filter" not in values:
-            yield InvalidTaskData("ids", "Give ids or a filter; an empty filter selects all.", code="required")
 
 
 def rate() -> Field:
@@ -352,14 +323,30 @@ def rate() -> Field:
     return kinds.number(MIN_RATE, MAX_RATE, help_text="Tasks per second; left out: as fast as possible.")
 
 
+def _band_of_action(values: Mapping[str, Any]) -> InvalidTaskData | None:
+    """Demand a band for reprioritise, and only for it."""
+    try:
+        Action(kind=values["action"], band=values.get("priority"))
+    except InvalidTaskData as error:
+        return error
+    return None
+
+
 class TaskSelection(Selection):
     """An action on many tasks."""
 
-    rules: ClassVar[Schema] = Selection.rules | {
-        "if": {"properties": {"action": {"const": str(OperationKind.REPRIORITISE)}}},
-        "then": {"required": ["priority"]},
-        "else": {"not": {"required": ["priority"]}},
-    }
+    example: ClassVar[Any] = {"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}}
+    rules = (
+        *Selection.rules,
+        Rule(
+            _band_of_action,
+            {
+                "if": {"properties": {"action": {"const": str(OperationKind.REPRIORITISE)}}},
+                "then": {"required": ["priority"]},
+                "else": {"not": {"required": ["priority"]}},
+            },
+        ),
+    )
     action = Field(
         lambda value, field: OperationKind(kinds.choice(ACTIONS, "unknown_action")(value, field)),
         {"type": "string", "enum": list(ACTIONS)},
@@ -368,14 +355,6 @@ class TaskSelection(Selection):
     priority = kinds.band(help_text="For reprioritise, and only for it.")
     filter = BodyFilter(help_text=f"The same names as in the query of a list; parameters is an object. {NEEDS}")
     rate = rate()
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand a band for reprioritise."""
-        yield from super().conflicts(values)
-        try:
-            Action(kind=values["action"], band=values.get("priority"))
-        except InvalidTaskData as error:
-            yield error
 
 
 def options_of[O: Options](kind: type[O], values: Mapping[str, Any]) -> O:

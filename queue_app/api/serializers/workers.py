@@ -1,11 +1,12 @@
 """What requests of remote workers may hold."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from queue_app import conf
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Schema, shared
+from queue_app.api.serializers.rules import Rule, needs
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, TaskFailure, Throttling
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
@@ -51,6 +52,7 @@ def _worker_name(value: Any, name: str) -> str:
 class Registration(Body):
     """A worker that begins."""
 
+    example: ClassVar[Any] = {"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "capacity": 4}
     aliases: ClassVar[Mapping[str, str]] = {"concurrency": "capacity"}
     name = Field(
         _worker_name, {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S"}, default="",
@@ -67,6 +69,7 @@ class Registration(Body):
 class Poll(Body):
     """A worker that wants tasks."""
 
+    example: ClassVar[Any] = {"available_capacity": 4, "wait": 20}
     aliases: ClassVar[Mapping[str, str]] = {"want": "available_capacity"}
     available_capacity = kinds.whole(1, MAX_BATCH, default=1, source="want")
     capabilities = kinds.sorted_set(
@@ -81,10 +84,12 @@ class Poll(Body):
 class Wait(Body):
     """A worker that waits for a call."""
 
+    example: ClassVar[Any] = {"wait": 20}
     wait = _wait(required=True)
 
 
 class _Attempt(Body):
+    example: ClassVar[Any] = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
     task_id = kinds.identifier(required=True)
     attempt = kinds.whole(1, MAX_NUMBER, required=True)
 
@@ -96,6 +101,7 @@ NO_CLASS: Final = "Error"
 class Failure(Body):
     """The error of an attempt."""
 
+    into = TaskFailure
     exception_class = kinds.tail(MESSAGE, default=NO_CLASS)
     message = kinds.tail(MESSAGE, default="")
     traceback = kinds.tail(TRACEBACK, default="")
@@ -110,36 +116,20 @@ class Failure(Body):
         named.source = "exception_class"
         return {"class": named, **fields}
 
-    def run_validation(self, data: Any = None) -> Any:
-        """Return the failure."""
-        values = super().run_validation(data)
-        return None if values is None else TaskFailure(**values)
-
 
 class Throttle(Body):
     """The gate that an attempt closes."""
 
+    into = Throttling
     scope = kinds.word(THROTTLE_SCOPES, required=True)
     seconds = kinds.number(0, MAX_THROTTLE, required=True)
-
-    def run_validation(self, data: Any = None) -> Any:
-        """Return the throttling."""
-        values = super().run_validation(data)
-        return None if values is None else Throttling(**values)
 
 
 class Result(_Attempt):
     """How one attempt ended."""
 
-    rules: ClassVar[Schema] = {
-        "allOf": [
-            {
-                "if": {"properties": {"status": {"const": status}}},
-                "then": {"required": [field], "properties": {field: {"not": {"type": "null"}}}},
-            }
-            for status, (field, _) in REQUIRED.items()
-        ]
-    }
+    example: ClassVar[Any] = _Attempt.example | {"status": "completed", "result": {"n": 7}}
+    rules = tuple(needs("status", {status}, *missing) for status, missing in REQUIRED.items())
     attempt = kinds.whole(
         1, MAX_NUMBER, default=None, help_text="Left out: the attempt under which the worker holds the task."
     )
@@ -148,12 +138,6 @@ class Result(_Attempt):
     error = Failure(allow_null=True)
     snooze = kinds.number(0, MAX_DEFER_SECONDS, allow_null=True, help_text="Seconds.")
     throttle = Throttle(allow_null=True)
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand what the status needs."""
-        field, message = REQUIRED.get(values["status"], ("task_id", ""))
-        if values.get(field) is None:
-            yield InvalidTaskData(field, message, code="required")
 
 
 class Results(Body):
@@ -165,6 +149,7 @@ class Results(Body):
 class Report(Body):
     """One result, or many in ``results``."""
 
+    example: ClassVar[Any] = Result.example
     is_demanded = True  # an empty body is neither
 
     def run_validation(self, data: Any = None) -> Any:
@@ -198,32 +183,32 @@ class StepForm(Body):
         return None if values is None else Step(**values, is_done=not values["signal"])
 
 
+def _signal_of_wait(values: Mapping[str, Any]) -> InvalidTaskData | None:
+    step = values.get("step")
+    if values["action"] != "wait" or step is None or step.signal:
+        return None
+    return InvalidTaskData("step", "A step that waits needs the name of a signal.", code="required")
+
+
 class StepCall(_Attempt):
     """What an attempt does with the steps of its task: list them, store one, or wait for a signal in one."""
 
-    rules: ClassVar[Schema] = {
-        "allOf": [
-            {
-                "if": {"properties": {"action": {"enum": ["store", "wait"]}}},
-                "then": {"required": ["step"], "properties": {"step": {"type": "object"}}},
-            },
+    example: ClassVar[Any] = _Attempt.example | {
+        "action": "store", "step": {"position": 1, "name": "charge", "kind": "step", "value": 7},
+    }  # fmt: skip
+    rules = (
+        needs("action", {"store", "wait"}, "step", "step is missing."),
+        Rule(
+            _signal_of_wait,
             {
                 "if": {"properties": {"action": {"const": "wait"}}},
                 "then": {"properties": {"step": {"required": ["signal"], "properties": {"signal": {"minLength": 1}}}}},
             },
-        ]
-    }
+        ),
+    )
     action = kinds.word(("list", "store", "wait"), required=True)
     step = StepForm(allow_null=True)
     payload_fields = kinds.payload_object(allow_null=True, help_text="The declared payload of the signal.")
-
-    def conflicts(self, values: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
-        """Demand a step to store, and a signal to wait for."""
-        step = values.get("step")
-        if values["action"] != "list" and step is None:
-            yield InvalidTaskData("step", "step is missing.", code="required")
-        elif values["action"] == "wait" and step is not None and not step.signal:
-            yield InvalidTaskData("step", "A step that waits needs the name of a signal.", code="required")
 
 
 class Progress(_Attempt):
@@ -246,6 +231,7 @@ def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 class Farewell(Body):
     """A worker that leaves."""
 
+    example: ClassVar[Any] = {"tasks_done": 12}
     running = ListOf(Progress(), MAX_RUNNING, default=(), into=_once, unique=True)
     draining = kinds.flag(default=False)
     tasks_done = kinds.whole(0, 2**53, default=0)
@@ -254,6 +240,7 @@ class Farewell(Body):
 class Heartbeat(Farewell):
     """A worker that lives."""
 
+    example: ClassVar[Any] = {"running": [_Attempt.example | {"progress": 0.5}]}
     status = kinds.word(("active", "draining"), "unknown_status", help_text="draining: the same as draining=true.")
     current_load = kinds.whole(0, 1000, help_text="Slots in use, by the worker's own count; the rows decide.")
     free_slots = kinds.whole(0, 1000, default=0, help_text="Slots for which its last poll brought no task.")

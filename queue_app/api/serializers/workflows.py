@@ -1,7 +1,7 @@
 """What requests about workflows may hold."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
@@ -44,6 +44,14 @@ class NodeSubmission(Submission):
 class NewWorkflow(Body):
     """A workflow to store."""
 
+    example: ClassVar[Any] = {
+        "name": "ship order 7",
+        "tasks": [
+            {"name": "pay", "task_type": "shop.tasks.charge", "parameters": {"order_id": 7}},
+            {"name": "ship", "task_type": "shop.tasks.ship", "after": ["pay"],
+             "parameters": {"address": {"$result": "pay", "path": ["address"]}}},
+        ],
+    }  # fmt: skip
     read_only_names = (
         "id", "user", "state", "nodes", "created_at", "finished_at", "held_at", "paused", "cancel_requested_at",
     )  # fmt: skip
@@ -52,12 +60,6 @@ class NewWorkflow(Body):
     on_failure = kinds.word([kind.value for kind in OnFailure])
     deadline = kinds.moment(allow_null=True)
     max_concurrent = kinds.whole(1, MAX_AT_ONCE, allow_null=True)
-
-
-class Reason(Body):
-    """Why."""
-
-    reason = kinds.reason(default="")
 
 
 class WorkflowQuery(Query):

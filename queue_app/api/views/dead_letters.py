@@ -12,6 +12,7 @@ from queue_app.api.base import ApiView, parse_id
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import require_staff, staff_with
 from queue_app.api.serializers import dead_letters as serializers
+from queue_app.api.serializers.control import Reason
 from queue_app.api.serializers.tasks import options_of
 from queue_app.api.views.operations import REPLAY, accepted, previewed
 from queue_app.api.visibility import check_payload, visible_letters
@@ -69,7 +70,7 @@ class DeadLetterView(_OneLetterView):
     """One dead letter, by its id or the id of its task."""
 
     key_scopes = MappingProxyType({"GET": "view_deadletter", "DELETE": "discard_deadletter"})
-    bodies = MappingProxyType({"DELETE": serializers.Reason})
+    bodies = MappingProxyType({"DELETE": Reason})
 
     def get(self, request: Request, letter_id: str) -> Response:
         """Inspect a dead letter.

@@ -164,7 +164,7 @@ class PauseView(ApiView):
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
     key_scopes = MappingProxyType({"POST": "pause_queue"})
-    bodies = MappingProxyType({"POST": serializers.QueuePause})
+    bodies = MappingProxyType({"POST": serializers.PauseUntil})
 
     def post(self, request: Request, name: str) -> Response:
         """Pause a queue.

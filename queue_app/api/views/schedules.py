@@ -15,7 +15,7 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView
 from queue_app.api.permissions import require_staff, staff_with
 from queue_app.api.serializers import schedules as serializers
-from queue_app.api.serializers.control import Nothing
+from queue_app.api.serializers.control import Nothing, PauseUntil, Reason
 from queue_app.api.versions import expected_version, with_version
 from queue_app.api.views.operations import accepted
 from queue_app.exceptions import ScheduleNotFound
@@ -103,7 +103,7 @@ class PauseView(ApiView):
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.pause_schedule"))
     key_scopes = MappingProxyType({"POST": "pause_schedule"})
-    bodies = MappingProxyType({"POST": serializers.SchedulePause})
+    bodies = MappingProxyType({"POST": PauseUntil})
 
     def post(self, request: Request, schedule_id: str) -> Response:
         """Pause a schedule.
@@ -137,7 +137,7 @@ class RunView(ApiView):
 
     permission_classes = (IsAuthenticated, staff_with("queue_app.run_schedule"))
     key_scopes = MappingProxyType({"POST": "run_schedule"})
-    bodies = MappingProxyType({"POST": serializers.Why})
+    bodies = MappingProxyType({"POST": Reason})
 
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the task of a schedule now, whatever its pause or overlap rule."""

@@ -19,7 +19,7 @@ from queue_app.api.paging import page_of
 from queue_app.api.permissions import is_staff_with, staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import tasks as serializers
-from queue_app.api.serializers.dead_letters import Reason
+from queue_app.api.serializers.control import Reason
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound

@@ -15,7 +15,7 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView
 from queue_app.api.permissions import is_staff_with, require_staff, staff_with
 from queue_app.api.serializers import workflows as serializers
-from queue_app.api.serializers.control import Nothing
+from queue_app.api.serializers.control import Nothing, Reason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
@@ -112,7 +112,7 @@ class _SteeringView(ApiView):
 
     permission_classes: Sequence[type[BasePermission]] = (IsAuthenticated, staff_with(VIEW, STEER))
     key_scopes = MappingProxyType({"POST": "steer_workflow"})
-    bodies = MappingProxyType({"POST": serializers.Reason})
+    bodies = MappingProxyType({"POST": Reason})
 
     def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
         found = self.workflow(request, workflow_id)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from queue_app import codecs, conf, registry
 from queue_app.core import trace
-from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
+from queue_app.core.records import Enqueued, NewTask, TaskRow
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQueue
@@ -29,14 +29,12 @@ def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
     task that must not be stored (``WrongArguments`` with a signature, ``UnknownTaskType`` and ``UnknownQueue`` with
     near matches), and the other errors of ``enqueue``.
     """
-    registered = registry.get(check_task_type(new.task_type))
-    spec = _spec(new, registered, set())
-    row = _row(spec, new, registered)
+    row = _row(new, set())
     stored = store_one(row, outside=True, before_push=before_push, locate=True)
     if stored.created:
         return stored._replace(sent_trace=trace.of_caller())
     task = get_task(Task.objects.all(), stored.id)
-    spec = replace(spec, queue=task.queue, priority=task.priority, capabilities=tuple(task.capabilities))
+    spec = replace(row.spec, queue=task.queue, priority=task.priority, capabilities=tuple(task.capabilities))
     position, sent = position_of(task), trace_of(task)
     return stored._replace(spec=spec, status=Status(task.status), queue_position=position, sent_trace=sent)
 
@@ -51,31 +49,26 @@ def submit_many(tasks: Sequence[NewTask]) -> list[Enqueued]:
     queues: set[str] = set()
     for position, new in enumerate(tasks):
         try:
-            registered = registry.get(check_task_type(new.task_type))
-            spec = _spec(new, registered, queues)
-            rows.append(_row(spec, new, registered))
-            _check_repetition(spec.idempotency_key, keys)
+            rows.append(_row(new, queues))
+            _check_repetition(rows[-1].spec.idempotency_key, keys)
         except InvalidTaskData as error:
             error.field = f"tasks[{position}].{error.field}"
             raise
     return store_many(rows, outside=True)
 
 
-def _spec(new: NewTask, registered: registry.AnyTask, queues: set[str]) -> TaskSpec:
-    """Return the checked options; refuse a queue that neither staff nor the task itself have named.
+def _row(new: NewTask, queues: set[str]) -> TaskRow:
+    """Return the checked task; refuse a queue that neither staff nor the task itself have named.
 
     ``queues`` collects the queues that exist, so that each is looked up once.
     """
+    registered = registry.get(check_task_type(new.task_type))
     spec = check_spec(new, registered)
     if spec.queue != registered.queue_name and spec.queue not in queues:
         if not Queue.objects.filter(pk=spec.queue).exists():
             names = Queue.objects.values_list("name", flat=True)[:1000]
             raise UnknownQueue(spec.queue, {registered.queue_name, *names})
         queues.add(spec.queue)
-    return spec
-
-
-def _row(spec: TaskSpec, new: NewTask, registered: registry.AnyTask) -> TaskRow:
     row = check_call(spec, new.args, new.parameters)
     if codecs.are_on():
         codecs.check_forms([*new.args], "args")

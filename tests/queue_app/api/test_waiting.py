@@ -122,11 +122,10 @@ class TestPlaces:
 
     def test_a_request_waits_for_a_connection_until_another_leaves(self, settings):
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
-        one, other = (waiting.Database(SimpleNamespace(scope={})) for _ in range(2))
-        one.enter()
-        side = Side(other.enter)
+        one = waiting.Database(SimpleNamespace(scope={}))
+        side = Side(lambda: waiting.Database(SimpleNamespace(scope={})))
         with one.idle():
-            side.result()
+            other = side.result()
             assert waiting.databases.taken == 1
             other.leave()
         one.leave()
@@ -136,7 +135,6 @@ class TestPlaces:
     def test_a_request_takes_the_place_that_it_waited_for_on_the_loop(self):
         scope = {waiting.PLACE: waiting.databases.take(1)}
         request = waiting.Database(SimpleNamespace(scope=scope))
-        request.enter()
         assert (waiting.databases.taken, scope) == (1, {})
         request.leave()
         assert waiting.databases.taken == 0
@@ -181,7 +179,7 @@ class TestPlaces:
         monkeypatch.setattr(waiting, "CONNECTION_SECONDS", 0.01)
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
         with waiting.databases.take(1), pytest.raises(waiting.TooBusy):
-            waiting.Database(SimpleNamespace(scope={})).enter()
+            waiting.Database(SimpleNamespace(scope={}))
 
 
 class TestStream:
