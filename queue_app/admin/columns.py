@@ -63,7 +63,7 @@ def counted(count: int, noun: str) -> str:
 
 def two_lines(first: Any, second: Any) -> SafeString:
     """Return a cell with a small second line."""
-    return format_html('{}<small class="tq-below">{}</small>', first, second)
+    return format_html('{}<br><small class="tq-below">{}</small>', first, second)
 
 
 def preformatted(text: str) -> SafeString:
@@ -74,8 +74,3 @@ def preformatted(text: str) -> SafeString:
 def json_block(value: Any) -> SafeString | str:
     """Return a JSON value, indented; "none" for an empty one."""
     return preformatted(pretty(value)) if value else _("none")
-
-
-def queue_and_user(found: Any) -> SafeString | str:
-    """Return the queue of a task or dead letter, with its user below."""
-    return two_lines(found.queue, found.user) if found.user else str(found.queue)

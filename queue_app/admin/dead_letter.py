@@ -15,7 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
-from queue_app.admin.columns import column, json_block, preformatted, queue_and_user, two_lines
+from queue_app.admin.causes import cause_text
+from queue_app.admin.columns import column, json_block, preformatted, two_lines
 from queue_app.admin.dead_letter_actions import DeadLetterActionsMixin
 from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
 from queue_app.admin.forms import DeadLetterActionForm
@@ -51,7 +52,6 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     search_fields = ("task_id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = LETTER_SEARCH_HELP
 
-    where = column(_lazy("queue, user"), queue_and_user)
     band = column(_lazy("priority"), lambda letter: labels.band_label(letter.priority))
     masked_class = column(_lazy("exception"), lambda letter: redact(letter.exception_class, _displayed(letter)[0]))
     masked_message = column(
@@ -73,6 +73,10 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
             return super().change_view(request, object_id, form_url, extra_context)
         which = "" if letter.replayed_at is None else f"?letter={letter.pk}"  # a task has one that is not replayed
         return HttpResponseRedirect(self.url_of_model("task", "change", letter.task_id) + which)
+
+    def condition_text(self, request: HttpRequest, name: str, value: str) -> str:
+        """Name a cause."""
+        return cause_text(request, value) if name == "fingerprint" else super().condition_text(request, name, value)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Read the payloads of the page's tasks, to hide their secrets in the messages."""
@@ -98,9 +102,15 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     @admin.display(description=_lazy("exception, message"))
     def failure(self, letter: DeadLetter) -> SafeString:
         """Return the class of the last error, and the beginning of its message without secrets."""
-        name = redact(letter.exception_class, letter.secrets).rpartition(".")[2] or letter.reason  # type: ignore[attr-defined]
+        name = redact(letter.exception_class, letter.secrets).rpartition(".")[2]  # type: ignore[attr-defined]
         message = Truncator(" ".join(redact(letter.message, letter.secrets).split()))  # type: ignore[attr-defined]
-        return format_html('{}<small class="tq-below tq-message">{}</small>', name, message.chars(120))
+        text = name or word(letter.reason)
+        return format_html('{}<br><small class="tq-below tq-message">{}</small>', text, message.chars(120))
+
+    @admin.display(description=_lazy("queue, user"))
+    def where(self, letter: DeadLetter) -> SafeString:
+        """Return links to the queue and to the user."""
+        return self.place_of(letter)
 
     @admin.display(description=_lazy("task"))
     def type(self, letter: DeadLetter) -> SafeString:

@@ -15,14 +15,14 @@ from django.utils.translation import ngettext, ngettext_lazy
 
 from queue_app.admin.audited import with_reason
 from queue_app.admin.bulk import OperationsMixin
+from queue_app.admin.causes import cause_text, named
 from queue_app.admin.columns import counted, permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.forms import read_action
 from queue_app.admin.mixins import COUNT_LIMIT, action_page, page
 from queue_app.core.redaction import redact
-from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import DeadLetter, TaskPayload
+from queue_app.models import DeadLetter
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import ADMIN, record
@@ -186,15 +186,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         """Show the open dead letters by cause."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        may_view = request.user.has_perm("queue_app.view_payload")
-        found = groups()
-        payloads = TaskPayload.objects.in_bulk([group.latest.task_id for group in found]) if may_view else {}
-        rows = []
-        for group in found:
-            secrets = displayed_payload(group.latest.task_type, payloads.get(group.latest.task_id))[0]
-            texts = (group.latest.exception_class, group.latest.message)
-            name, message = (redact(text, secrets)[:200] if may_view else "" for text in texts)
-            rows.append((group, name or group.latest.reason, message))
+        rows = named(request, groups())
         may_act = self.has_replay_permission(request) or self.has_discard_permission(request)
         return self.own_page(request, "deadletter/groups.html", _("Dead letters by cause"), rows=rows, may_act=may_act)
 
@@ -205,6 +197,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             raise PermissionDenied
         data = request.POST if request.method == "POST" else request.GET
         values = {name: data.get(name, "").strip() for name in _FIELDS}
+        of_cause = values["fingerprint"] and "\x00" not in values["fingerprint"]
         if (values["text"] or values["exception_class"]) and not request.user.has_perm("queue_app.view_payload"):
             raise PermissionDenied  # otherwise staff could guess messages word by word
         wanted = DeadLetterFilter(**{name: value for name, value in values.items() if value})  # type: ignore[arg-type]
@@ -217,11 +210,14 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         dry_run = preview(wanted)
         sample = list(DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"))
         self.annotate_rows(request, sample)
+        for letter in sample:
+            letter.shown = redact(letter.message, letter.secrets)
         return self.own_page(
             request,
             "deadletter/matching.html",
             _("Replay or discard all that match"),
             values=values,
+            cause=cause_text(request, values["fingerprint"]) if of_cause else "",
             count=dry_run.count,
             sample=sample,
             may_replay=self.has_replay_permission(request),

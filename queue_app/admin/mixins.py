@@ -1,9 +1,9 @@
 """Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import django
 from django.contrib import admin, messages
@@ -18,11 +18,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
-from queue_app.admin.columns import changes_text
+from queue_app.admin.columns import changes_text, two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry
@@ -41,6 +43,12 @@ TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
+
+
+#: Name in the address of a list -> the condition in words.
+_CONDITIONS: Final[Mapping[str, Any]] = {
+    "user": _("user"), "concurrency_key": _("key"), "fingerprint": _("cause"), "operation_id": _("operation"),
+}  # fmt: skip
 
 
 class Icon(MediaAsset):
@@ -164,6 +172,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             check_reason(request.POST.get(EDIT_REASON, ""), REASON_LENGTH)
             if any("\x00" in text for name in request.GET for text in (name, *request.GET.getlist(name))):
                 raise ValidationError("NUL")  # noqa: TRY301 - answered like the other invalid values
+            context["conditions"] = self.conditions(request)
             return super().changelist_view(request, context | (extra_context or {}))
         except InvalidTaskData as error:
             self.refuse(request, error)
@@ -192,6 +201,32 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         for spec in changes.filter_specs:
             spec.template = "admin/queue_app/includes/filter.html"
         return changes
+
+    def conditions(self, request: HttpRequest) -> list[tuple[str, str, str]]:
+        """Return (name, value, address without it) of the conditions of a list that none of its menus shows."""
+        found = []
+        for name in self.exact_lookups:
+            value = request.GET.get(name) or request.GET.get(f"{name}__exact")
+            if value and name not in {getattr(each, "parameter_name", "") for each in self.get_list_filter(request)}:
+                rest = request.GET.copy()
+                for each in (name, f"{name}__exact", "p"):
+                    rest.pop(each, None)
+                text = self.condition_text(request, name, value)
+                found.append((str(_CONDITIONS.get(name, name)), text, f"?{rest.urlencode()}"))
+        return found
+
+    def condition_text(self, request: HttpRequest, name: str, value: str) -> str:
+        """Return the value of a condition for people."""
+        return value[:200]
+
+    def place_of(self, found: Any, also: Iterable[tuple[str, str]] = ()) -> SafeString:
+        """Return links to the queue of a task or dead letter, to its user, and ``also`` to (address, name)."""
+        queue = format_html(
+            '<a href="{}">{}</a>', self.url_of_model("queue", "change", quote(found.queue)), found.queue
+        )
+        user = [(self.url_of_model("taskstats", "user", found.user), found.user)] if found.user else []
+        below = [*user, *also]
+        return two_lines(queue, format_html_join(", ", '<a href="{}">{}</a>', below)) if below else queue
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         """Label each field of a list for screen readers."""

@@ -5,14 +5,13 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
@@ -129,21 +128,17 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         module, _dot, name = task.task_type.rpartition(".")
         return format_html(
             '<span class="tq-type"><a href="{}">{}</a><small><a href="{}">{}</a></small></span>',
-            self.url_of("change", task.pk), name or task.task_type,
+            self.url_of("change", task.pk), labels.breakable(name or task.task_type),
             self.url_of_model("taskstats", "type", task.task_type), module or _("all of this type"),
         )  # fmt: skip
 
     @admin.display(description=_lazy("queue, user, workflow"))
     def where(self, task: Any) -> SafeString:
         """Return links to the queue, to the user, and to the workflow."""
-        queue = format_html('<a href="{}">{}</a>', self.url_of_model("queue", "change", quote(task.queue)), task.queue)
         below = []
-        if task.user:
-            below.append((self.url_of_model("taskstats", "user", task.user), task.user))
         if getattr(task, "workflow_name", None):
             below.append((self.url_of_model("workflow", "change", task.workflow_id), task.workflow_name))
-        links = format_html_join(", ", '<a href="{}">{}</a>', below)
-        return two_lines(queue, links) if below else queue
+        return self.place_of(task, below)
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:

@@ -166,7 +166,13 @@ def when(task: Task, now: datetime) -> SafeString:
 def type_label(task_type: str) -> SafeString:
     """Return the function's name with the module below."""
     module, _, name = task_type.rpartition(".")
-    return format_html('<span class="tq-type">{}<small>{}</small></span>', name or task_type, breakable(module))
+    text = breakable(name or task_type)
+    return format_html('<span class="tq-type">{}<small>{}</small></span>', text, breakable(module))
+
+
+def class_name(exception_class: str) -> str:
+    """Return the name of an exception's class; one that Python has built in goes without its module."""
+    return exception_class.removeprefix("builtins.")
 
 
 _BREAK: Final = re.compile(r"(?<=[._/:@-])")

@@ -40,6 +40,9 @@ LACKING: Final = "no_worker_with_capabilities"
 #: Codes of reasons that the queue names itself while no worker serves it.
 OF_WHOLE_QUEUE: Final = frozenset({NO_WORKER, "no_worker_for_queue"})
 
+#: The lists of tasks that wait begin with the oldest one, of which the reason tells.
+_OLDEST: Final = {"sort": "oldest"}
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -141,7 +144,7 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
     """Yield the reasons that hold some tasks of a queue, with how many, the longest wait first."""
     for wait in _waits.get().get(row.queue.name, ()):
         if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
-            query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code})
+            query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code, **_OLDEST})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
             yield Reason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
 
@@ -240,7 +243,7 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
 def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -> Reason:
     """Return a reason that holds every task of a queue."""
     oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
-    query = urlencode({"queue": row.queue.name, "status": "queued"})
+    query = urlencode({"queue": row.queue.name, "status": "queued", **_OLDEST})
     return Reason(text, row.queue.name, severe, row.depth, oldest, query, code)
 
 

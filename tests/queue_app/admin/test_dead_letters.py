@@ -1,5 +1,7 @@
 """Dead letters and bulk replays in the admin: permissions, effects, pages, history."""
 
+import html
+import re
 import uuid
 
 import pytest
@@ -8,7 +10,7 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.utils import timezone
 
-from queue_app.models import Operation, Task
+from queue_app.models import DeadLetter, Operation, Task
 from queue_app.services import discard, replay
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import start_replay
@@ -320,3 +322,49 @@ def test_actions_work_while_redis_is_down(staff, committed, dead, redis_down):
     with committed():
         staff.post(f"{LETTERS}{letter.pk}/replay/")
     assert state(letter) == "replayed"
+
+
+# -- what a list is narrowed to -------------------------------------------------------------------------
+
+
+def text_of(response):
+    """Return the words of a page, each run of spaces as one."""
+    content = re.sub(r"<[^>]+>", " ", response.content.decode())
+    return " ".join(html.unescape(content).split())
+
+
+def of_one_cause(dead):
+    letters = [dead(f"smtp{n} has closed the connection", user="ina") for n in (1, 2)]
+    DeadLetter.objects.update(fingerprint="79e0fbea77ab47fa", exception_class="builtins.ConnectionError")
+    return letters
+
+
+def test_pages_name_a_cause_by_its_error(staff_with, dead):
+    of_one_cause(dead)
+    client = staff_with(VIEW, REPLAY, PAYLOAD)
+    listed = text_of(client.get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa&state=open"))
+    assert "cause ConnectionError: smtp2 has closed the connection ✕" in listed
+    matching = client.get(f"{LETTERS}matching/?fingerprint=79e0fbea77ab47fa")
+    assert "Cause: ConnectionError: smtp2 has closed the connection any cause" in text_of(matching)
+    assert "Replay all 2" in text_of(matching)
+    assert "79e0fbea77ab47fa" not in text_of(matching)
+    hidden = text_of(staff_with(VIEW, REPLAY).get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa"))
+    assert "cause retries exhausted, " in hidden
+    assert "closed the connection" not in hidden
+    assert client.get(f"{LETTERS}?fingerprint=1234").status_code == 200
+
+
+def test_a_list_shows_the_conditions_that_its_menus_lack(staff_with, dead):
+    of_one_cause(dead)
+    client = staff_with(VIEW, "view_task", "view_queue")
+    listed = client.get("/admin/queue_app/task/?user=ina&status=dead_letter&p=1")
+    assert "user ina ✕" in text_of(listed)
+    assert '<a href="?status=dead_letter" aria-label="Without the condition user">' in listed.content.decode()
+    assert "✕" not in text_of(client.get("/admin/queue_app/task/?q=ina"))
+
+
+def test_the_queue_and_the_user_of_a_dead_letter_are_links(staff_with, dead):
+    dead(user="ina", queue="mail")
+    page = staff_with(VIEW).get(LETTERS).content.decode()
+    assert '<a href="/admin/queue_app/queue/mail/change/">mail</a>' in page
+    assert '<a href="/admin/queue_app/taskstats/user/ina/">ina</a>' in page
