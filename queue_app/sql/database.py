@@ -45,6 +45,9 @@ BY_KEYS_ONLY = (
     " set_config('enable_mergejoin', 'off', true)"
 )
 
+#: Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
+LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
+
 
 def alias() -> str:
     """Return the alias of the database in ``DATABASES``."""

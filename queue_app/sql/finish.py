@@ -8,14 +8,12 @@ from queue_app.core.records import AttemptKey, Outcome
 from queue_app.core.states import Status
 from queue_app.encryption import sealed_if
 from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
-from queue_app.sql.database import BY_KEYS_ONLY, fetch_all, fetch_prepared
+from queue_app.sql.database import LOOK_UP, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
 
 #: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. Larger batches are planned
 #: anew.
 FEW: Final = 16
-# Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
-_LOOK_UP: Final = (f"SELECT {BY_KEYS_ONLY}", ())
 
 # The `|| ''` hides the partial index of executing tasks from the planner.
 _DONE: Final = """
@@ -57,7 +55,7 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     else:
         params.append(params[0])
     is_few = len(outcomes) <= FEW
-    return _by_attempt(fetch_prepared(_LOOK_UP, (sql, params)) if is_few else fetch_all(sql, params))
+    return _by_attempt(fetch_prepared(LOOK_UP, (sql, params)) if is_few else fetch_all(sql, params))
 
 
 def completion(outcomes: Sequence[Outcome]) -> list[Any]:

@@ -5,13 +5,11 @@ from typing import Final
 
 from queue_app.core.records import ClaimedTask
 from queue_app.core.steps import Step
-from queue_app.sql.database import BY_KEYS_ONLY, fetch_prepared
+from queue_app.sql.database import LOOK_UP, fetch_prepared
 
 _COLUMNS: Final = "position, name, kind, value::text, until, signal, done_at IS NOT NULL"
 _LOAD: Final = f"SELECT {_COLUMNS} FROM queue_app_stepresult WHERE task_id = %s ORDER BY position"
 
-# Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
-_LOOK_UP: Final = (f"SELECT {BY_KEYS_ONLY}", ())
 # The lock makes every transition of the task wait until the step has committed. So an attempt that has lost its task
 # stores nothing, and what follows the attempt sees all its steps. The `|| ''` hides the partial index from the planner.
 _HELD: Final = """
@@ -41,7 +39,7 @@ def load(task_id: uuid.UUID) -> list[Step]:
 def record(task: ClaimedTask, step: Step) -> bool:
     """Store a step; return false if the attempt no longer holds the task."""
     values = [task.attempt, step.position, step.name, str(step.kind), step.value, step.until]
-    return bool(fetch_prepared(_LOOK_UP, (_RECORD, [*_fence(task), *values])))
+    return bool(fetch_prepared(LOOK_UP, (_RECORD, [*_fence(task), *values])))
 
 
 def _fence(task: ClaimedTask) -> list[object]:

@@ -13,7 +13,7 @@ from queue_app.core.records import AttemptKey, Outcome, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
-from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared
+from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_prepared
 from queue_app.sql.finish import completion
 
 type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str, bool]  # before, after, shard, condition, whether a counter counts
@@ -199,7 +199,7 @@ def complete(
     other tasks alone: those that an attempt no longer holds, that were asked to stop, or whose failure others wait for.
     """
     share = (_SHARE, [list(workflows)])
-    found = fetch_prepared(share, (f"SELECT {BY_KEYS_ONLY}", ()), (_COMPLETE, completion(outcomes)[:-1]))
+    found = fetch_prepared(share, LOOK_UP, (_COMPLETE, completion(outcomes)[:-1]))
     ended = [part.split(" ") for part in (found[0][0] or "").split(",") if part]
     opened = [(Status(status), TaskRef.from_row(row)) for _, status, *row in found if status is not None]
     return [(uuid.UUID(task_id), int(attempt)) for task_id, attempt in ended], opened

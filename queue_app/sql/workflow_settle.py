@@ -8,10 +8,8 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
-from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared, fetch_value
+from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_prepared, fetch_value
 
-# Precedes prepared statements, so that plans made while the tables were empty suit full ones.
-_LOOK_UP: Final = (f"SELECT {BY_KEYS_ONLY}", ())
 _PENDING: Final = "('blocked', 'executing', 'queued', 'scheduled')"
 _OF: Final = "t.workflow_id = flow.id"
 _IDLE: Final = f"NOT EXISTS (SELECT FROM queue_app_task AS t WHERE {_OF} AND t.status IN {_PENDING})"
@@ -119,12 +117,12 @@ _SKIPPED: Final = """EXISTS (
 
 def wanted(workflows: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Return the workflows among these that may have ended, are held, or have a cap."""
-    return [row[0] for row in fetch_prepared(_LOOK_UP, (_WANTED, [list(workflows)]))]
+    return [row[0] for row in fetch_prepared(LOOK_UP, (_WANTED, [list(workflows)]))]
 
 
 def complete(workflows: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """End the workflows among these whose tasks have all completed; return them."""
-    return {row[0] for row in fetch_prepared(_LOOK_UP, (_COMPLETE, [list(workflows)]))}
+    return {row[0] for row in fetch_prepared(LOOK_UP, (_COMPLETE, [list(workflows)]))}
 
 
 def verdict(workflow_id: uuid.UUID) -> tuple[bool, bool, bool, bool]:
