@@ -1,6 +1,7 @@
 """System checks of the settings, with stable ids and hints."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,6 +30,19 @@ _ISOLATION: dict[Any, str] = {
 }
 
 
+def _check(*tags: str) -> Callable[[Callable[..., Iterator[CheckMessage]]], Callable[..., list[CheckMessage]]]:
+    """Register a generator of messages as a check, which returns a list."""
+
+    def decorate(found: Callable[..., Iterator[CheckMessage]]) -> Callable[..., list[CheckMessage]]:
+        @wraps(found)
+        def run(**options: Any) -> list[CheckMessage]:
+            return list(found(**options))
+
+        return register(*tags)(run)
+
+    return decorate
+
+
 def _too_strict(alias: str, why: str) -> Error:
     return Error(
         f"The task queue needs the isolation level READ COMMITTED on DATABASES[{alias!r}]: {why}.",
@@ -38,51 +52,42 @@ def _too_strict(alias: str, why: str) -> Error:
     )
 
 
-@register("taskqueue")
-def check_settings(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_settings(**_: Any) -> Iterator[CheckMessage]:
     """Report problems of ``TASKQUEUE`` (E001), and contradictory values (E006)."""
     settings, problems = conf.load()
-    messages: list[CheckMessage] = [Error(str(problem), hint=problem.hint, id="queue_app.E001") for problem in problems]
+    yield from (Error(str(problem), hint=problem.hint, id="queue_app.E001") for problem in problems)
     if settings.scheduler.leader_seconds <= 2 * settings.scheduler.due_seconds:
-        messages.append(
-            Error(
-                "TASKQUEUE SCHEDULER.LEADER_SECONDS is not above twice DUE_SECONDS.",
-                hint="Raise LEADER_SECONDS, or the leadership lapses between two runs.",
-                id="queue_app.E006",
-            )
+        yield Error(
+            "TASKQUEUE SCHEDULER.LEADER_SECONDS is not above twice DUE_SECONDS.",
+            hint="Raise LEADER_SECONDS, or the leadership lapses between two runs.",
+            id="queue_app.E006",
         )
-    return messages
 
 
-@register("taskqueue")
-def check_encryption(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_encryption(**_: Any) -> Iterator[CheckMessage]:
     """Report unusable keys, a missing package, and encrypted tasks without a key (E018)."""
-    return [Error(text, id="queue_app.E018") for text in encryption.problems()]
+    yield from (Error(text, id="queue_app.E018") for text in encryption.problems())
 
 
-@register("taskqueue")
-def check_callbacks(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_callbacks(**_: Any) -> Iterator[CheckMessage]:
     """Report endpoints of webhooks that cannot be used, and callbacks that do not exist (E019)."""
     found = (*webhooks.problems(), *callbacks.problems(conf.load()[0].webhooks))
-    return [Error(text, id="queue_app.E019") for text in found]
+    yield from (Error(text, id="queue_app.E019") for text in found)
 
 
-@register("taskqueue")
-def check_time_zone(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_time_zone(**_: Any) -> Iterator[CheckMessage]:
     """Report a project without time zones (E008)."""
-    if django_settings.USE_TZ:
-        return []
-    return [
-        Error(
-            conf.NEEDS_USE_TZ,
-            hint="Set USE_TZ = True, the default of Django. Until then the task queue refuses every call.",
-            id="queue_app.E008",
-        )
-    ]
+    if not django_settings.USE_TZ:
+        hint = "Set USE_TZ = True, the default of Django. Until then the task queue refuses every call."
+        yield Error(conf.NEEDS_USE_TZ, hint=hint, id="queue_app.E008")
 
 
-@register("taskqueue")
-def check_database(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_database(**_: Any) -> Iterator[CheckMessage]:
     """Report a database other than PostgreSQL (E002), and a stricter isolation level (E007)."""
     alias = conf.load()[0].database_alias
     database = django_settings.DATABASES.get(alias, {})
@@ -90,45 +95,40 @@ def check_database(**_: Any) -> list[CheckMessage]:
     if "postgresql" in engine or "postgis" in engine:
         level = database.get("OPTIONS", {}).get("isolation_level")
         name = _ISOLATION.get(level, str(level))
-        return [] if name == READ_COMMITTED else [_too_strict(alias, f"DATABASES[{alias!r}] sets it to {name}")]
-    return [
-        Error(
+        if name != READ_COMMITTED:
+            yield _too_strict(alias, f"DATABASES[{alias!r}] sets it to {name}")
+    else:
+        yield Error(
             f"The task queue needs PostgreSQL 15 or newer, but DATABASES[{alias!r}] uses {engine or 'nothing'}.",
             hint="Use django.db.backends.postgresql, or name another alias in TASKQUEUE['DATABASE_ALIAS'].",
             id="queue_app.E002",
         )
-    ]
 
 
-@register("taskqueue")
-def check_router(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_router(**_: Any) -> Iterator[CheckMessage]:
     """Report a router that writes the rows to another database than ``DATABASE_ALIAS`` (E009)."""
     alias = conf.load()[0].database_alias
     written = router.db_for_write(apps.get_model("queue_app", "Task"))
-    if written == alias:
-        return []
-    return [
-        Error(
+    if written != alias:
+        yield Error(
             f"TASKQUEUE DATABASE_ALIAS is {alias!r}, but Django writes the models of queue_app to {written!r}.",
             hint=f"Add a router to DATABASE_ROUTERS that reads and writes the app queue_app in {alias!r}.",
             id="queue_app.E009",
         )
-    ]
 
 
-@register(Tags.database)
-def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
+@_check(Tags.database)
+def check_server(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
     """Report what the server cannot be used with (E003, E007, E010, E011) or loses (W002).
 
     Django runs this with ``migrate`` and ``check --database``; workers and schedulers when they start.
     """
-    from django.db import connections  # noqa: PLC0415 - needed by this check only
-
     from queue_app.sql import doctor  # noqa: PLC0415 - imports models
 
     alias = conf.load()[0].database_alias
     if not databases or alias not in databases or check_database():
-        return []
+        return
     with connections[alias].temporary_connection():
         found = doctor.server()
         pooled = doctor.is_pooled() and not connections[alias].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
@@ -136,104 +136,88 @@ def check_server(databases: Any = None, **_: Any) -> list[CheckMessage]:
     name = f"DATABASES[{alias!r}]"
     if found.version < MINIMUM_POSTGRESQL:
         message = f"The task queue needs PostgreSQL 15 or newer; {name} is {'.'.join(map(str, found.version))}."
-        return [Error(message, hint="Upgrade the server.", id="queue_app.E003")]
-    messages: list[CheckMessage] = []
+        yield Error(message, hint="Upgrade the server.", id="queue_app.E003")
+        return
     if found.isolation not in {READ_COMMITTED, "read uncommitted"}:
-        messages.append(_too_strict(alias, f"the server's default there is {found.isolation}"))
+        yield _too_strict(alias, f"the server's default there is {found.isolation}")
     if found.read_only:
-        messages.append(
-            Error(
-                f"The task queue writes, but {name} is read-only: a standby, or default_transaction_read_only is on.",
-                hint="Name the primary server, for example with target_session_attrs=read-write in OPTIONS, or another"
-                " alias in TASKQUEUE['DATABASE_ALIAS'].",
-                id="queue_app.E010",
-            )
+        yield Error(
+            f"The task queue writes, but {name} is read-only: a standby, or default_transaction_read_only is on.",
+            hint="Name the primary server, for example with target_session_attrs=read-write in OPTIONS, or another"
+            " alias in TASKQUEUE['DATABASE_ALIAS'].",
+            id="queue_app.E010",
         )
     if shared:
-        messages.append(
-            Error(
-                f"A pooler (PgBouncer) pools transactions in front of {name}, and Django does not know.",
-                hint='Set "DISABLE_SERVER_SIDE_CURSORS": True there: otherwise Django looks for its cursors and'
-                " prepared statements on another server process.",
-                id="queue_app.E011",
-            )
+        yield Error(
+            f"A pooler (PgBouncer) pools transactions in front of {name}, and Django does not know.",
+            hint='Set "DISABLE_SERVER_SIDE_CURSORS": True there: otherwise Django looks for its cursors and'
+            " prepared statements on another server process.",
+            id="queue_app.E011",
         )
     if found.synchronous_commit == "off":
-        messages.append(
-            Warning(
-                f"synchronous_commit is off on {name}: a crash of the server loses tasks that it confirmed.",
-                hint="Switch it on for the project's role: ALTER ROLE … SET synchronous_commit = on. The queue itself"
-                " relaxes it where nothing can be lost.",
-                id="queue_app.W002",
-            )
+        yield Warning(
+            f"synchronous_commit is off on {name}: a crash of the server loses tasks that it confirmed.",
+            hint="Switch it on for the project's role: ALTER ROLE … SET synchronous_commit = on. The queue itself"
+            " relaxes it where nothing can be lost.",
+            id="queue_app.W002",
         )
-    return messages
 
 
-@register(Tags.database)
-def check_owner(databases: Any = None, **_: Any) -> list[CheckMessage]:
+@_check(Tags.database)
+def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
     """Report an index that belongs to another database (E014), once both servers answer and all tables are there."""
     from queue_app.services.repair import ownership  # noqa: PLC0415 - imports models
     from queue_app.sql import doctor  # noqa: PLC0415 - the same
 
     alias = conf.load()[0].database_alias
     if not databases or alias not in databases or check_database() or check_redis():
-        return []
+        return
     if connections[alias].settings_dict["NAME"].startswith(TEST_DATABASE_PREFIX):
-        return []  # of Django's test runner, with the index of the developer; processes still refuse to start
+        return  # of Django's test runner, with the index of the developer; processes still refuse to start
     try:
-        if doctor.unapplied_migrations():
-            return []
-        ownership.check_owner()
+        if not doctor.unapplied_migrations():
+            ownership.check_owner()
     except IndexOfAnotherDatabase as error:
-        return [Error(ownership.without_advice(error), hint=ownership.ADVICE, id="queue_app.E014")]
+        yield Error(ownership.without_advice(error), hint=ownership.ADVICE, id="queue_app.E014")
     except (IndexUnavailable, ImproperlyConfigured):  # reported by other checks, and by commands when they start
-        return []
-    return []
+        pass
 
 
-@register("taskqueue")
-def check_redis(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_redis(**_: Any) -> Iterator[CheckMessage]:
     """Report a ``CACHES`` alias that is missing (E004), lacks django-redis (W001), or has a wrong address (E012)."""
     alias = conf.load()[0].redis_alias
     cache = django_settings.CACHES.get(alias)
     if cache is None:
-        return [
-            Error(
-                f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.",
-                hint=f"Add CACHES[{alias!r}] with django_redis.cache.RedisCache.",
-                id="queue_app.E004",
-            )
-        ]
-    if not _is_django_redis(cache.get("BACKEND", "")):
-        return [
-            Warning(
-                f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, which cannot connect to the index.",
-                hint="Use django_redis.cache.RedisCache, or name another alias in TASKQUEUE['REDIS_ALIAS'].",
-                id="queue_app.W001",
-            )
-        ]
-    location = cache.get("LOCATION") or ()
-    return [
-        Error(f"CACHES[{alias!r}] {NO_SCHEME.format(address(text))}", hint=WITH_SCHEME, id="queue_app.E012")
-        for text in ([location] if isinstance(location, str) else location)
-        if "://" not in str(text)
-    ]
+        yield Error(
+            f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.",
+            hint=f"Add CACHES[{alias!r}] with django_redis.cache.RedisCache.",
+            id="queue_app.E004",
+        )
+    elif not _is_django_redis(cache.get("BACKEND", "")):
+        yield Warning(
+            f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, which cannot connect to the index.",
+            hint="Use django_redis.cache.RedisCache, or name another alias in TASKQUEUE['REDIS_ALIAS'].",
+            id="queue_app.W001",
+        )
+    else:
+        location = cache.get("LOCATION") or ()
+        for text in [location] if isinstance(location, str) else location:
+            if "://" not in str(text):
+                message = f"CACHES[{alias!r}] {NO_SCHEME.format(address(text))}"
+                yield Error(message, hint=WITH_SCHEME, id="queue_app.E012")
 
 
-@register("taskqueue")
-def check_tasks(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_tasks(**_: Any) -> Iterator[CheckMessage]:
     """Report that no entry of ``TASKS`` uses the queue (W003)."""
     entries = getattr(django_settings, "TASKS", {})
-    if any(_is_queue_backend(entry.get("BACKEND", "")) for entry in entries.values() if isinstance(entry, Mapping)):
-        return []
-    return [
-        Warning(
+    if not any(_is_queue_backend(entry.get("BACKEND", "")) for entry in entries.values() if isinstance(entry, Mapping)):
+        yield Warning(
             "No entry of TASKS uses the task queue, so enqueue() stores nothing in it.",
             hint='Set TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}}.',
             id="queue_app.W003",
         )
-    ]
 
 
 def _is_queue_backend(path: str) -> bool:
@@ -254,55 +238,32 @@ def _is_django_redis(backend: str) -> bool:
     return any(base.__module__.startswith("django_redis.") for base in getattr(found, "__mro__", ()))
 
 
-def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> list[CheckMessage]:
-    """Return the problems of an entry of ``TASKS`` that uses this queue (E005, E020, E021)."""
-    problems: list[CheckMessage] = []
+def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> Iterator[CheckMessage]:
+    """Yield the problems of an entry of ``TASKS`` that uses this queue (E005, E020, E021)."""
     where = f"TASKS[{alias!r}]"
     if options:
-        problems.append(
-            Error(
-                f"The task queue has no OPTIONS ({', '.join(sorted(map(str, options)))}).",
-                hint="Set the settings of the queue in TASKQUEUE.",
-                obj=where,
-                id="queue_app.E005",
-            )
-        )
+        message = f"The task queue has no OPTIONS ({', '.join(sorted(map(str, options)))})."
+        yield Error(message, hint="Set the settings of the queue in TASKQUEUE.", obj=where, id="queue_app.E005")
     if not apps.is_installed("queue_app"):
-        problems.append(
-            Error(
-                "TASKS uses the task queue, but its app is not installed.",
-                hint='Add "queue_app" to INSTALLED_APPS and run migrate.',
-                obj=where,
-                id="queue_app.E020",
+        message = "TASKS uses the task queue, but its app is not installed."
+        hint = 'Add "queue_app" to INSTALLED_APPS and run migrate.'
+        yield Error(message, hint=hint, obj=where, id="queue_app.E020")
+        return
+    for name in sorted(set(queues or ()), key=str):
+        if not _is_queue_name(name):
+            message = f"QUEUES names {name!r}, which cannot be the name of a queue."
+            hint = (
+                "Make QUEUES a list of names with letters, digits, dots, dashes and underscores; [] allows all names."
             )
-        )
-        return problems
-    problems += [
-        Error(
-            f"QUEUES names {name!r}, which cannot be the name of a queue.",
-            hint="Make QUEUES a list of names with letters, digits, dots, dashes and underscores; [] allows all names.",
-            obj=where,
-            id="queue_app.E021",
-        )
-        for name in sorted(set(queues or ()), key=str)
-        if not _is_queue_name(name)
-    ]
+            yield Error(message, hint=hint, obj=where, id="queue_app.E021")
     if isinstance(queues, str):  # each letter is a valid name
-        problems.append(
-            Error(
-                f"QUEUES is the string {queues!r}, so every letter of it is a queue.",
-                hint=f"Use [{queues!r}], or [] to allow all names.",
-                obj=where,
-                id="queue_app.E021",
-            )
-        )
-    return problems
+        message = f"QUEUES is the string {queues!r}, so every letter of it is a queue."
+        yield Error(message, hint=f"Use [{queues!r}], or [] to allow all names.", obj=where, id="queue_app.E021")
 
 
-@register("taskqueue")
-def check_probes(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_probes(**_: Any) -> Iterator[CheckMessage]:
     """Report probes of adaptive limits that cannot be imported (E017)."""
-    problems: list[CheckMessage] = []
     for name, path in conf.load()[0].probes.items():
         try:
             found = import_string(path)
@@ -311,65 +272,55 @@ def check_probes(**_: Any) -> list[CheckMessage]:
         else:
             why = ""
         if not callable(found):
-            problems.append(
-                Error(
-                    f"TASKQUEUE PROBES[{name!r}] is {path!r}, which is no function{why}.",
-                    hint="Name a function without arguments that returns a load, 1 for a full one, by its dotted path.",
-                    id="queue_app.E017",
-                )
-            )
-    return problems
+            message = f"TASKQUEUE PROBES[{name!r}] is {path!r}, which is no function{why}."
+            hint = "Name a function without arguments that returns a load, 1 for a full one, by its dotted path."
+            yield Error(message, hint=hint, id="queue_app.E017")
 
 
-@register("taskqueue")
-def check_codecs(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_codecs(**_: Any) -> Iterator[CheckMessage]:
     """Report codecs that cannot be used (E016)."""
     from queue_app.codecs import problems  # noqa: PLC0415 - it imports models
 
     hint = "Name ready codecs, and Enums, dataclasses or subclasses of queue_app.codecs.Codec by their dotted paths."
-    return [Error(problem, hint=hint, id="queue_app.E016") for problem in problems()]
+    yield from (Error(problem, hint=hint, id="queue_app.E016") for problem in problems())
 
 
-@register("taskqueue")
-def check_typed_arguments(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_typed_arguments(**_: Any) -> Iterator[CheckMessage]:
     """Report that typeguard is missing while ``TYPED_ARGUMENTS`` asks for it (E022)."""
-    if not conf.load()[0].typed_arguments or find_spec("typeguard") is not None:
-        return []
-    return [
-        Error(
+    if conf.load()[0].typed_arguments and find_spec("typeguard") is None:
+        yield Error(
             "TASKQUEUE TYPED_ARGUMENTS needs the package typeguard, so every enqueue of an annotated function fails.",
             hint="Install the extra `typed`, or leave TYPED_ARGUMENTS out.",
             id="queue_app.E022",
         )
-    ]
 
 
-@register("taskqueue")
-def check_hooks(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_hooks(**_: Any) -> Iterator[CheckMessage]:
     """Report hooks that cannot be imported (E015)."""
     from queue_app.hooks import problems  # noqa: PLC0415 - it imports the registry
 
     hint = "Name subclasses of queue_app.hooks.Hook by their dotted paths."
-    return [Error(problem, hint=hint, id="queue_app.E015") for problem in problems()]
+    yield from (Error(problem, hint=hint, id="queue_app.E015") for problem in problems())
 
 
-@register("taskqueue")
-def check_schedules(**_: Any) -> list[CheckMessage]:
+@_check("taskqueue")
+def check_schedules(**_: Any) -> Iterator[CheckMessage]:
     """Report schedules that the code declares with invalid values (E013)."""
     from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks
     from queue_app.services.schedules.edit import problem_of  # noqa: PLC0415 - it needs the models
 
     if conf.load()[1] or not django_settings.USE_TZ or not apps.is_installed("queue_app"):
-        return []  # other checks report these
-    return [
-        Error(
-            f"The schedule {name!r} is declared with an invalid {problem.field}: {problem}",
-            hint="Mend it where it is declared: @schedule, or TASKQUEUE['SCHEDULES']. Until then it is not stored.",
-            id="queue_app.E013",
-        )
-        for name, declaration in sorted(declared().items())
-        if (problem := problem_of(declaration.values)) is not None
-    ]
+        return  # other checks report these
+    for name, declaration in sorted(declared().items()):
+        if (problem := problem_of(declaration.values)) is not None:
+            yield Error(
+                f"The schedule {name!r} is declared with an invalid {problem.field}: {problem}",
+                hint="Mend it where it is declared: @schedule, or TASKQUEUE['SCHEDULES']. Until then it is not stored.",
+                id="queue_app.E013",
+            )
 
 
 def _is_queue_name(name: object) -> bool:
