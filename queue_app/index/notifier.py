@@ -120,6 +120,8 @@ class Notifier:
     def post(self, calls: Sequence[Call]) -> None:
         """Send calls of scripts without waiting for their replies; the next call of this process goes after them."""
         with self._turn:
+            for call in calls:
+                self._pipeline.load(call.script)
             self.has_unconfirmed_entries = True
             self._send_gathered(time.monotonic(), *calls)
 

@@ -29,7 +29,7 @@ class Pipeline:
     def __init__(self, client: redis.Redis, prefix: str, scripts: Sequence[redis.commands.core.Script]) -> None:
         self._client = client
         self._prefix = prefix
-        self._scripts = scripts  # loaded on each new connection
+        self._scripts = list(scripts)  # loaded on each new connection
         self.reset()
 
     def reset(self) -> None:
@@ -58,6 +58,12 @@ class Pipeline:
         ]
         connection.send_packed_command([b"".join(packed)])  # each part would be a write of its own
         self.unanswered.extend(calls)
+
+    def load(self, script: redis.commands.core.Script) -> None:
+        """Load a script before its first call: a server that refuses the call would run the next one before it."""
+        if script not in self._scripts:
+            self._client.script_load(script.script)
+            self._scripts.append(script)
 
     def _load_scripts(self, connection: Any) -> None:
         """Load the scripts: a new connection may lead to a new server, which would refuse the first call."""

@@ -243,6 +243,19 @@ def test_a_turn_over_claims_no_more_than_ends(engine):
     assert len(take(hand, 6)) == 4
 
 
+def test_a_server_that_knew_no_script_ends_the_leases_before_the_next_claim(engine):
+    """It would refuse the script that ends them, and run the claim behind it."""
+    set_queue_limits("default", max_concurrent=6)
+    put_many(20)
+    settle(engine)
+    engine.index._notifier._pipeline.disconnect()
+    engine.index._client.script_flush()
+    hand = engine.worker()
+    tasks = take(hand, 2)
+    assert len(turn_over(hand, [done(task) for task in tasks], 6)[1]) == 2
+    assert len(take(hand, 6)) == 4
+
+
 def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine):
     set_queue_limits("default", max_concurrent=1)
     first, second = put_many(2)
