@@ -110,7 +110,7 @@ def test_without_a_server_program_there_are_no_trials(engine, monkeypatch):
     worked()
     workers()
     assert request_trial() == 0
-    assert "needs" in advice()[0].text, "the estimate remains"
+    assert "wait need 3" in advice()[0].text, "the estimate remains"
 
 
 def test_a_busy_hour_is_shortened(engine, monkeypatch):
