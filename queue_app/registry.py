@@ -26,6 +26,9 @@ type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not eval
 
 _tasks: dict[str, AnyTask] = {}
 _stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
+#: (type, task modules) of types that ``find`` looked for in vain; a page of failures asks for the same ones often.
+_missing: set[tuple[str, tuple[str, ...]]] = set()
+_MAX_MISSING = 10_000
 
 
 def type_of(task: AnyTask) -> str:
@@ -51,6 +54,7 @@ def register(task: AnyTask) -> None:
         if known is not None and type_of(known) == name:
             _check_same_function(name, known, task)
         _tasks[name] = task
+        _missing.clear()
         for alias in getattr(task, "aliases", ()):
             if alias not in _tasks or type_of(_tasks[alias]) != alias:  # no function has this name now
                 _tasks[alias] = task
@@ -98,9 +102,11 @@ def known(task_type: str) -> AnyTask | None:
 
 def find(task_type: str) -> AnyTask | None:
     """Return the task of this type, or ``None`` if neither the task modules nor an installed app have it."""
-    if task_type not in _tasks:
+    sought = task_type, tuple(conf.get().task_modules)
+    if task_type not in _tasks and sought not in _missing:
         discover()
-        import_module_of(task_type)
+        if not import_module_of(task_type) and len(_missing) < _MAX_MISSING:
+            _missing.add(sought)
     return _tasks.get(task_type)
 
 

@@ -45,8 +45,7 @@ from queue_app.models import AuditEntry, Task, TaskPayload, Worker, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.inspect import set_effective_bands
-from queue_app.services.read.search import named
-from queue_app.services.read.task_filter import matching
+from queue_app.services.read.search import listed, named
 
 #: Parameters of the list's address that may leave few tasks, for whose ended ones there are indexes.
 NARROW: Final = frozenset({"queue", "task_type", "worker_id", "concurrency_key", "q"})
@@ -119,8 +118,9 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         except NotAllowed as error:
             self.message_user(request, str(error), messages.WARNING)
             return queryset.none(), False
-        request.taskqueue_notes = notes  # type: ignore[attr-defined]  # shown below the search
-        return matching(wanted, cast("TaskQuerySet", queryset)), False
+        found, more = listed(wanted, cast("TaskQuerySet", queryset))
+        request.taskqueue_notes = notes + more  # type: ignore[attr-defined]  # shown below the search
+        return found, False
 
     @admin.display(description=_lazy("task type"))
     def type(self, task: Task) -> SafeString:

@@ -90,8 +90,6 @@ def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[st
             check_search("q", found.task_types)
         except InvalidTaskData as error:
             raise NotAllowed(error.message) from None
-    if found.error is not None:
-        notes.append(_("The errors of all tasks that the other conditions leave were read."))
     return found, notes
 
 

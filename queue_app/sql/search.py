@@ -1,14 +1,19 @@
-"""Find tasks by the end of their id, and failed attempts by the beginnings of words in their errors."""
+"""Find tasks by the end of their id, and failed attempts by words of their errors, or any part of them."""
 
 import re
 import uuid
 from typing import Final, NamedTuple
+
+from django.db.models import BooleanField
+from django.db.models.expressions import RawSQL
 
 from queue_app.models.task import INDEXED_CHARACTERS
 from queue_app.sql.database import fetch_all
 
 #: Number of newest tasks among which the end of an id is looked for.
 IDS_READ: Final = 1_000_000
+#: Number of newest failed attempts in whose errors a part of a text is looked for.
+ERRORS_READ: Final = 50_000
 MAX_WORDS: Final = 8
 #: The expression of the index ``taskqueue_error_words``.
 _WORDS: Final = (
@@ -64,6 +69,30 @@ def failed_with(words: list[str], limit: int) -> list[Failed]:
         [query, limit],
     )
     return [Failed(*row) for row in found]
+
+
+# The array is made once; each of its ids is one probe of the primary key, in order. A join would read all tasks.
+_PARTS: Final = """
+queue_app_task.id = ANY(ARRAY(
+    SELECT task_id FROM (
+        SELECT task_id, exception_class, message FROM queue_app_taskattempt ORDER BY task_id DESC LIMIT %s
+    ) AS newest WHERE message ILIKE %s OR exception_class ILIKE %s
+))
+"""
+
+
+def newest_with_error(part: str) -> RawSQL:
+    """Return the condition that a text is a part of a task's errors, among the newest ``ERRORS_READ`` failed attempts.
+
+    Case does not matter.
+    """
+    pattern = "%{}%".format(re.sub(r"([%_\\])", r"\\\1", part))
+    return RawSQL(_PARTS, [ERRORS_READ, pattern, pattern], BooleanField())  # nosec B611  # noqa: S611 - no value is in the text
+
+
+def has_older_errors() -> bool:
+    """Return whether there are more failed attempts than ``newest_with_error`` reads."""
+    return bool(fetch_all("SELECT 1 FROM queue_app_taskattempt OFFSET %s LIMIT 1", [ERRORS_READ]))
 
 
 def ids_that_end_in(digits: str, limit: int) -> list[uuid.UUID]:

@@ -116,3 +116,15 @@ def test_a_task_in_a_module_of_an_installed_app_is_learnt():
 def test_discovery_finds_the_tasks_of_installed_apps():
     registry.discover()
     assert "taskqueue_project.demo.tasks.count_words" in registry.known_types()
+
+
+def test_a_type_that_is_missing_is_looked_for_once(monkeypatch):
+    """A page of failures asks for the same types again and again; a new task may be the missing one."""
+    looked = []
+    monkeypatch.setattr(registry, "discover", lambda: looked.append(1))
+    registry._missing.clear()
+    assert [registry.find("shop.tasks.gone") for _ in range(3)] == [None] * 3
+    assert looked == [1]
+    registry._missing.clear()  # as ``register`` does
+    assert registry.find("shop.tasks.gone") is None
+    assert looked == [1, 1]

@@ -8,7 +8,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet
@@ -18,10 +18,11 @@ from queue_app import registry
 from queue_app.core.redaction import redact
 from queue_app.core.signatures import taken_by
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker, Workflow
+from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.task_stats import StatsKind
 from queue_app.models.worker import LIVING
 from queue_app.services.read.dead_letters import secrets_by_task
-from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
+from queue_app.services.read.task_filter import TaskFilter, matching, seeks_hidden
 from queue_app.sql import search as rows
 from queue_app.sql.database import alias
 
@@ -162,6 +163,20 @@ def _with_error(text: str) -> list[uuid.UUID]:
         if all(any(part.startswith(word) for part in parts) for word in words):
             found.append(each.task_id)
     return found
+
+
+def listed(wanted: TaskFilter, tasks: TaskQuerySet) -> tuple[TaskQuerySet, list[str]]:
+    """Return the tasks that match, for a list, and what the page says: a list reads only the newest errors."""
+    if wanted.error is None:
+        return matching(wanted, tasks), []
+    found = matching(replace(wanted, error=None), tasks).filter(rows.newest_with_error(wanted.error))
+    if not rows.has_older_errors():
+        return found, []
+    note = _(
+        "The errors of the newest %(n)s failed attempts were read. A search without error: also finds words of older"
+        " ones, and actions on all that match read all."
+    )
+    return found, [note % {"n": f"{rows.ERRORS_READ:,}"}]
 
 
 def _parameter_names() -> list[str]:

@@ -14,6 +14,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.models import Operation, Queue, Task
 from queue_app.services.schedules.edit import create_schedule
+from queue_app.sql import search as rows
 from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, move
 from tests.workers import chores
 
@@ -208,3 +209,25 @@ def test_the_list_finds_rare_values_by_their_index(staff, parameter):
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
         cursor.execute(f"DROP INDEX {', '.join(sorted(others - {index}))}")
     assert index in found.explain()
+
+
+def test_a_part_of_an_error_is_looked_for_in_the_newest_ones(staff, make_task, end_task, monkeypatch):
+    """The page says how many were read; with other conditions too, and whatever stands in the text."""
+    old = end_task(make_task(queue="mail"), Status.FAILED, error="no route to host-17")
+    new = end_task(make_task(), Status.FAILED, error="50% of host_18 is full")
+
+    def found(query):
+        page = staff.get("/admin/queue_app/task/", query)
+        return {task.pk for task in page.context["cl"].result_list}, "were read" in page.content.decode()
+
+    assert found({"q": "error:HOST"}) == ({old.pk, new.pk}, False)
+    assert found({"q": "error:t-17"}) == ({old.pk}, False)
+    assert found({"q": "error:host queue:mail"}) == ({old.pk}, False)
+    assert found({"q": "error:host", "status": "failed", "sort": "oldest"}) == ({old.pk, new.pk}, False)
+    assert found({"q": "error:50%"}) == ({new.pk}, False)
+    assert found({"q": "error:t_1"}) == ({new.pk}, False), "no placeholder"
+    assert found({"q": "error:valueerr"}) == ({old.pk, new.pk}, False), "its class"
+    assert found({"q": "error:nowhere"}) == (set(), False)
+    monkeypatch.setattr(rows, "ERRORS_READ", 1)
+    assert found({"q": "error:host"}) == ({new.pk}, True)
+    assert found({"q": "error:host queue:mail"}) == (set(), True)
