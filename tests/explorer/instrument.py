@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from queue_app.index import get_index, notifier, scripts
 from queue_app.services import requests
-from queue_app.services.repair import load, reap
+from queue_app.services.repair import load, reap, reconcile
 from queue_app.sql import prepared
 from tests.explorer.controller import Controller, controller
 from tests.explorer.world import World
@@ -31,6 +31,8 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
         # A rebuild loads one of two tasks after it has allowed claims.
         mock.patch.multiple(load, PAGE=1, LEAST=1),
+        # What is missing is not on its way: the actors stand still.
+        mock.patch.object(reconcile, "LONGEST_GRACE", 0.0),
         # Workers of the world are no processes of this machine.
         mock.patch.object(reap, "machine_identity", return_value=""),
         installed() as history,

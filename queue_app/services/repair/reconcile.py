@@ -18,7 +18,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from queue_app import conf, signals
@@ -40,6 +40,10 @@ RECENT_SECONDS = 30.0
 #: Maximum number of rows of the recent window that a step compares, newest first. With a step every 5 s, each task is
 #: compared within 5 s at up to 6 000 enqueued tasks/s; above that rate the full pass compares the rest.
 RECENT_ROWS = 30_000
+#: The push of a big batch takes a while after its commit. So a step looks again for missing tasks after ``GRACE``
+#: seconds, as long as they become fewer, and waits for at most ``LONGEST_GRACE`` in all.
+GRACE = 0.2
+LONGEST_GRACE = 2.0
 #: Rows of one page of a comparison.
 PAGE = 5000
 #: Approximate number of entries per step of a sweep.
@@ -112,16 +116,19 @@ class Reconciler:
     pass_began_at: float = -math.inf  # monotonic
     pass_seconds: float = 0.0  # what the pages of the full pass have cost
     repaired: Counter[str] = field(default_factory=Counter)
+    grace: float = 0.0  # seconds that this step may still wait for pushes on their way
+    pause: Callable[[float], object] = time.sleep
 
     def run_once(self) -> dict[str, int]:
         """Run one bounded step of every comparison; return the repairs made, by kind.
 
         Raises ``IndexDamaged`` for what only a new generation can repair.
         """
-        index = get_index()
+        index, self.grace = get_index(), LONGEST_GRACE
         repairs = {
             "limits": copy_limits(),  # first, so that they hold for what is pushed next
-            "missing": _repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS)) + self._roll_on(index),
+            "missing": self._repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS))
+            + self._roll_on(index),
             "leases_ended": self._end_leases(index) + self._look_through(index),
             "leases_restored": self._restore_leases(index),
             "entries_ended": self.sweep.step(index),
@@ -136,6 +143,22 @@ class Reconciler:
             raise IndexDamaged(f"{self.wrong[0]!r} has the wrong type.")
         self.audit.step(index)
         return repairs
+
+    def _repair(self, index: Index, page: comparison.Page) -> int:
+        """Push the missing and misplaced tasks of the page that are still queued when read again; return how many.
+
+        Leaves out those that are on their way.
+        """
+        differing = index.misplaced(page.lanes)
+        before = len(differing) + 1
+        while 0 < len(differing) < before and self.grace > 0:
+            self.pause(GRACE)
+            self.grace -= GRACE
+            before, known = len(differing), set(differing)
+            differing = [task_id for task_id in index.misplaced(page.lanes) if task_id in known]
+        if not differing or index.generation().state == "loading":  # then much is missing, and on its way
+            return 0
+        return index.push(snapshot.refs(differing))
 
     def _roll_on(self, index: Index) -> int:
         """Compare as many pages as a full pass within ``FULL_PASS_SECONDS`` needs."""
@@ -165,7 +188,7 @@ class Reconciler:
         if self.cursor is None:
             self.total, self.compared = self.compared, 0
             self.sweep.end_pass(index)
-        return _repair(index, page)
+        return self._repair(index, page)
 
     def _end_leases(self, index: Index) -> int:
         """End the leases that no executing row names; return how many.
@@ -211,14 +234,6 @@ class Reconciler:
         return removed
 
 
-def _repair(index: Index, page: comparison.Page) -> int:
-    """Push the missing and misplaced tasks of the page that are still queued when read again; return how many."""
-    differing = index.misplaced(page.lanes)
-    if not differing or index.generation().state == "loading":  # then much is missing, and on its way
-        return 0
-    return index.push(snapshot.refs(differing))
-
-
 def _retire_ended_workers(index: Index) -> int:
     """Retire workers whose rows have ended; the last worker of a profile takes the profile's heads with it."""
     registered = index.registered()
@@ -234,6 +249,7 @@ def reconcile_everything() -> dict[str, int]:
     reconciler, index = Reconciler(), get_index()
     total = Counter(reconciler.run_once())
     total.update(reconciler.run_once())  # ends leases that are unconfirmed twice
+    reconciler.grace = 0.0
     for _ in range(2):
         total["missing"] += reconciler.next_page(index)
         while reconciler.cursor is not None:

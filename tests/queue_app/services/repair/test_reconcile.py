@@ -143,6 +143,45 @@ def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
     assert assert_index_agrees().waiting == set(ids)
 
 
+def test_a_batch_on_its_way_is_not_missing(engine):
+    """Its transaction has committed, and its pushes arrive one after the other while the reconciler looks."""
+    with index_away("push"):
+        ids = put_many(6)
+    refs = snapshot.refs(ids)
+    heard = []
+    signals.index_repaired.connect(listener := lambda **event: heard.append(event))
+    arrivals = iter([refs[:4], refs[4:], []])
+    found = Reconciler(pause=lambda _: engine.index.push(next(arrivals))).run_once()
+    signals.index_repaired.disconnect(listener)
+    assert found == NOTHING
+    assert heard == []
+    assert_index_agrees()
+
+
+def test_what_never_arrives_of_a_batch_is_repaired_at_once(engine):
+    with index_away("push"):
+        ids = put_many(6)
+    arrivals = iter([snapshot.refs(ids[:4]), []])
+    assert Reconciler(pause=lambda _: engine.index.push(next(arrivals))).run_once()["missing"] == 2
+    assert_index_agrees()
+
+
+def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine):
+    """Each look finds other tasks that are on their way."""
+    waits = []
+
+    def lose_one_and_push_the_last(seconds):
+        waits.append(seconds)
+        engine.index.push(snapshot.refs([*Task.objects.values_list("id", flat=True)]))
+        with index_away("push"):
+            put_many(1)
+
+    with index_away("push"):
+        put_many(1)
+    assert Reconciler(pause=lose_one_and_push_the_last).run_once()["missing"] == 0
+    assert len(waits) == 2, "once for the recent window, once for the full pass"
+
+
 def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
     monkeypatch.setattr(module, "RECENT_ROWS", 50)
     monkeypatch.setattr(module, "PAGE", 50)  # of the full pass, which begins with the oldest rows
