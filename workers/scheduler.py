@@ -199,7 +199,7 @@ class Scheduler:
         """Queue due tasks for up to ``DUE_SECONDS``; return whether there may be more."""
         until = time.monotonic() + DUE_SECONDS
         while queued := make_due(recent="due" in self._rests):
-            self._summary.add("due tasks queued", queued)
+            self._summary.add("became due", queued)
             if queued < DUE_BATCH:
                 break
             if time.monotonic() >= until:

@@ -107,7 +107,7 @@ def test_a_scheduler_says_whether_it_leads_and_what_it_does(fleet, engine):
     eventually(lambda: "done in" in scheduler.log, "its first summary")
     scheduler.send(signal.SIGTERM)
     assert scheduler.exit_code() == 0
-    for part in (", scheduler ", "maintenance: only what Celery", " leads", "1 due tasks queued", " has stopped"):
+    for part in (", scheduler ", "maintenance: only what Celery", " leads", "1 became due", " has stopped"):
         assert part in scheduler.log
 
 

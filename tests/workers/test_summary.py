@@ -52,10 +52,10 @@ def test_the_first_line_comes_after_a_second_and_the_next_after_a_minute(clock, 
 def test_after_a_pause_the_line_covers_the_time_since_its_end(clock, lines):
     summary = Summary()
     clock.now += 3600
-    summary.add("due tasks queued", 7)
+    summary.add("became due", 7)
     clock.now += 1
     summary.log_if_due()
-    assert lines() == ["done in 1 s: 7 due tasks queued"]
+    assert lines() == ["done in 1 s: 7 became due"]
     summary.log_if_due()
     assert len(lines()) == 1, "there is nothing new"
 

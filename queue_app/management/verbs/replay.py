@@ -3,8 +3,12 @@
 import time
 import uuid
 from argparse import ArgumentParser
+from contextlib import suppress
 from typing import Any
 
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index
+from queue_app.index.server import has_leader
 from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import instant
 from queue_app.models import Operation
@@ -85,10 +89,18 @@ def run(call: Call) -> int:
         operation = _wait(operation)
     call.write(
         f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} replayed"
-        + ("" if call["wait"] else "; the scheduler continues it")
+        + ("" if call["wait"] else _continuation())
     )
     call.write_json(_as_dict(operation))
     return REFUSED if operation.state == OperationState.STOPPED else OK
+
+
+def _continuation() -> str:
+    """Say what continues the operation."""
+    with suppress(IndexUnavailable):
+        if not has_leader(get_index()):
+            return "; it waits for a scheduler: start `manage.py runscheduler`"
+    return "; the scheduler continues it"
 
 
 def _wait(operation: Operation) -> Operation:

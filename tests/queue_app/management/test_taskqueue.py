@@ -26,6 +26,7 @@ from queue_app.management.verbs.top import page
 from queue_app.models import AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 from tests.support.factories import let_wait
@@ -240,9 +241,15 @@ def test_replay_by_filter_waits_for_the_end(dead):
 
 
 def test_replay_continues_without_the_caller(dead):
+    take_lead("me", 60)
     code, text = call("replay", "--all", "--rate", "5", "--limit", "1")
     assert (code, "the scheduler continues it" in text) == (0, True)
     assert Operation.objects.values_list("rate", "total").get() == (5, 1)
+
+
+def test_replay_says_that_it_waits_for_a_scheduler(dead):
+    code, text = call("replay", "--all")
+    assert (code, "start `manage.py runscheduler`" in text) == (0, True)
 
 
 def test_replay_requires_a_filter(dead):
