@@ -2,26 +2,25 @@
 -- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in
 -- microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]
-local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, wiping, database (the identity of
-                                         -- the database to which the index belongs), stamp (time of the last claim or
-                                         -- look at the generation, us), behind (see now_us), edited (time of the
-                                         -- last edit of limits or repair of leases, us) and 'w:WORKER' (stamp of a
-                                         -- worker's last claim)
-local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), gated,
-                                         -- rows_ahead (see below);
-                                         -- gated: set since a type, a key or the users of a queue first had limits
-local COUNTERS = P .. ':counters'        -- hash: counted event -> number since Redis was emptied
+local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, wiping, database (identity of the
+                                         -- database that owns the index), stamp (time of the last claim or check, us),
+                                         -- behind (step of the server's clock, us), edited (last edit of limits or repair
+                                         -- of leases, us), w:WORKER (stamp of its last claim)
+local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), rows_ahead
+                                         -- (how far PostgreSQL's clock is ahead, us), gated (set once a type, a key or
+                                         -- the users of a queue have had limits)
+local COUNTERS = P .. ':counters'        -- hash: event -> count since Redis was emptied
 local EVENTS = P .. ':events'            -- stream: lifecycle events, capped
-local REQUESTS = P .. ':requests'        -- stream: tasks that other services ask for
+local REQUESTS = P .. ':requests'        -- stream: tasks that other services request
 local POISON = P .. ':requests:poison'   -- stream: quarantined requests, capped
 local QUEUES = P .. ':queues'            -- set: queues that have, or had, a lane
 local LIMITED = P .. ':limited'          -- set: queues that have limits
-local LIMITS = P .. ':limits'            -- set: gates of types and keys that have limits; 'u:queue' for its users
+local LIMITS = P .. ':limits'            -- set: gates of types and keys that have limits; u:QUEUE for its users
 local LEASES = P .. ':leases'            -- hash: leased id -> its address
 local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
 local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
 local RESERVATIONS = P .. ':reservations'  -- hash: lane of a heavy task -> when it lapses (us) and the worker that drains
-local LOADING = P .. ':loading'          -- hash: queue\31band -> score up to which a rebuild has loaded its tasks; see push.lua
+local LOADING = P .. ':loading'          -- hash: queue\31band -> score up to which a rebuild has loaded its tasks
 local GATES = P .. ':gates'              -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order
 local function limit_key(g) return P .. ':limit:' .. g end              -- hash: limits of a type, a key or a family
