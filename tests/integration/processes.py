@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,25 @@ class Process:
         if self.alive:
             family += [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
         for pid in family:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._popen.wait(PATIENCE)
+        eventually(self._has_ended_its_session, f"all that {self.arguments} started has ended")
+
+    def _has_ended_its_session(self) -> bool:
+        """Kill what is left of its session, forked while it was being killed; return whether nothing was left."""
+        left = [pid for pid in psutil.pids() if _is_alive_in(self.pid, pid)]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+
+def _is_alive_in(session: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
 
 
 class Fleet:
