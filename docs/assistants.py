@@ -37,4 +37,4 @@ def _sentence(text: str) -> str:
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     first = next((part for part in prose.split("\n\n")[1:] if part.strip() and part.strip()[0] not in "#<|-"), "")
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
-    return re.split(r"(?<=[.:]) ", plain)[0].rstrip(":")
+    return re.split(r"(?<=[.?]) ", plain)[0].rstrip(":")
