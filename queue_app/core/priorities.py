@@ -1,6 +1,7 @@
 """The five priority bands, their names, and the mapping from Django's -100..100."""
 
 from enum import IntEnum
+from functools import cache
 from typing import Final
 
 from queue_app.exceptions import InvalidTaskData
@@ -38,6 +39,7 @@ def parse_band(value: object, *, field: str = "priority") -> Band:
     return band
 
 
+@cache
 def band_from_django(priority: int) -> Band:
     """Return the band of a Django task priority (-100..100)."""
     for threshold, band in _THRESHOLDS:

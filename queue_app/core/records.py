@@ -94,7 +94,7 @@ class Enqueued(NamedTuple):
     queued_at: datetime | None = None  # of a new task that is queued
     created: bool = True
     queue_position: int | None = None
-    sent_trace: str | None = None  # if ``submit`` stored it
+    sent_trace: str | None = None  # of a single new task, and of one that ``submit`` returns
 
     @property
     def trace_id(self) -> str:

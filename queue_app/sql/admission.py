@@ -214,6 +214,6 @@ def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
     condition = (spec.queue, spec.user, spec.user, spec.queue, spec.user, *limits)
     found = fetch_prepared(
         (_LOCK_ONE, [wait, wait, *limits, names, settings]),
-        (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, values(row, *condition)),
+        (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, params := values(row, *condition)),
     )
-    return stored(row, *found[0]) if found else None
+    return stored(row, params, *found[0]) if found else None

@@ -101,15 +101,16 @@ def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = No
     sql = _insert(with_key=spec.idempotency_key is not None, of_user=spec.user != "", at=at is not None)
     found = fetch_prepared((sql, params))
     if found:
-        return stored(row, *found[0])
+        return stored(row, params, *found[0])
     if not admitted and (spec.idempotency_key is None or clock_and_limits([row])[1]):
         raise LimitApplies
     return None
 
 
-def stored(row: TaskRow, status: str, created_at: datetime) -> Enqueued:
-    """Return the task that ``insert_where`` has stored."""
-    return Enqueued(row.id, row.spec, _STATUSES[status], created_at, created_at if status == "queued" else None)
+def stored(row: TaskRow, params: Sequence[Any], status: str, created_at: datetime) -> Enqueued:
+    """Return the task that ``insert_where`` has stored with ``values``."""
+    queued_at = created_at if status == "queued" else None
+    return Enqueued(row.id, row.spec, _STATUSES[status], created_at, queued_at, sent_trace=params[-2])
 
 
 def values(row: TaskRow, *of_condition: Any) -> list[Any]:

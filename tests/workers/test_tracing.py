@@ -18,6 +18,7 @@ from queue_app.models import Task, TaskPayload
 from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
+from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.workers.context import ClaimedAttempt
@@ -132,6 +133,13 @@ def test_coroutines_and_tasks_of_enqueuers_without_traces(spans, run, monkeypatc
     outcome = run(awaited)
     wait, ran = spans()["wait default"], spans()["process default"]
     assert ids(wait)[0] == ids(ran)[0] == outcome.result.strip('"') == outcome.task.id.hex, "the task begins the trace"
+
+
+def test_the_answer_to_a_submission_names_the_trace_of_its_span(spans):
+    """Also if the caller has none, so that the span begins the trace."""
+    stored = submit(new(type_of(waits)))
+    assert stored.trace_id == f"{spans()['enqueue default'].context.trace_id:032x}"
+    assert trace.trace_id(TaskPayload.objects.get(pk=stored.id).trace) == stored.trace_id
 
 
 def test_many_tasks_are_one_span(spans):

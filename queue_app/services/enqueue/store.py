@@ -81,10 +81,9 @@ def _store_one(
     before_push: BeforePush | None,
     on_located: Callable[[int | None], object] | None,
 ) -> Enqueued:
-    write_events = before_push is None
+    write_events, write = before_push is None, partial(_insert_one, row)
+    queues = ensure_queues([row])
     with tracing.enqueueing([row]):
-        queues = ensure_queues([row])
-        write = partial(_insert_one, row)
         if outside:
             stored = store_one_if_room(row, write, write_events=write_events)
         else:

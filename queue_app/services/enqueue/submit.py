@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from queue_app import codecs, conf, registry
-from queue_app.core import trace
 from queue_app.core.records import Enqueued, NewTask, TaskRow
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
@@ -32,7 +31,7 @@ def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
     row = _row(new, set())
     stored = store_one(row, outside=True, before_push=before_push, locate=True)
     if stored.created:
-        return stored._replace(sent_trace=trace.of_caller())
+        return stored
     task = get_task(Task.objects.all(), stored.id)
     spec = replace(row.spec, queue=task.queue, priority=task.priority, capabilities=tuple(task.capabilities))
     position, sent = position_of(task), trace_of(task)

@@ -72,7 +72,7 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
         option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True
     )
     weight = check_integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
-    unique = rule_of(option("unique", None))
+    unique = None if (asked := option("unique", None)) is None else rule_of(asked)
     if concurrency_key and unique is not None and unique.on_conflict == "latest":
         raise InvalidTaskData("unique", LATEST_HAS_A_KEY)
     return TaskSpec(
