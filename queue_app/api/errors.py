@@ -31,6 +31,7 @@ CONTENT_TYPE: Final = "application/problem+json"
 TITLES: Final = {413: "Content Too Large", 422: "Unprocessable Content"}  # older versions of Python have another name
 RETRY_AFTER_SECONDS: Final = 2
 TEXT_LIMIT: Final = 500
+MAX_ERRORS: Final = 20  # errors of a list, or unknown names, in one answer
 logger = logging.getLogger("django.request")
 
 
@@ -38,7 +39,8 @@ class InvalidInput(TaskQueueError, code="invalid"):
     """One or more fields of a request are invalid."""
 
     def __init__(self, errors: Sequence[InvalidTaskData]) -> None:
-        super().__init__(f"The request has {len(errors)} invalid field{'' if len(errors) == 1 else 's'}; see errors.")
+        count = f"{MAX_ERRORS} or more" if len(errors) >= MAX_ERRORS else str(len(errors))
+        super().__init__(f"The request has {count} invalid field{'' if len(errors) == 1 else 's'}; see errors.")
         self.errors = errors
 
 
@@ -154,7 +156,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response:
     problem: dict[str, Any] = {"title": title, "status": status, "code": code, "detail": detail}
     if entries:
         problem["errors"] = entries
-    if isinstance(error, own.InvalidTransition | own.StaleLease):
+    if isinstance(error, own.InvalidTransition | own.StaleLease) and error.status is not None:
         problem["task_status"] = error.status  # "status" is the HTTP status here
     if isinstance(error, own.UniqueConflict) and error.task_id is not None:
         problem |= {"task_id": str(error.task_id), "task_status": error.status}

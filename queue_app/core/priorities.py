@@ -34,7 +34,9 @@ def parse_band(value: object, *, field: str = "priority") -> Band:
     band = _BY_NAME.get(value) if isinstance(value, str) else None
     if band is None:
         raise InvalidTaskData(
-            field, f"{value!r} is not a priority; use one of {', '.join(BAND_NAMES)}.", code="unknown_priority"
+            field,
+            f"{value!r} is not a priority; use one of {', '.join(BAND_NAMES)}, or medium for normal.",
+            code="unknown_priority",
         )
     return band
 

@@ -14,15 +14,13 @@ from rest_framework import serializers
 from rest_framework.fields import empty
 from rest_framework.settings import api_settings
 
-from queue_app.api.errors import InvalidInput, causes
+from queue_app.api.errors import MAX_ERRORS, InvalidInput, causes
 from queue_app.api.serializers.rules import Rule
 from queue_app.exceptions import InvalidTaskData, TaskQueueError, near_matches
 
 type Schema = dict[str, Any]
 type Check = Callable[[Any, str], Any]
 
-MAX_NAMED: Final = 20  # unknown names listed in one answer
-MAX_ERRORS: Final = 20  # errors of a list listed in one answer
 NAME_LENGTH: Final = 255
 
 
@@ -220,7 +218,7 @@ class Body(serializers.Serializer[Any]):
 
     def _refused(self, data: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         fields = self.fields
-        for name in [name for name in data if name not in fields][:MAX_NAMED]:
+        for name in [name for name in data if name not in fields][:MAX_ERRORS]:
             if name in self.read_only_names:
                 yield InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field")
                 continue

@@ -265,3 +265,14 @@ def test_a_smaller_limit_of_the_project_applies(alice, plain_type, settings):
         alice.submit(task_type=plain_type, parameters={"x": "y" * 100}), 413, "payload_too_large", "parameters"
     )
     assert_problem(alice.post(TASKS, b" " * 20_000), 413, "payload_too_large", "body")
+
+
+def test_an_answer_lists_twenty_errors_and_does_not_call_them_all(alice):
+    many = [{"task_typ": "x"}] * 100
+    for response in (
+        alice.submit(**{f"x{at}": 1 for at in range(100)}),
+        alice.post("/api/v1/tasks/bulk", {"tasks": many}),
+    ):
+        assert response.status_code == 400
+        assert response.data["detail"] == "The request has 20 or more invalid fields; see errors."
+        assert 20 <= len(response.data["errors"]) <= 21

@@ -176,8 +176,9 @@ def test_a_worker_touches_only_its_own_tasks(remote, token):
     task_id = put()
     [task] = remote.take()
     for other in (Remote(token[1]), Remote(tokens.create("other")[1], name="near")):
-        assert code(other.report(task)) == (409, "stale_lease")
-        assert "task_status" not in other.report(task).json() or other.report(task).json()["task_status"] is None
+        refused = other.report(task)
+        assert code(refused) == (409, "stale_lease")
+        assert "task_status" not in refused.json(), "the status of another worker's task"
     other.id = remote.id
     for what in ("poll", "result", "heartbeat", "deregister"):
         body = {"task_id": task["task_id"], "attempt": 1, "status": "completed"} if what == "result" else {}
