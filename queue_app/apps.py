@@ -1,5 +1,8 @@
 """The Django application."""
 
+import sys
+from typing import Final
+
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _lazy
@@ -12,6 +15,10 @@ except ImportError as error:
         f"The task queue needs psycopg 3, which cannot be imported ({reason}); psycopg2 does not replace it."
         ' Install it: python -m pip install "psycopg[binary]".'
     ) from None
+
+
+#: Modules that a web server imports to load the project, and other processes do not.
+_SERVERS: Final = frozenset({"django.core.wsgi", "django.core.asgi"})
 
 
 class QueueAppConfig(AppConfig):
@@ -27,3 +34,7 @@ class QueueAppConfig(AppConfig):
         from queue_app.sql import infinity, keepalive  # noqa: F401, PLC0415
 
         keepalive.install(conf.load()[0].database_alias)
+        if _SERVERS & sys.modules.keys():  # the start of a web server imports the Redis client, not a request
+            from queue_app.services.notify.index import first  # noqa: PLC0415
+
+            first.prepare()

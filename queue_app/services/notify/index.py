@@ -120,11 +120,15 @@ class FirstNotifications:
         elif is_loaded() or not self._thread.is_alive() or time.monotonic() > self._since + PATIENCE_SECONDS:
             self._send()  # the thread may have ended a moment ago; and some servers run no threads of Python
 
-    def _send_soon(self) -> None:
-        time.sleep(HEAD_START_SECONDS)
+    def prepare(self) -> None:
+        """Import the library now."""
         with suppress(Exception):  # the first notification meets the same error, and reports it
             get_index()
         self._imported.set()
+
+    def _send_soon(self) -> None:
+        time.sleep(HEAD_START_SECONDS)
+        self.prepare()
         self._send()
 
     def _send(self) -> None:

@@ -108,3 +108,23 @@ def test_a_process_that_forks_after_its_first_notification_leaves_its_child_whol
         [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("load", "is_imported"),
+    [
+        ("from django.core.wsgi import get_wsgi_application as load", True),
+        ("from django.core.asgi import get_asgi_application as load", True),
+        ("from django import setup as load", False),
+    ],
+)
+def test_a_web_server_imports_the_library_when_it_starts_and_no_request_does(load, is_imported):
+    done = subprocess.run(
+        [sys.executable, "-c", f"{load}\nload()\nimport sys; print('redis' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"},
+    )
+    assert done.stdout.strip() == str(is_imported)
