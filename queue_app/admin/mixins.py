@@ -27,7 +27,7 @@ from queue_app.admin.away import answers_without_database
 from queue_app.admin.columns import changes_text, two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
-from queue_app.models import AuditEntry
+from queue_app.models import AuditEntry, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.sql.database import atomic
@@ -80,6 +80,17 @@ def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], An
         return page(f"<uuid:pk>/{name.replace('_', '-')}/", name)(view)
 
     return make_view
+
+
+def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
+    """Add to tasks the names of their workers, for those who may see them."""
+    names: dict[uuid.UUID, str] = {}
+    if request.user.has_perm("queue_app.view_worker"):
+        ids = {task.worker_id for task in tasks if task.worker_id is not None}
+        names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
+    for task in tasks:
+        task.worker_name = names.get(task.worker_id)
+    return tasks
 
 
 class AnnotatedChangeList(ChangeList):

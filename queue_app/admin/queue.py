@@ -6,9 +6,11 @@ from typing import Any, Final
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.forms.widgets import Script
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -21,16 +23,18 @@ from queue_app.admin.audited import with_reason
 from queue_app.admin.causes import causes_of
 from queue_app.admin.columns import column
 from queue_app.admin.forms import ReasonForm
-from queue_app.admin.mixins import page
+from queue_app.admin.mixins import page, with_workers
 from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import cache, charts, labels, live
+from queue_app.dashboard.overview import overview_context
 from queue_app.dashboard.queues import oldest_seconds, summaries
-from queue_app.dashboard.reasons import of_one_queue, overview_context
+from queue_app.dashboard.reasons import of_one_queue
 from queue_app.exceptions import TaskQueueError
-from queue_app.models import DeadLetter, Queue, Task
+from queue_app.models import DeadLetter, Queue, Task, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import TYPE_LENGTH
+from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
 from queue_app.services.control.advice import dismiss
 from queue_app.services.enqueue.validate import check_reason
@@ -133,28 +137,51 @@ class QueueAdmin(PausingAdmin[Queue]):
     def page_context(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         """Return the queued and running tasks."""
         shows_settings = request.method == "POST" or request.GET.get("tab") == "settings"
-        known, error = summaries([found])
-        summary = known.get(found.name)
         return super().page_context(request, found) | {
             "title": _("Queue"),
             "tab": "settings" if shows_settings else "now",
-            **({} if shows_settings else NO_FORM),
+            **({} if shows_settings else NO_FORM | self._now(request, found)),
             "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
+            "live": live.current(),
+            "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
+        }
+
+    def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
+        """Return what waits, runs and serves the queue at this moment."""
+        known, error = summaries([found])
+        summary = known.get(found.name)
+        return {
+            "original": found,
             "summary": summary,
             "oldest_seconds": oldest_seconds(summary),
             "unreachable": error,
             "reasons": of_one_queue(found.name),
             "may_view_tasks": request.user.has_perm("queue_app.view_task"),
-            "live": live.current(),
+            "may_view_workers": request.user.has_perm("queue_app.view_worker"),
+            "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
+            .filter(Q(queues=[]) | Q(queues__contains=[found.name]))
+            .defer("task_types")
+            .order_by("name")[: live.MAX_WORKERS],
             "running": self._running(request, found),
-            "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
         }
+
+    @page("<path:object_id>/now/", "now")
+    def now_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Return the part of a queue's page that changes all the time, for its script."""
+        _check(request)
+        found = self.get_object(request, unquote(object_id))
+        if found is None:
+            raise Http404
+        response = render(request, "admin/queue_app/queue/now.html", self._now(request, found))
+        response["Cache-Control"] = "no-store"
+        return response
 
     def _running(self, request: HttpRequest, queue: Queue) -> list[Task]:
         """Return the running tasks of a queue, the longest first."""
         if not request.user.has_perm("queue_app.view_task"):
             return []
-        return list(Task.objects.filter(status=Status.EXECUTING, queue=queue.name).order_by("started_at")[:MAX_RUNNING])
+        running = Task.objects.filter(status=Status.EXECUTING, queue=queue.name)
+        return with_workers(request, list(running.order_by("started_at")[:MAX_RUNNING]))
 
     # -- the overview -------------------------------------------------------------
 

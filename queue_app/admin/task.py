@@ -33,7 +33,7 @@ from queue_app.admin.filters import (
     WorkerFilter,
     WorkflowFilter,
 )
-from queue_app.admin.mixins import RECENT, AnnotatedChangeList, ReadOnlyAdmin, page
+from queue_app.admin.mixins import RECENT, AnnotatedChangeList, ReadOnlyAdmin, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
@@ -41,7 +41,7 @@ from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import AuditEntry, Task, TaskPayload, Worker, Workflow
+from queue_app.models import AuditEntry, Task, TaskPayload, Workflow
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.inspect import set_effective_bands
@@ -96,17 +96,12 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Read the names of the workers and workflows of the page's tasks."""
-        rows = list(rows)
-        names: dict[uuid.UUID, str] = {}
-        if request.user.has_perm("queue_app.view_worker"):
-            ids = {task.worker_id for task in rows if task.worker_id is not None}
-            names = dict(Worker.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
+        rows = with_workers(request, list(rows))
         flows: dict[uuid.UUID, str] = {}
         if request.user.has_perm("queue_app.view_workflow"):
             ids = {task.workflow_id for task in rows if task.workflow_id is not None}
             flows = dict(Workflow.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
         for task in rows:
-            task.worker_name = names.get(task.worker_id)
             task.workflow_name = flows.get(task.workflow_id)
 
     def get_search_results(

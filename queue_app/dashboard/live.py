@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from django.db.models import Q
 from django.utils import timezone
 
 from queue_app.dashboard.cache import Shared
@@ -16,11 +17,12 @@ from queue_app.dashboard.queues import BandRow, QueueRow, depths
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.stats import IndexStats, QueueDepth
-from queue_app.models import DeadLetter, PriorityPolicy, Queue, RuntimeSettings, Worker
+from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stalls
 from queue_app.services.read.stalls import Watched
 from queue_app.services.read.stats import UNREACHABLE, nothing
+from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.sql import charts as rows
 from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
@@ -42,6 +44,8 @@ MAX_DEAD: Final = 1000
 MAX_HELD: Final = 5
 #: Heartbeat intervals of silence after which a worker is late.
 LATE_BEATS: Final = 2
+#: For how long the overview names workers that died.
+DIED_LATELY: Final = timedelta(minutes=10)
 
 
 @dataclass(slots=True)
@@ -61,6 +65,8 @@ class Live:
     failed: int
     active_workers: int
     late_workers: int
+    died: list[tuple[str, datetime]]  # names of the workers that died lately, and when, the last first
+    reached_at: datetime | None  # when Redis last answered, as far as is known
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
     watched: Watched  # what stands still, by the watchdog
@@ -78,10 +84,11 @@ def is_late(worker: Worker, now: datetime) -> bool:
 def _read(_key: str) -> Live:
     now = timezone.now()
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
-    stats = _stats()
+    stats, reached_at = _stats(now)
     known = depths(stats)
-    live_workers = Worker.objects.filter(status__in=LIVING).order_by("name")
-    workers = list(live_workers.defer("task_types")[:MAX_WORKERS])
+    died = Q(status=WorkerStatus.DEAD, stopped_at__gte=now - DIED_LATELY)
+    wanted = Worker.objects.filter(Q(status__in=LIVING) | died).order_by("name")
+    workers = list(wanted.defer("task_types")[:MAX_WORKERS])
     active = [worker for worker in workers if worker.status == WorkerStatus.ACTIVE]
     found = [  # the index may not know a queue in which nothing ever waited
         _row(queue, known.get(queue.name) or nothing(queue.name), targets, active, now)
@@ -101,6 +108,12 @@ def _read(_key: str) -> Live:
         failed=sum(row.failed or 0 for row in found),
         active_workers=len(active),
         late_workers=sum(is_late(worker, now) for worker in workers),
+        died=sorted(
+            ((each.name, each.stopped_at) for each in workers if each.status == WorkerStatus.DEAD and each.stopped_at),
+            key=lambda dead: dead[1],
+            reverse=True,
+        ),
+        reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
         watched=stalls.read(),
         overdue=schedule_health.overdue(OVERDUE_SECONDS),
@@ -110,11 +123,19 @@ def _read(_key: str) -> Live:
     )
 
 
-def _stats() -> IndexStats | None:
+#: When Redis last answered this process.
+_answered: dict[str, datetime] = {}
+
+
+def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
+    """Return what the index tells, and when Redis last answered: this process, or the upkeep job that needs it."""
     try:
-        return get_index().stats()
+        found = get_index().stats()
     except IndexUnavailable:
-        return None
+        promoted = MaintenanceJob.objects.filter(pk=PROMOTE).values_list("succeeded_at", flat=True).first()
+        return None, max((at for at in (_answered.get("at"), promoted) if at is not None), default=None)
+    _answered["at"] = now
+    return found, now
 
 
 def _row(

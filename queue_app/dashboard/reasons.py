@@ -1,9 +1,9 @@
-"""The overview, with the likely reasons why tasks wait: most general first, each with a remedy."""
+"""The likely reasons why tasks wait: most general first, each with a remedy."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from django.utils import timezone
@@ -16,7 +16,6 @@ from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.said import said
-from queue_app.services.read.advice import Advice, advice
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.services.read.waits import Wait, waits
 
@@ -32,16 +31,13 @@ LENGTHS: Final = (
 )
 #: Seconds for which viewers share the reasons that hold some tasks.
 FRESH_WAITS: Final = 4.0
-#: Seconds for which viewers share the suggestions, which are made of snapshots of a minute.
-FRESH_ADVICE: Final = 60.0
-#: Codes of the reasons that no worker serves a queue, and that none offers what its tasks require.
+#: Code of the reason that no worker serves a queue.
 NO_WORKER: Final = "no_worker"
-LACKING: Final = "no_worker_with_capabilities"
 #: Codes of reasons that the queue names itself while no worker serves it.
-OF_WHOLE_QUEUE: Final = frozenset({NO_WORKER, "no_worker_for_queue"})
-
+UNSERVED: Final = "no_worker_for_queue"
+OF_WHOLE_QUEUE: Final = frozenset({NO_WORKER, UNSERVED})
 #: The lists of tasks that wait begin with the oldest one, of which the reason tells.
-_OLDEST: Final = {"sort": "oldest"}
+OLDEST: Final = {"sort": "oldest"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,60 +56,10 @@ class Reason:
     query: str = ""
     code: str = ""
     hint: str = ""
-
-
-def overview_context(user: Any) -> dict[str, Any]:
-    """Return the overview, without queues and workers that the user may not see."""
-    if not user.has_perm("queue_app.view_queue"):
-        return {"live": None}
-    now = current()
-    by_queue: dict[str, list[Reason]] = {}
-    for reason in reasons(now):
-        by_queue.setdefault(reason.queue, []).append(reason)
-    general = by_queue.pop("", [])
-    general += of_schedules(now) if user.has_perm("queue_app.view_schedule") else ()
-    if not now.active_workers:  # the banner says so once, not of each queue
-        by_queue = {name: [each for each in found if each.code != NO_WORKER] for name, found in by_queue.items()}
-    stuck = [reason for found in by_queue.values() for reason in found if reason.severe and reason.count]
-    stuck = sorted(stuck, key=lambda reason: -reason.seconds)[:NAMED]
-    rows = [  # what the banner says of a queue is not repeated in its row
-        (row, [each for each in by_queue.get(row.queue.name, []) if each not in stuck], _told(row.queue.name, stuck))
-        for row in now.queues
-    ]
-    suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
-    stuck, suggested = _with_hints(stuck, suggested)
-    return {
-        "live": now,
-        "general": general,
-        "stuck": stuck,
-        "rows": rows,
-        "held": now.held if user.has_perm("queue_app.view_workflow") else [],
-        "advice": suggested,
-        "may_dismiss": user.has_perm("queue_app.change_queue"),
-        "may_steer_workflows": user.has_perm("queue_app.steer_workflow"),
-        "may_view_workers": user.has_perm("queue_app.view_worker"),
-        "may_view_tasks": user.has_perm("queue_app.view_task"),
-        "may_view_letters": user.has_perm("queue_app.view_deadletter"),
-        "may_pause": user.has_perm("queue_app.pause_queue"),
-        "lengths": LENGTHS,
-    }
-
-
-def _told(queue: str, stuck: list[Reason]) -> int:
-    """Return of how many tasks of a queue the banner says why they wait."""
-    return sum(reason.count for reason in stuck if reason.queue == queue)
-
-
-def _with_hints(stuck: list[Reason], suggested: list[Advice]) -> tuple[list[Reason], list[Advice]]:
-    """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
-    lacking = {each.queue: each for each in suggested if each.key.startswith("capabilities:")}
-    hinted = [
-        replace(each, hint=said(lacking[each.queue].hint)) if each.code == LACKING and each.queue in lacking else each
-        for each in stuck
-    ]
-    told = {each.hint for each in hinted}
-    others = [each for each in suggested if said(each.hint) not in told]
-    return hinted, [replace(each, text=said(each.text), hint=said(each.hint)) for each in others]
+    #: The queues of which the banner says it at once; ``queue`` then names them.
+    queues: tuple[str, ...] = ()
+    #: The page that shows more.
+    page: str = ""
 
 
 def reasons(live: Live) -> list[Reason]:
@@ -137,22 +83,23 @@ def _read_waits(_key: str) -> dict[str, list[Wait]]:
 _waits: Final = Shared(_read_waits, lambda _: FRESH_WAITS)
 
 
-_advice: Final = Shared(lambda _: advice(), lambda _: FRESH_ADVICE)
-
-
 def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
     """Yield the reasons that hold some tasks of a queue, with how many, the longest wait first."""
     for wait in _waits.get().get(row.queue.name, ()):
         if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
-            query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code, **_OLDEST})
+            query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code, **OLDEST})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
             yield Reason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
 
 
 def _of_index(live: Live) -> Iterator[Reason]:
     if live.index == UNREACHABLE:
-        text = _("Redis cannot be reached. Tasks are safe in PostgreSQL, but no task starts until Redis is back.")
-        yield Reason(f"{text} {_numbers_of_rows()}", severe=True)
+        texts = [_("Redis cannot be reached."), _("Tasks are safe in PostgreSQL, but no task starts until it is back.")]
+        if live.reached_at is not None:
+            ago = labels.age((live.at - live.reached_at).total_seconds())
+            texts.insert(1, _("It last answered %(time)s ago.") % {"time": ago})
+        texts += [_("Start it, or fail over: the index is then rebuilt by itself."), _numbers_of_rows()]
+        yield Reason(" ".join(texts), severe=True)
     elif live.index == LOADING:
         text = _("The index is being rebuilt. Tasks start; some that wait are not in it yet.")
         yield Reason(f"{text} {_numbers_of_rows()}")
@@ -180,6 +127,8 @@ def _general(live: Live) -> Iterator[Reason]:
         yield Reason(f"{said(stall.text)} {said(stall.steps)}".strip(), severe=True)
     if not live.active_workers:
         yield Reason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
+    if live.died:
+        yield _died(live)
     settings = live.settings
     if getattr(settings, "paused", False):
         yield Reason(_paused(_("Everything"), settings), severe=True)
@@ -197,6 +146,18 @@ def _general(live: Live) -> Iterator[Reason]:
             )
             % {"count": live.late_workers}
         )
+
+
+def _died(live: Live) -> Reason:
+    names = ", ".join(name for name, _at in live.died[:NAMED])
+    text = ngettext(
+        "%(count)d worker has died, %(time)s ago: %(names)s. Its tasks are queued again.",
+        "%(count)d workers have died within 10 min, the last %(time)s ago: %(names)s. Their tasks are queued again.",
+        len(live.died),
+    )
+    ago = labels.age((live.at - live.died[0][1]).total_seconds())
+    more = "…" if len(live.died) > NAMED else ""
+    return Reason(text % {"count": len(live.died), "time": ago, "names": names + more}, page="workers")
 
 
 def _numbers_of_rows() -> str:
@@ -243,7 +204,7 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
 def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -> Reason:
     """Return a reason that holds every task of a queue."""
     oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
-    query = urlencode({"queue": row.queue.name, "status": "queued", **_OLDEST})
+    query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
     return Reason(text, row.queue.name, severe, row.depth, oldest, query, code)
 
 

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
-from queue_app.dashboard.reasons import overview_context
+from queue_app.dashboard.overview import overview_context
 from queue_app.dashboard.said import said
 from queue_app.dashboard.sections import Section, sections
 from queue_app.dashboard.tracebacks import traceback_html

@@ -128,7 +128,7 @@ def test_postgresql_is_away(staff, patch):
 
     patch.setattr(DatabaseWrapper, "get_new_connection", refuse)
     page.wait_for_selector("#tq-overview.tq-stale", timeout=5_000)
-    assert re.match(r"No answer from the server since \d\d:\d\d:\d\d", page.inner_text("#tq-away"))
+    assert re.match(r"PostgreSQL has not answered since \d\d:\d\d:\d\d", page.inner_text("#tq-away"))
     assert page.evaluate("document.getElementById('tq-away').getBoundingClientRect().bottom < innerHeight")
     assert page.evaluate("getComputedStyle(document.getElementById('tq-live')).opacity") == "0.45"
     for path in ("task/", "", f"task/{Task.objects.first().pk}/change/"):
@@ -140,6 +140,28 @@ def test_postgresql_is_away(staff, patch):
     patch.undo()
     page.wait_for_selector("#result_list")  # it tried again
     assert all(problem.startswith("503 ") for problem in staff.problems)
+
+
+def test_rows_of_a_list_do_not_look_alive_while_postgresql_is_away(staff, patch):
+    page = staff.page
+    staff.go("task/")
+    patch.setattr(DatabaseWrapper, "get_new_connection", lambda *_: (_ for _ in ()).throw(OperationalError("no")))
+    page.wait_for_selector("#tq-list-state:has-text('no answer from the server since')")
+    assert page.evaluate("getComputedStyle(document.getElementById('result_list')).opacity") == "0.45"
+    patch.undo()
+    page.wait_for_selector("#result_list:not(.tq-stale-rows)")
+    assert page.inner_text("#tq-list-state") == ""
+
+
+def test_the_page_of_a_queue_is_live(staff):
+    page = staff.page
+    staff.go("queue/mail/change/")
+    assert "web-1" in page.inner_text(".tq-tiles"), "who serves it"
+    assert "web-1" in page.inner_text("[data-tq-part=now] .tq-panel"), "who runs what"
+    enqueue_many([NewTask(task_type="shop.mail", queue="mail") for _ in range(3)])
+    get_index().flush()
+    page.wait_for_selector(".tq-tiles > div:nth-child(2):has-text('4')")
+    assert staff.problems == []
 
 
 def test_the_overview_comes_back_by_itself(staff, patch):

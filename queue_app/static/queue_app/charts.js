@@ -178,7 +178,7 @@
       charts[name].plot.destroy();
       delete charts[name];
     }
-    if (fetchIt) load(fetchIt).catch(() => failed());
+    if (fetchIt) load(fetchIt).catch((error) => failed(error));
   }
 
   tools.addEventListener('change', redraw);

@@ -31,10 +31,21 @@
     here.dataset.updated = String(Date.now()); // tests watch it
   }
 
+  /* Rows that cannot be updated are grey: how long they say that a task runs is no longer true. */
+  function show(lost) {
+    if (lost && !state.textContent) {
+      state.textContent = state.dataset.away.replace('%s', new Date().toLocaleTimeString([], { hour12: false }));
+    }
+    if (!lost) state.textContent = '';
+    state.classList.toggle('tq-alert', lost);
+    list().classList.toggle('tq-stale-rows', lost);
+  }
+
   async function poll() {
     if (live.checked && !document.hidden && list()) {
-      state.textContent = isSelected() ? state.dataset.held : '';
-      if (!isSelected()) await update().catch(() => { state.textContent = state.dataset.away; });
+      if (isSelected()) state.textContent = state.dataset.held;
+      else if (!list().classList.contains('tq-stale-rows')) state.textContent = '';
+      if (!isSelected()) await update().then(() => show(false), () => show(true));
     }
     setTimeout(poll, POLL_MS);
   }

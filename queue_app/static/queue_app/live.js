@@ -16,6 +16,7 @@
   let updatedAt = Date.now();
   let timer = 0;
   let lost = false;
+  let words = away.dataset.text;
   let known = new Set(texts().map(gist));
 
   function texts() {
@@ -60,11 +61,17 @@
       updatedAt = Date.now();
       lost = false;
     } catch (error) {
-      lost = true;
+      lose(error);
     }
     showAge();
     clearTimeout(timer);
     timer = setTimeout(poll, lost ? AGAIN_MS : POLL_MS);
+  }
+
+  /* The server answers 503 while PostgreSQL does not answer it. */
+  function lose(error) {
+    lost = true;
+    words = error && error.message === '503' ? away.dataset.database : away.dataset.text;
   }
 
   function length(seconds) {
@@ -76,7 +83,7 @@
     root.classList.toggle('tq-stale', lost);
     away.hidden = !lost;
     if (lost) {
-      const text = away.dataset.text.replace('%s', at);
+      const text = words.replace('%s', at);
       if (away.textContent !== text) away.textContent = text;
     }
     if (hold.checked) age.textContent = age.dataset.held;
@@ -89,6 +96,6 @@
   });
   document.addEventListener('visibilitychange', () => { if (!document.hidden) poll(); });
   setInterval(showAge, 1000);
-  if (window.taskqueueCharts) window.taskqueueCharts.onFailure(() => { lost = true; showAge(); });
+  if (window.taskqueueCharts) window.taskqueueCharts.onFailure((error) => { lose(error); showAge(); });
   poll();
 })();

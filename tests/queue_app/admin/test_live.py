@@ -14,13 +14,14 @@ from queue_app.core.stall import Stall, StallKind
 from queue_app.dashboard import cache, charts, live
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.reasons import reasons
-from queue_app.models import MaintenanceJob, PriorityPolicy, Queue, Schedule, Task
+from queue_app.models import MaintenanceJob, PriorityPolicy, Queue, Schedule, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services import pause
 from queue_app.services.read import stalls
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.jobs import take_lead
+from tests.support.engine import index_away
 from tests.support.factories import QueueStatsFactory, StaffFactory
 from tests.workers import chores
 
@@ -65,6 +66,36 @@ def test_a_standstill_is_said_once(staff, make_task):
     assert "No active worker serves it." not in page, "of each queue the banner has said so"
     queue = staff.get("/admin/queue_app/queue/mail/change/").content.decode()
     assert "No active worker serves it." in queue
+
+
+def test_queues_that_no_worker_serves_are_said_at_once_with_what_to_do(staff, make_task, make_worker):
+    """When the workers of many queues die, the banner has one line for all of them, and names the dead."""
+    make_worker("video-1", queues=["video"])
+    for n in range(7):
+        make_task(queue=f"q{n}")
+    Worker.objects.filter(pk=make_worker("web-1").pk).update(
+        status="dead", stopped_at=timezone.now() - timedelta(seconds=20)
+    )
+    rebuild()
+    cache.forget()
+    banner = " ".join(re.sub("<[^>]+>", " ", staff.get("/admin/queue_app/queue/live/").content.decode()).split())
+    assert "q0, q1, q2, q3, q4 and 2 more : No active worker serves them. 7 tasks wait, the oldest for" in banner
+    assert "Start manage.py runworker --queues q0,q1,q2,q3,q4,q5,q6, or one without --queues." in banner
+    assert banner.count("No active worker serves") == 1, "the rows of the queues do not repeat it"
+    assert "web-1" in banner, banner[:600]
+    assert re.search("1 worker has died, 2[0-9] s ago: web-1. Its tasks are queued again. See them", banner)
+    Worker.objects.update(stopped_at=timezone.now() - timedelta(hours=1))
+    assert "died" not in reasons_text()
+
+
+def test_redis_is_away_since(rows):
+    MaintenanceJob.objects.create(name="promote", succeeded_at=timezone.now() - timedelta(minutes=3))
+    live._answered.clear()
+    with index_away():
+        assert "Redis cannot be reached. It last answered 3 min ago." in re.sub(" [0-9]+ s ago", " ago", reasons_text())
+    assert "Redis" not in reasons_text()
+    with index_away():
+        assert re.search("It last answered (under 1|[0-9]+) s ago", reasons_text()), "this process has asked since"
 
 
 def test_many_ended_tasks_are_not_counted_again(make_task):
