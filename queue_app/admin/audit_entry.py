@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -12,11 +11,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import changes_text, column, two_lines
+from queue_app.admin.columns import column, two_lines
 from queue_app.admin.filters import choice_filter
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
-from queue_app.dashboard.sentences import changed_values, entry_sentence
+from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
 from queue_app.dashboard.words import word
 from queue_app.models import AuditEntry, SavedView
 
@@ -56,7 +55,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     search_fields = ("by", "target_id", "reason", "action")
     search_help_text = _lazy("Part of a user, an object's name or id, a reason, an action.")
 
-    change = column(_lazy("change"), lambda entry: labels.with_times(changes_text(entry)))
+    change = column(_lazy("change"), lambda entry: labels.with_times(change_text(entry)))
 
     @admin.display(description=_lazy("when"))
     def when(self, entry: AuditEntry) -> SafeString:
@@ -67,17 +66,14 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     def what(self, entry: AuditEntry) -> SafeString:
         """Return the sentence, with the action as it is recorded below."""
         via = _("via %(interface)s") % {"interface": word(entry.via)}
-        return two_lines(entry_sentence(entry, self._page_of), f"{entry.action} {via}")
-
-    def _page_of(self, model: str, pk: str) -> str:
-        return self.url_of_model(model, "change", quote(pk))
+        return two_lines(entry_sentence(entry, self.page_of), f"{entry.action} {via}")
 
     def page_context(self, request: HttpRequest, found: AuditEntry) -> dict[str, Any]:
         """Return the sentence, and the values before and after."""
         return {
             "title": _("Change"),
             "subtitle": "",
-            "sentence": entry_sentence(found, self._page_of),
+            "sentence": entry_sentence(found, self.page_of),
             "values": list(changed_values(found)),
         }
 

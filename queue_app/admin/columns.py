@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 
 from queue_app.admin.task_detail import pretty
 from queue_app.dashboard import labels
-from queue_app.models import AuditEntry
 
 
 def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
@@ -21,19 +20,6 @@ def permission(codename: str) -> Callable[[Any, HttpRequest], bool]:
         return request.user.has_perm(f"queue_app.{codename}")
 
     return has_permission
-
-
-def changes_text(entry: AuditEntry) -> str:
-    """Return the change of an audit entry in short."""
-    before, after = entry.before, entry.after
-    names = [*before, *(name for name in after if name not in before and name != "ids")]
-    parts = [
-        f"{name}: {before[name]} → {after[name]}"
-        if name in before and name in after
-        else f"{name}: {before.get(name, after.get(name))}"
-        for name in names[:6]
-    ]
-    return "; ".join(part[:120] for part in parts)
 
 
 def column(title: Any, text: Callable[[Any], Any], **options: Any) -> Callable[[Any, Any], Any]:

@@ -24,8 +24,9 @@ from django.utils.translation import gettext_lazy as _
 
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
-from queue_app.admin.columns import changes_text, two_lines
+from queue_app.admin.columns import two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField
+from queue_app.dashboard.sentences import change_text, entry_sentence
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -262,9 +263,17 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             return {}
         entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
         return {
-            "history": [(entry, changes_text(entry)) for entry in entries],
+            "history": self.history_of(entries),
             "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
         }
+
+    def history_of(self, entries: Iterable[AuditEntry]) -> list[tuple[AuditEntry, SafeString, str]]:
+        """Return entries of the audit log, each with its sentence and what it changed."""
+        return [(each, entry_sentence(each, self.page_of), change_text(each)) for each in entries]
+
+    def page_of(self, model: str, pk: str) -> str:
+        """Return the address of an object's page."""
+        return self.url_of_model(model, "change", quote(pk))
 
     def own_page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
         """Return a page of this model that Django does not have."""

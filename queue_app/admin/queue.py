@@ -223,7 +223,7 @@ class QueueAdmin(PausingAdmin[Queue]):
             name = request.GET.get("range", charts.DEFAULT)
             data = charts.chart_data(name, request.GET.get("queue", "")[:100])
             if request.user.has_perm("queue_app.view_auditentry"):
-                data |= {"marks": charts.marks(name, named=True)}
+                data |= {"marks": charts.marks(name)}
         except KeyError:
             return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
         return JsonResponse(data, headers={"Cache-Control": "no-store"})

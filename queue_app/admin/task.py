@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.approvals import ApprovalMixin
-from queue_app.admin.columns import changes_text, column, two_lines
+from queue_app.admin.columns import column, two_lines
 from queue_app.admin.filters import (
     SORTED,
     BandFilter,
@@ -175,7 +175,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
             "title": _("Task"),
             "reason_length": REASON_LENGTH,
             "detail": detail,
-            "history": [(entry, changes_text(entry)) for entry in changes] if may_view_audit else [],
+            "history": self.history_of(changes) if may_view_audit else [],
             "bands": [(band.label, band.value == found.priority) for band in Band],
             **self.buttons(request, found, detail["letter"]),
             "may_signal": self.has_send_permission(request),

@@ -1,15 +1,19 @@
 """Series for the charts: from the snapshots of queues, ending with the current state."""
 
+import html
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Min
 from django.utils import timezone
+from django.utils.html import strip_tags
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import live
 from queue_app.dashboard.cache import Shared
+from queue_app.dashboard.sentences import entry_sentence
 from queue_app.models import AuditEntry, Queue, Worker
 from queue_app.sql import charts as rows
 
@@ -47,27 +51,24 @@ MAX_MARKS: Final = 12
 _MARKED: Final = ("pause", "resume", "edit", "cancel_all", "replay_many", "discard_many", "drain", "retry_all")
 
 
-def _read_marks(name: str) -> list[dict[str, Any]]:
-    since = timezone.now() - RANGES[name].length
+def _read_marks(key: str) -> list[dict[str, Any]]:
+    since = timezone.now() - RANGES[key.partition(" ")[0]].length
     actions = [f"{target}.{what}" for target in ("queue", "limit", "runtimesettings", "worker") for what in _MARKED]
     actions += [f"{target}.{what}" for target in ("task", "deadletter") for what in _MARKED]
     entries = AuditEntry.objects.filter(at__gte=since, action__in=actions).order_by("-id")[:MAX_MARKS]
-    found = [(entry.at, f"{entry.action.replace('.', ' ')} {entry.target_id}".strip(), entry.by) for entry in entries]
+    found = [(entry.at, html.unescape(strip_tags(entry_sentence(entry, lambda *_args: "")))) for entry in entries]
     versions = Worker.objects.exclude(version="").order_by().values_list("version").annotate(Min("started_at"))
-    found += [(at, _("first worker of version %(version)s") % {"version": version}, "") for version, at in versions]
+    found += [(at, _("first worker of version %(version)s") % {"version": version}) for version, at in versions]
     newest = sorted((each for each in found if each[0] >= since), key=lambda each: each[0])[-MAX_MARKS:]
-    return [{"at": at.timestamp(), "text": text, "by": by} for at, text, by in newest]
+    return [{"at": at.timestamp(), "text": text} for at, text in newest]
 
 
-_marks: Final = Shared(_read_marks, lambda name: RANGES[name].fresh)
+_marks: Final = Shared(_read_marks, lambda key: RANGES[key.partition(" ")[0]].fresh)
 
 
-def marks(name: str, *, named: bool) -> list[dict[str, Any]]:
-    """Return what staff and deployments did in a range, oldest first; with ``named``, by whom."""
-    return [
-        {"at": mark["at"], "text": f"{mark['text']} ({mark['by']})" if named and mark["by"] else mark["text"]}
-        for mark in _marks.get(name)
-    ]
+def marks(name: str) -> list[dict[str, Any]]:
+    """Return what staff and deployments did in a range, oldest first."""
+    return _marks.get(f"{name} {get_language()}")
 
 
 def chart_data(name: str, queue: str) -> dict[str, Any]:

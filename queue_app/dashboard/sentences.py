@@ -59,6 +59,8 @@ _KINDS: Final[Mapping[str, Any]] = {
     "apikey": _lazy("API key"), "key": _lazy("API key"), "workertoken": _lazy("worker token"),
     "token": _lazy("worker token"), "savedview": _lazy("saved view"), "index": _lazy("the index"),
 }  # fmt: skip
+#: Kind of an object in the log -> the words for many.
+_MANY: Final[Mapping[str, Any]] = {"task": _lazy("tasks"), "deadletter": _lazy("dead letters")}
 #: Models with a page, by kind.
 _PAGES: Final = frozenset({
     "task", "queue", "worker", "operation", "deadletter", "limit", "schedule", "workflow", "apikey", "workertoken",
@@ -75,7 +77,7 @@ _MEANS: Final[Mapping[str, Any]] = {
 
 def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
     """Return who did what to what; ``url_of(model, id)`` returns the address of an object's page."""
-    words = entry.action.replace("-", "_").split(".")
+    words = [word.removesuffix("_many").removesuffix("_all") for word in entry.action.replace("-", "_").split(".")]
     pattern = next((sentence for word, sentence in _DONE.items() if word in words), None)
     if pattern is None:
         pattern = _("{who} did “{action}” to {what}")
@@ -86,7 +88,10 @@ def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> Safe
 def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
     kind, name = str(_KINDS.get(entry.target, entry.target.replace("-", " "))), entry.target_id
     if not name or entry.target in {"runtimesettings", "index"}:
-        return format_html("{} {}", entry.count, kind) if entry.count > 1 else format_html("{}", kind)
+        many = _MANY.get(entry.target, kind)
+        return format_html("{} {}", entry.count, many) if entry.count > 1 else format_html("{}", kind)
+    if entry.target == "operation" and (many := _MANY.get(entry.action.partition(".")[0])):
+        return format_html('{} ({} <a href="{}">{}</a>)', many, kind, url_of("operation", name), name[-8:])
     if entry.target not in _PAGES or not (entry.target in _BY_NAME or _is_id(name)):
         return format_html("{} {}", kind, name)
     return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), name[-8:] if _is_id(name) else name)
@@ -105,6 +110,31 @@ def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
     for name in dict.fromkeys([*entry.before, *entry.after]):
         before, after = entry.before.get(name), entry.after.get(name)
         yield name.replace("_", " "), before, after, name in entry.before and name in entry.after and before != after
+
+
+def change_text(entry: AuditEntry) -> str:
+    """Return what an entry changed in one line: only values that say something, and those that differ."""
+    parts = []
+    for name, before, after, differs in changed_values(entry):
+        if differs:
+            parts.append(f"{name}: {value_text(before)} → {value_text(after)}")
+        elif name != "ids" and any(value not in _NOTHING for value in (before, after)):
+            parts.append(f"{name}: {value_text(after if before in _NOTHING else before)}")
+    return "; ".join(part[:120] for part in parts[:6])
+
+
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
+
+
+def value_text(value: Any) -> str:
+    """Return a recorded value for people."""
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if isinstance(value, Mapping):
+        return filter_words(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value in _NOTHING else str(value)
 
 
 def operation_title(operation: Operation) -> str:

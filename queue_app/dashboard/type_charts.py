@@ -36,7 +36,9 @@ def histogram(counts: Mapping[int, int]) -> SafeString:
     words = _("Run times from %(low)s to %(high)s") % {
         "low": labels.duration(bounds_of(first)[0]), "high": labels.duration(bounds_of(last)[1]),
     }  # fmt: skip
-    return _svg(words, "tq-piece-wait", bars)
+    ends = [labels.duration(bounds_of(bucket)[0]) for bucket in range(first, last + 1)]
+    ends.append(labels.duration(bounds_of(last)[1]))
+    return format_html("{}{}", _svg(words, "tq-piece-wait", bars), _axis(_some(ends)))
 
 
 def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
@@ -56,11 +58,29 @@ def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
     done = format_html_join("", _BAR, [part for failed, part in parts if not failed])
     bad = format_html_join("", _BAR, [part for failed, part in parts if failed])
     words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
-    return format_html(
+    svg = format_html(
         '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
         '<g class="tq-piece-done">{}</g><g class="tq-piece-failed">{}</g></svg>',
         _WIDTH, _HEIGHT, words, done, bad,
     )  # fmt: skip
+    most = _("at most %(count)d in an hour") if kind is StatsKind.TYPE else _("at most %(count)d in a day")
+    return format_html("{}{}", svg, _axis([_day(begin), most % {"count": top}, _day(end)]))
+
+
+def _some(texts: list[str]) -> list[str]:
+    """Return some of many labels at the same distance from each other, with the first and the last one."""
+    bars = len(texts) - 1
+    gaps = next(count for count in (6, 5, 4, 3, 2, 1) if bars % count == 0)
+    return texts[:: bars // gaps]
+
+
+def _axis(texts: Sequence[str]) -> SafeString:
+    spans = format_html_join("", "<span>{}</span>", ((text,) for text in texts))
+    return format_html('<p class="tq-axis">{}</p>', spans)
+
+
+def _day(value: datetime) -> str:
+    return f"{timezone.localtime(value):%Y-%m-%d}"
 
 
 _BAR: Final = '<rect x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'

@@ -1,6 +1,5 @@
 """Tags and filters of the admin's pages. Loads without ``django.contrib.admin``."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.overview import overview_context
 from queue_app.dashboard.said import said
 from queue_app.dashboard.sections import Section, sections
+from queue_app.dashboard.sentences import value_text
 from queue_app.dashboard.tracebacks import traceback_html
 from queue_app.dashboard.words import word
 from queue_app.services.read.stats import QueueSummary
@@ -37,7 +37,7 @@ register.filter("tq_age", _or_dash(labels.age))
 register.filter("tq_band", labels.band_label)
 register.filter("tq_duration", _or_dash(labels.duration))
 register.filter("tq_json", labels.json_html)
-register.filter("tq_line", lambda value: json.dumps(value, ensure_ascii=False)[:MAX_LINE])
+register.filter("tq_line", lambda value: value_text(value)[:MAX_LINE])
 register.filter("tq_class", lambda name: labels.breakable(labels.class_name(name)))
 register.filter("tq_name", labels.breakable)
 register.filter("tq_number", _or_dash(lambda value: formats.number_format(value, use_l10n=True, force_grouping=True)))

@@ -21,8 +21,15 @@
     if (value >= 1e4) return `${+(value / 1e3).toFixed(1)}k`;
     return String(plain(value));
   };
-  /* The whole numbers of an axis: half a task is no task. */
-  const whole = (u, splits) => splits.map((value) => (Number.isInteger(value) ? short(value) : ''));
+  /* Steps of the axes: half a task is no task, and a minute has 60 seconds. */
+  const TENS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7];
+  const COUNTS = TENS.flatMap((ten) => [ten, 2 * ten, 5 * ten]);
+  const LENGTHS = [
+    ...[0.001, 0.01, 0.1].flatMap((ten) => [ten, 2 * ten, 5 * ten]),
+    ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800],
+    ...[1, 2, 3, 6, 12, 24, 48, 120, 240, 480].map((hours) => 3600 * hours),
+  ];
+  const whole = (u, splits) => splits.map(short);
   const unitOf = (value) => UNITS.find(([size]) => value >= size) || UNITS[UNITS.length - 1];
   const seconds = (value) => {
     if (value === null || value === undefined) return '–';
@@ -30,10 +37,11 @@
     const [size, unit] = unitOf(value);
     return `${plain(value / size)} ${unit}`;
   };
-  /* All labels of an axis in the unit of the largest. */
+  /* All labels of an axis in the largest unit in which each is a whole number. */
   const lengths = (u, splits) => {
-    const [size, unit] = unitOf(Math.max(...splits));
-    return splits.map((value) => `${plain(value / size)} ${unit}`);
+    const isWhole = ([size]) => splits.every((value) => Math.abs(value / size - Math.round(value / size)) < 1e-6);
+    const [size, unit] = UNITS.find((each) => each[0] <= Math.max(...splits) && isWhole(each)) || UNITS[UNITS.length - 1];
+    return splits.map((value) => `${Math.round(value / size)} ${unit}`);
   };
 
   /* One or two values are points, as no line shows them. */
@@ -95,7 +103,7 @@
       scales: { x: { range: () => span }, y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
         { stroke: quiet, grid, ticks: grid, font: '11px system-ui, sans-serif', values: TIMES },
-        { stroke: quiet, grid, ticks: { show: false }, size: 56, font: '11px system-ui, sans-serif', values: labels },
+        { stroke: quiet, grid, ticks: { show: false }, size: 56, font: '11px system-ui, sans-serif', values: labels, incrs: labels === lengths ? LENGTHS : COUNTS },
       ],
       series: [{ label: '', value: (u, v) => (v === null ? '' : new Date(v * 1000).toLocaleTimeString([], TIME)) }, ...series],
     };

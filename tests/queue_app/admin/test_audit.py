@@ -111,6 +111,7 @@ PAGES = {
     "queue_app_schedule_week": READS,
     "queue_app_queue_dismiss": lambda _: ([], {"key": suggestion()}),
     "queue_app_queue_live": READS,
+    "queue_app_queue_now": READS,
     "queue_app_queue_charts": READS,
     "queue_app_task_live": READS,
     "queue_app_task_suggest": READS,
