@@ -3,7 +3,6 @@
 The processor time of PostgreSQL's processes is told as well: on a busy machine it says more than rates.
 """
 
-import uuid
 from statistics import median
 from typing import NamedTuple
 
@@ -13,14 +12,19 @@ from bench_app.tasks import noop
 from bench_rows import fill
 from django.db import connection
 from django.db.models import Index, Model
-from django.tasks import default_task_backend
 
+from queue_app.core.records import NewTask
 from queue_app.models import Task, TaskPayload
+from queue_app.registry import type_of
+from queue_app.services.enqueue.store import enqueue_many
 
 FILLED = 100_000
 TASKS = 10_000
 ROUNDS = 6
-INDEXES = {"taskqueue_parameters": TaskPayload, "taskqueue_by_type": Task, "taskqueue_ended_pages": Task}
+INDEXES = {
+    "taskqueue_parameters": TaskPayload, "taskqueue_by_type": Task, "taskqueue_by_key": Task,
+    "taskqueue_ended_pages": Task,
+}  # fmt: skip
 
 
 class Round(NamedTuple):
@@ -78,11 +82,14 @@ def _processor_time() -> float:
 
 
 def _round(n: int) -> Round:
-    """Enqueue and drain ``n`` tasks with parameters of their own."""
-    calls = [((), {"number": number}) for number in range(n)]
+    """Enqueue and drain ``n`` tasks with parameters of their own, of a hundred concurrency keys."""
+    calls = [
+        NewTask(task_type=type_of(noop), parameters={"number": number}, concurrency_key=f"account:{number % 100}")
+        for number in range(n)
+    ]
     results = []
     began = _processor_time()
-    enqueued = n / timed(lambda: results.extend(default_task_backend.enqueue_many(noop, calls)))
+    enqueued = n / timed(lambda: results.extend(enqueue_many(calls)))
     stored = _processor_time()
     with process("runworker", "--burst") as worker:
         worker.wait(timeout=300)
@@ -91,7 +98,7 @@ def _round(n: int) -> Round:
         cursor.execute(
             "SELECT count(*), EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
             " FROM queue_app_task WHERE id >= %s AND status = 'completed'",
-            [uuid.UUID(min(result.id for result in results))],
+            [min(result.id for result in results)],
         )
         done, seconds = cursor.fetchone()
     assert done == n, f"{done} of {n} were completed"
