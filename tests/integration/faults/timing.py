@@ -98,11 +98,11 @@ def flush_to_claims(run: Run, queued: int) -> float:
     run.arena.flush()
     flushed_at = time.monotonic()
 
-    def is_rebuilt() -> bool:
+    def is_open() -> bool:
         found = get_index().generation()
-        return found.state == "ready" and found.number > before
+        return found.state in ("ready", "loading") and found.number > before
 
-    eventually(is_rebuilt, "the index is rebuilt", PATIENCE)
+    eventually(is_open, "claims are allowed", PATIENCE)
     done = len(lines(run.log))
     eventually(lambda: len(lines(run.log)) >= done + 200, "tasks end again", PATIENCE)
     assert Task.objects.filter(status="queued").count() > queued / 2
