@@ -136,8 +136,13 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     # -- stop ----------------------------------------------------------------------
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may stop operations of at least one kind: those that the user may start."""
-        return any(request.user.has_perm(permission) for permission in PERMISSIONS.values())
+        """Return whether the user may stop operations of some kind: those that the user may start.
+
+        A page offers it only while one of these kinds runs.
+        """
+        kinds = [kind for kind, permission in PERMISSIONS.items() if request.user.has_perm(permission)]
+        running = Operation.objects.filter(state=OperationState.RUNNING, kind__in=kinds)
+        return bool(kinds) and (request.method == "POST" or running.exists())
 
     @admin.action(description=_lazy("Stop selected operations"), permissions=["stop"])
     def stop_selected(self, request: HttpRequest, queryset: QuerySet[Operation]) -> None:

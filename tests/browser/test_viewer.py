@@ -1,0 +1,52 @@
+"""A person who may only look: every page, every link on it, no button that would be refused, and no payload."""
+
+from importlib import import_module
+
+import pytest
+from django.apps import apps
+from django.contrib.auth.models import Group, User
+
+from tests.browser.test_admin import DESKTOP, shop  # noqa: F401 - a fixture
+from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Pages that change something or show credentials, and so are not for viewers.
+NOT_FOR_VIEWERS = {"keys", "key", "new key", "tokens", "token", "new token", "new queue", "new limit", "confirm"}
+#: What only parameters, results and messages of errors say.
+PAYLOAD = ("tok_5f2c9e81", "49.90", "message_id", "declined with", "unexpectedly closed", "epochs", "gateway.charge")
+OFFERED = """() => ({
+  links: [...document.querySelectorAll("main a[href], nav a[href]")].map((link) => link.href.split("#")[0]),
+  fields: [...document.querySelectorAll("main form[method=post i] :is(input, select, textarea, button)")]
+    .filter((field) => field.type !== "hidden").map((field) => field.name || field.textContent),
+})"""
+
+
+@pytest.fixture
+def viewer(visit, everything):  # noqa: F811 - the fixture
+    user = User.objects.create_user("vera", is_staff=True)
+    import_module("queue_app.migrations.0002_defaults").create_groups(apps, "default")
+    user.groups.add(Group.objects.get(name="Task queue: Viewer"))
+    visitor = visit(viewport=DESKTOP)
+    visitor.log_in("vera")
+    return visitor
+
+
+def test_every_page_and_link_works_and_nothing_is_offered_that_is_refused(everything, viewer):  # noqa: F811
+    page, base = viewer.page, f"{viewer.address}/admin/"
+    links, found = set(), {}
+    for name, path in everything.items():
+        if name in NOT_FOR_VIEWERS:
+            continue
+        viewer.go(path)
+        if not path:
+            page.wait_for_selector("#tq-overview[data-drawn]")
+        content, offered = page.content(), page.evaluate(OFFERED)
+        links.update(link for link in offered["links"] if link.startswith(base))
+        shown = [text for text in PAYLOAD if text in content]
+        if offered["fields"] or shown:
+            found[name] = (offered["fields"], shown)
+    refused = {link for link in links if page.request.get(link).status >= 400}
+    assert found == {}
+    assert refused == set()
+    assert viewer.problems == []
