@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
+from queue_app.core.limit_values import ORDERS
 from queue_app.core.states import Status
 from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of
@@ -39,9 +40,9 @@ def edit_limits(run: Run) -> None:
 def _edit(run: Run, number: int) -> None:
     queue = Queue.objects.get(pk="default")
     queue.max_concurrent = run.chance.randint(1, CAPS["default"])
-    if number % 3 == 1:  # tasks get other lanes, and the index is built anew
+    if number % 3 == 1:  # tasks get other lanes or places, and the index is built anew
         queue.max_concurrent_per_user = run.chance.choice([None, 1])
-        queue.order = run.chance.choice(["fifo", "fair"])
+        queue.order = run.chance.choice(ORDERS)
     queue.save()
     limit, _ = Limit.objects.get_or_create(scope="type", name=type_of(tasks.job))
     limit.max_concurrent = run.chance.choice([None, 2, 5])
