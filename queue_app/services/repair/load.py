@@ -2,7 +2,8 @@
 
 First come the longest waiting tasks of each part. Then claims are allowed, and the rest follows, the most urgent band
 first. In each part the index always holds what comes first, and nothing behind it: a push leaves later tasks to the
-load. So no worker starts a task before another one of its queue and band that has waited longer.
+load. So no worker starts a task before another one of its queue and band that has waited longer. A queue by arrival is
+one part in this: all its bands are loaded up to the same time, and a task of a new band is left to the load as well.
 
 Each step moves the border of a part before it reads the rows up to there. A task that commits meanwhile is either among
 the rows, or its own push comes after the move and puts it in its place.
@@ -12,9 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from queue_app.core.lanes import score
+from queue_app.core.priorities import Band
+from queue_app.core.promotion import ARRIVAL_BAND
 from queue_app.core.records import PackedLane
 from queue_app.index import Index
+from queue_app.models import Queue
 from queue_app.sql import load as rows
+from queue_app.sql.database import alias
 from queue_app.sql.load import BEGINNING, END, Part, Place
 
 #: Rows that are read at a time, of all parts together, and pushed between two renewals of the lock. With thousands of
@@ -26,7 +31,15 @@ LEAST = 20
 
 def leave_to_load(index: Index, number: int) -> None:
     """Leave all that waits to the load of this generation."""
-    index.load_until(number, dict.fromkeys(rows.parts(), -1.0))
+    index.load_until(number, dict.fromkeys(_parts(Queue.by_arrival(alias())), -1.0))
+
+
+def _parts(by_arrival: frozenset[str]) -> list[Part]:
+    """Return the queues and bands in which tasks may wait, and all bands of the queues by arrival."""
+    found = rows.parts()
+    return [part for part in found if part[0] not in by_arrival] + [
+        (queue, band) for queue in sorted({queue for queue, _ in found} & by_arrival) for band in Band
+    ]
 
 
 @dataclass(slots=True)
@@ -36,25 +49,38 @@ class Load:
     index: Index
     number: int
     renew: Callable[[], object]
+    by_arrival: frozenset[str] = field(default_factory=lambda: Queue.by_arrival(alias()))
     after: dict[Part, Place] = field(default_factory=dict)  # how far each part is loaded that has more
     tasks: int = 0
 
     def begin(self) -> bool:
         """Load the first tasks of each part; return whether the index is still this generation."""
-        self.after = dict.fromkeys(rows.parts(), BEGINNING)
+        self.after = dict.fromkeys(_parts(self.by_arrival), BEGINNING)
         return self._step(list(self.after))
 
     def finish(self) -> bool:
         """Load the rest; return whether the index is still this generation."""
         while self.after:
-            band = min(band for _, band in self.after)
-            if not self._step([part for part in self.after if part[1] == band]):
+            band = min(map(self._band, self.after))
+            if not self._step([part for part in self.after if self._band(part) == band]):
                 return False
         return True
 
+    def _band(self, part: Part) -> Band:
+        return ARRIVAL_BAND if part[0] in self.by_arrival else part[1]
+
+    def _together(self, until: dict[Part, Place]) -> dict[Part, Place]:
+        """Return the ends of a step, those of a queue by arrival at the same time: the earliest."""
+        for queue in {queue for queue, _ in until} & self.by_arrival:
+            parts = [part for part in until if part[0] == queue]
+            if not all(until[part].is_last for part in parts):
+                end = min(until[part] for part in parts)._replace(is_last=False)
+                until |= dict.fromkeys(parts, end)
+        return until
+
     def _step(self, parts: list[Part]) -> bool:
         after = {part: self.after[part] for part in parts}
-        until = rows.ends(after, max(LEAST, PAGE // max(1, len(parts)))) if parts else {}
+        until = self._together(rows.ends(after, max(LEAST, PAGE // max(1, len(parts))))) if parts else {}
         if not self.index.load_until(self.number, {part: score(part[1], at.queued_at) for part, at in until.items()}):
             return False
         self._push(rows.between(after, until))

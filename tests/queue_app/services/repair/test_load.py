@@ -118,6 +118,28 @@ def test_a_new_task_does_not_pass_older_ones_that_are_not_loaded_yet(engine, bet
     assert_index_agrees()
 
 
+def test_a_queue_by_arrival_is_loaded_in_the_order_of_its_tasks(engine, between_steps):
+    """Whatever their bands, and also beside new tasks of bands that it did not have."""
+    queue = Queue.objects.get(pk="default")
+    queue.order = "arrival"
+    queue.save()
+    hand = engine.worker("a")
+    old = [task_id for _ in range(4) for task_id in (*put_many(3, priority="low"), *put_many(1, priority="high"))]
+    flush(engine)
+    taken, new = [], []
+
+    def enqueue_and_claim():
+        new.extend((put(priority="critical"), put(priority="background")))
+        taken.extend(claim_again(engine, hand, 50))
+
+    between_steps += [enqueue_and_claim] * 3
+    rebuild_if_needed()
+    taken += take_ids(hand, 50)
+    assert len(new) > 2
+    assert taken == old + new
+    assert_index_agrees()
+
+
 def test_without_the_border_a_new_task_would_pass_older_ones(engine, between_steps, monkeypatch):
     monkeypatch.setattr(Index, "load_until", lambda *_: True)
     hand = engine.worker("a")
