@@ -5,6 +5,7 @@ from typing import Any
 
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.dashboard.labels import age_or_dash
+from queue_app.exceptions import UnknownQueue
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
 from queue_app.management.verbs._values import format_table
 from queue_app.services.read.stats import READY, queue_stats
@@ -22,8 +23,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(call: Call) -> int:
     """Print the numbers; those of the rows unless the index is ready. Return 4 if Redis cannot be reached."""
     stats = queue_stats()
-    if call["queue"] is not None:
-        stats["by_queue"] = [queue for queue in stats["by_queue"] if queue["name"] == call["queue"]]
+    if (name := call["queue"]) is not None:
+        names = [queue["name"] for queue in stats["by_queue"]]
+        if name not in names:
+            raise UnknownQueue(name, names)
+        stats["by_queue"] = [queue for queue in stats["by_queue"] if queue["name"] == name]
     call.write_json(stats)
     for line in lines(stats):
         call.write(line)

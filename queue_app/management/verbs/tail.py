@@ -7,6 +7,7 @@ import time
 import uuid
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,10 +17,11 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.events import Event, EventFilter, EventName
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexUnavailable, UnknownQueue
 from queue_app.index import hide_password
 from queue_app.logs import printable
 from queue_app.management.verbs import OK, Call, Needs
+from queue_app.models import Queue
 from queue_app.services.notify import events
 from queue_app.services.read.log_lines import LogLine, LogLines
 from queue_app.sql.database import alias
@@ -74,6 +76,7 @@ def run(call: Call) -> int:
     """Print what happens until the user ends it."""
     if not conf.get().events.max_length:
         call.err.write("No events are published (TASKQUEUE EVENTS.MAX_LENGTH is 0); log lines follow.")
+    _warn_of_unknown_queue(call)
     tail = Tail(
         EventFilter(queue=call["queue"], task_type=call["task_type"], task_id=call["task"]), level=call["level"]
     )
@@ -88,6 +91,14 @@ def run(call: Call) -> int:
             time.sleep(tail.pause)
     except KeyboardInterrupt:
         return OK
+
+
+def _warn_of_unknown_queue(call: Call) -> None:
+    """Warn that there is no such queue yet; only warn, because a task may create it."""
+    with suppress(DatabaseError):
+        names = list(Queue.objects.using(alias()).values_list("name", flat=True)[:1000])
+        if call["queue"] is not None and call["queue"] not in names:
+            call.err.write(f"{UnknownQueue(call['queue'], names)} Its events follow when a task names it.")
 
 
 class Tail:

@@ -208,6 +208,22 @@ def test_without_events_there_are_lines(engine, settings, monkeypatch):
     assert errors.getvalue() == "No events are published (TASKQUEUE EVENTS.MAX_LENGTH is 0); log lines follow."
 
 
+def test_a_queue_that_does_not_exist_is_named(engine, monkeypatch):
+    put(queue="mail")
+
+    def stop(_self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tail, "run_once", stop)
+    call = verbs.Call(
+        {"queue": "mial", "task_type": None, "task": None, "level": "INFO", "json": False},
+        io.StringIO(), errors := io.StringIO(), no_style(),
+    )  # fmt: skip
+    assert verb.run(call) == 0
+    said = "There is no queue 'mial'. Did you mean 'mail'? Its events follow when a task names it."
+    assert errors.getvalue() == said
+
+
 def test_as_a_process_it_ends_with_ctrl_c(engine, process_env, tmp_path):
     with fleet_on(process_env, tmp_path) as fleet:
         process = fleet.start("taskqueue", "tail", "--json")

@@ -303,6 +303,12 @@ def test_stats_as_text_and_as_json(engine):
     assert read("stats", "--queue", "mail")["by_queue"][0]["depth"] == 2
 
 
+def test_stats_of_a_queue_that_does_not_exist(engine):
+    put(queue="mail")
+    code, text = call("stats", "--queue", "mial")
+    assert (code, "There is no queue 'mial'. Did you mean 'mail'?" in text) == (2, True)
+
+
 def test_stats_without_redis_are_those_of_the_rows(engine):
     put()
     with index_away():
