@@ -73,9 +73,12 @@ def _configure_django() -> None:
     django.setup()
 
 
-# A shell lets a command in the background ignore Ctrl-C, and the processes that tests start would inherit that.
+# A shell lets a command in the background ignore Ctrl-C, and nohup lets it ignore a closed terminal. The processes that
+# tests start would inherit that; they do not inherit a handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # Time limits of examples fail on a loaded machine, although nothing is wrong.
 hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

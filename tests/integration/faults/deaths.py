@@ -14,7 +14,7 @@ from queue_app.models import MaintenanceJob, Task, Worker
 from queue_app.services.upkeep.maintenance import JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
-from tests.integration.faults.starts import alone, is_running, kill, start, supervised
+from tests.integration.faults.starts import alone, is_running, kill, leads, start, supervised
 from tests.integration.processes import Process, eventually
 from tests.support.engine import Side
 
@@ -101,20 +101,15 @@ def kill_scheduler(run: Run) -> None:
     schedulers = [run.fleet.start("runscheduler", "--with-maintenance", **env) for _ in range(2)]
     above, one = supervised(run), alone(run)
     for _ in run.moments(1):
-        eventually(lambda: any(_leads(each) for each in schedulers), "one leads", PATIENCE)
-        leader = next(each for each in schedulers if _leads(each))
+        eventually(lambda: any(leads(each) for each in schedulers), "one leads", PATIENCE)
+        leader = next(each for each in schedulers if leads(each))
         other = next(each for each in schedulers if each is not leader)
         leader.kill()
         killed_at = time.monotonic()
         one.kill()
-        eventually(lambda heir=other: _leads(heir), "the other one takes over", PATIENCE)
+        eventually(lambda heir=other: leads(heir), "the other one takes over", PATIENCE)
         run.measured["second scheduler leads after (s)"] = time.monotonic() - killed_at
         assert above.alive
-
-
-def _leads(process: Process) -> bool:
-    words = [line.rsplit(" ", 1)[-1] for line in process.log.splitlines() if line.startswith("scheduler ")]
-    return bool(words) and words[-1] == "leads"
 
 
 PROMOTED = re.compile(r"queue_app\.promote\S* succeeded")

@@ -7,14 +7,24 @@ import signal
 
 import psutil
 
-from tests.integration.faults.run import HEARTBEAT, Run
-from tests.integration.processes import Process
+from tests.integration.faults.run import HEARTBEAT, PATIENCE, Run
+from tests.integration.processes import Process, eventually
 
 
 def start(run: Run, **env: str) -> tuple[Process, Process]:
-    """Start a scheduler (with this environment), two processes under a supervisor, and one by itself; return these."""
-    run.fleet.scheduler(**env)
+    """Start a scheduler (with this environment), two processes under a supervisor, and one by itself; return these.
+
+    The workers start once the scheduler leads: if a fault took a server away before, the scheduler would exit.
+    """
+    scheduler = run.fleet.scheduler(**env)
+    eventually(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
     return supervised(run), alone(run)
+
+
+def leads(scheduler: Process) -> bool:
+    """Whether the last that a scheduler has said about it is that it leads."""
+    words = [line.rsplit(" ", 1)[-1] for line in scheduler.log.splitlines() if line.startswith("scheduler ")]
+    return bool(words) and words[-1] == "leads"
 
 
 def supervised(run: Run) -> Process:

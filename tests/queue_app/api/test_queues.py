@@ -27,9 +27,10 @@ def test_stats_count_waiting_tasks(viewer, stored):
     assert data["workers"] == {"active": 0, "draining": 0, "dead": 0, "total_capacity": 0, "used_capacity": 0}
 
 
-def test_stats_without_the_index(viewer, index_away):
+def test_stats_without_the_index(viewer, stored, index_away):
+    stored(priority=Band.LOW)
     data = viewer.get(STATS).data
-    assert (data["index"], data["depth"], data["queues"]) == ("unreachable", None, None)
+    assert (data["index"], data["depth"], data["queues"]["low"]["depth"]) == ("unreachable", 1, 1)
 
 
 def test_stats_without_queues_and_index(viewer, index_away):

@@ -72,14 +72,17 @@ def opened(port: int, secret: str, length: str) -> socket.socket:
 
 
 def health_ms(port: int) -> float:
-    """Return the median time of the health check."""
+    """Return the time that three of four health checks exceed.
+
+    A machine with other work delays some of them; a server that something else holds up delays all.
+    """
     times = []
     for _ in range(15):
         began = time.monotonic()
         assert request(port, "GET", "/healthz")[0] == 200
         times.append((time.monotonic() - began) * 1000)
         time.sleep(0.02)
-    return sorted(times)[len(times) // 2]
+    return sorted(times)[len(times) // 4]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from queue_app import sql
 from queue_app.sql import claim, finish, pending_work, turnover, waiting, workflow_advance
-from queue_app.sql.database import connection, fetch_all
+from queue_app.sql.database import LOOK_UP, connection, fetch_all
 from tests.support.engine import put_many
 
 MODULES = sorted(Path(sql.__file__).parent.glob("*.py"))
@@ -32,9 +32,9 @@ def test_the_search_for_due_tasks_reads_only_due_tasks(db):
     ("prelude", "statement", "types"),
     [
         (claim._LOCK, claim.GRANT, ("uuid", "bigint", "float8", "uuid[]", "uuid[]", "bigint", "int", "uuid")),
-        (finish._LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
+        (LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
         (
-            finish._LOOK_UP[0],
+            LOOK_UP[0],
             finish.COMPLETE_WITH_RESULTS,
             ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "text[]", "uuid[]"),
         ),
@@ -86,7 +86,7 @@ def test_the_end_of_workflow_tasks_looks_each_row_up_even_with_a_plan_made_for_e
     numbers = (f"${number}" for number in itertools.count(1))
     text = re.sub("%s", lambda _: next(numbers), workflow_advance._COMPLETE)
     with transaction.atomic(), connection().cursor() as cursor:
-        cursor.execute(finish._LOOK_UP[0])
+        cursor.execute(LOOK_UP[0])
         cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         cursor.execute(f"PREPARE of_this_test (uuid[], int[], uuid[], timestamptz[], text[]) AS {text}")
         cursor.execute("EXPLAIN EXECUTE of_this_test (NULL, NULL, NULL, NULL, NULL)")
