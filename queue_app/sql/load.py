@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from queue_app.core.priorities import Band
 from queue_app.core.records import PackedLane
 from queue_app.sql.comparison import PACKED, packed_lanes
-from queue_app.sql.database import fetch_together
+from queue_app.sql.database import BY_KEYS_ONLY, fetch_together
 
 #: A queue and a band.
 type Part = tuple[str, Band]
@@ -55,18 +55,19 @@ FROM {_ASKED} LEFT JOIN LATERAL (
     ORDER BY t.queued_at, t.id OFFSET %s - 1 LIMIT 1
 ) AS last ON true
 """
+# The statistics of PostgreSQL may be of a time when nothing waited. So the rows of each part are read alone (OFFSET),
+# and the `|| ''` hides other indexes of waiting rows from the planner.
 _BETWEEN: Final = PACKED.format(
     user='"user"',  # always: the limits that say whether it matters may change during the rebuild
     task=f"""(
-        SELECT t.* FROM {_ASKED} JOIN queue_app_task AS t
-        ON t.status = 'queued' AND {_FOLLOWS} AND (t.queued_at, t.id) <= (asked.until_at, asked.until_id)
+        SELECT waiting.* FROM {_ASKED}, LATERAL (
+            SELECT t.* FROM queue_app_task AS t
+            WHERE t.status IN ('scheduled', 'queued') AND t.status || '' = 'queued'
+                AND {_FOLLOWS} AND (t.queued_at, t.id) <= (asked.until_at, asked.until_id) OFFSET 0
+        ) AS waiting
     ) AS task""",
 )
-# The statistics of PostgreSQL may be of a time when nothing waited.
-_BY_INDEX: Final = (
-    "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)",
-    (),
-)
+_BY_INDEX: Final = (f"SELECT {BY_KEYS_ONLY}, set_config('enable_bitmapscan', 'off', true)", ())
 
 
 def parts() -> list[Part]:

@@ -8,7 +8,8 @@ import pytest
 from django.db import transaction
 
 from queue_app import sql
-from queue_app.sql import claim, finish, pending_work, turnover, waiting, workflow_advance
+from queue_app.core.priorities import Band
+from queue_app.sql import claim, finish, load, pending_work, turnover, waiting, workflow_advance
 from queue_app.sql.database import LOOK_UP, connection, fetch_all
 from tests.support.engine import put_many
 
@@ -95,6 +96,23 @@ def test_the_end_of_workflow_tasks_looks_each_row_up_even_with_a_plan_made_for_e
     assert set(re.findall(r"Scan (?:using|on) (\w+)(?: on|  \()", plan)) >= {"queue_app_task_pkey"}, plan
     assert set(re.findall(r"taskqueue_\w+", plan)) == {"taskqueue_dependants"}, "an index of all that waits, or runs"
     assert not re.search("Seq Scan|Hash Join|Merge", plan), plan
+
+
+@pytest.mark.parametrize("waiting_tasks", [0, 3, 300])
+@pytest.mark.parametrize(("statement", "more"), [(load._PARTS, None), (load._ENDS, [40_000]), (load._BETWEEN, [])])
+def test_a_rebuild_reads_only_the_rows_of_its_step(engine, statement, more, waiting_tasks):
+    """Even with statistics of another time."""
+    places = {("default", Band(band)): load.BEGINNING for band in range(5)}
+    params = [] if more is None else [*load._asked(places, dict.fromkeys(places, load.END)), *more]
+    put_many(waiting_tasks)
+    with transaction.atomic():
+        fetch_all(load._BY_INDEX[0])
+        plan = "\n".join(line for (line,) in fetch_all(f"EXPLAIN {statement}", params))
+    assert set(re.findall(r"using (\w+) on queue_app_task\b", plan)) == {"taskqueue_length"}, plan
+    assert not re.search("Seq Scan|Hash Join|Merge|Bitmap", plan), plan
+    if more is not None:
+        of_part = r"queue\)?(::text)? = asked.queue\) AND .*priority = asked.priority\) AND \(ROW"
+        assert re.search(rf"Index Cond: .*{of_part}", plan), plan
 
 
 #: The only index that each question may read in these tables.
