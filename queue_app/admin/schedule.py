@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app import registry
-from queue_app.admin.columns import column, permission
+from queue_app.admin.columns import column, permission, two_lines
 from queue_app.admin.mixins import page
 from queue_app.admin.pausing import PausingAdmin
 from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, ScheduleForm, preview
@@ -33,6 +33,7 @@ from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import JOBS
+from queue_app.sql import schedule_health
 from queue_app.sql.database import atomic
 from queue_app.sql.schedule_health import MANY_FAILURES, RECENT, SOUGHT, times
 
@@ -93,9 +94,20 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Read the newest ticks of all rows at once."""
         schedules = list(rows)
         found = recent(schedules)
+        failing = {each.name: each.times for each in schedule_health.failing(MANY_FAILURES)}
         for schedule in schedules:
             schedule.recent = found[schedule.pk]
+            schedule.failing = failing.get(schedule.name)
             schedule.may_run = self.has_run_permission(request)
+
+    @admin.display(description=_lazy("state"))
+    def state(self, found: Schedule) -> SafeString:
+        """Return that it fails again and again, if it does and is not paused."""
+        failing: str | None = getattr(found, "failing", None)
+        if failing is None:
+            return super().state(found)
+        label = format_html('<span class="tq-label tq-status-failed">{}</span>', _("failing"))
+        return two_lines(label, _("%(times)s times in a row") % {"times": failing})
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:

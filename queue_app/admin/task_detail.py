@@ -61,8 +61,7 @@ def load_detail(
         result = TaskResult.objects.filter(pk=task.pk).first()
         progress, logs = progress_and_logs(task, secrets)
         detail |= {
-            "parameters": pretty(parameters) if parameters else "",
-            "args": pretty(with_names(task.task_type, args)) if args else "",
+            **_arguments(task.task_type, args, parameters),
             "references": list(_references([args, parameters])),
             "metadata": pretty(redact_value(payload.metadata, secrets)) if payload and payload.metadata else "",
             "result": pretty(redact_value(result.value, secrets)) if result else None,
@@ -157,6 +156,14 @@ def _in_workflow(task_id: UUID, workflow_id: UUID) -> dict[str, Any]:
             (titles[kind], links[:MAX_NEIGHBOURS], len(links) > MAX_NEIGHBOURS) for kind, links in found.items()
         ],
     }
+
+
+def _arguments(task_type: str, args: Any, parameters: Any) -> dict[str, str]:
+    """Return the arguments as one object if the names of the positional ones are known, else these by themselves."""
+    named = with_names(task_type, args) if args else {}
+    if isinstance(named, dict) and isinstance(parameters, dict) and not named.keys() & parameters.keys():
+        args, parameters = [], named | parameters
+    return {"args": pretty(args) if args else "", "parameters": pretty(parameters) if parameters else ""}
 
 
 def with_names(task_type: str, args: Any) -> Any:

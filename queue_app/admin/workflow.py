@@ -135,9 +135,10 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             return format_html("{} {}", _("more than %(number)s of") % {"number": f"{COUNTED:,}"}, f"{flow.nodes:,}")
         ended = max(flow.nodes - flow.pending, 0)
         return format_html(
-            '<progress max="{}" value="{}" aria-label="{}"></progress> <span class="tq-nowrap">{}</span>',
+            '<progress max="{}" value="{}" aria-label="{}"{}></progress> <span class="tq-nowrap">{}</span>',
             max(flow.nodes, 1), ended, _("tasks that have ended"),
-            _("%(ended)s of %(all)s") % {"ended": f"{ended:,}", "all": f"{flow.nodes:,}"},
+            SafeString(' class="tq-held-bar"') if flow.held_at else "",
+            _("%(ended)s of %(all)s ended") % {"ended": f"{ended:,}", "all": f"{flow.nodes:,}"},
         )  # fmt: skip
 
     def page_context(self, request: HttpRequest, found: Workflow) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class Week:
     rows: list[tuple[int, list[Hour]]]  # (hour of the day, that hour on each day)
     often: list[tuple[Schedule, str]]  # schedules that tick more often than once an hour
     most_at_once: int
+    zone: str
 
 
 def week(schedules: Iterable[Schedule], now: datetime) -> Week:
@@ -107,4 +108,5 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
         rows=[(hour, [grid[day, hour] for day in range(7)]) for hour in range(24)],
         often=often,
         most_at_once=max((hour.at_once for hour in grid.values()), default=0),
+        zone=timezone.get_current_timezone_name(),
     )

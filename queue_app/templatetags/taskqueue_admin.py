@@ -1,5 +1,6 @@
 """Tags and filters of the admin's pages. Loads without ``django.contrib.admin``."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from django import template
 from django.template import Context
 from django.urls import reverse
 from django.utils import formats, timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
@@ -38,6 +39,21 @@ register.filter("tq_band", labels.band_label)
 register.filter("tq_duration", _or_dash(labels.duration))
 register.filter("tq_json", labels.json_html)
 register.filter("tq_line", lambda value: value_text(value)[:MAX_LINE])
+_ID = re.compile(r"\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
+
+
+@register.filter
+def tq_linked(text: object, model: str) -> SafeString:
+    """Return text with its times marked up, and with each id as a link to the page of that task or operation."""
+    shown = (
+        format_html('<a href="{}">{}</a>', reverse(f"admin:queue_app_{model}_change", args=[part]), part[-8:])
+        if place % 2  # every second part is an id
+        else labels.with_times(part)
+        for place, part in enumerate(_ID.split(str(text)))
+    )
+    return format_html_join("", "{}", ((part,) for part in shown))
+
+
 register.filter("tq_class", lambda name: labels.breakable(labels.class_name(name)))
 register.filter("tq_name", labels.breakable)
 register.filter("tq_number", _or_dash(lambda value: formats.number_format(value, use_l10n=True, force_grouping=True)))

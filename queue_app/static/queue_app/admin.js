@@ -175,6 +175,6 @@
       clearTimeout(waiting);
       waiting = setTimeout(show, 300);
     });
-    show();
+    if (!('known' in preview.dataset)) show(); // else the page shows them above
   }
 })();
