@@ -78,7 +78,7 @@ def endpoints() -> str:
         view = pattern.callback.view_class
         address = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", str(pattern.pattern)).removeprefix("^").removesuffix(r"/?\Z")
         for method in ("get", "post", "put", "patch", "delete"):
-            if hasattr(view, method):
+            if method in view.http_method_names and hasattr(view, method):
                 summary = summary_of(getattr(view, method))
                 rows.append((code(method.upper()), code(f"/{address}"), summary))
     return table(("method", "address", "does"), rows)

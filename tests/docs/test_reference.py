@@ -10,6 +10,7 @@ import pytest
 from django.test import override_settings
 
 from queue_app import conf
+from queue_app.api.views.docs import document
 from queue_app.core.states import TRANSITIONS, Status
 from tests.docs.pages import ROOT
 
@@ -29,6 +30,13 @@ def test_page_is_up_to_date(page):
 def test_every_generated_part_has_a_page():
     named = {match["name"] for page in generate.pages() for match in generate.BLOCK.finditer(page.read_text())}
     assert named == set(parts.ALL)
+
+
+def test_the_table_of_addresses_and_the_openapi_document_agree():
+    listed = set(re.findall(r"\| `([A-Z]+)` \| `(/(?:api/v1|internal)/[^`]+)` \|", parts.http.endpoints()))
+    paths = document()["paths"].items()
+    described = {(method.upper(), path.rstrip("/")) for path, found in paths for method in found}
+    assert listed == {(method, path) for method, path in described if path.startswith(("/api/v1/", "/internal/"))}
 
 
 def test_every_transition_has_a_source():
