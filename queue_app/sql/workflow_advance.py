@@ -2,7 +2,8 @@
 
 Locks are taken in this order: the workflow, the tasks that end, counters, the tasks that wait; each kind in the order
 of its ids. The lock of a workflow is an advisory one. Every transaction that ends tasks of a workflow shares it; a
-command on the whole workflow, or a change of its graph, takes it alone. So a command sees no end half advanced.
+command on the whole workflow, or a change of its graph, takes it alone. So a command sees no end half advanced. An
+attempt that adds tasks behind itself alone shares the lock too, and holds its own row: nothing else reads those edges.
 """
 
 import uuid

@@ -239,10 +239,12 @@ def last_shards(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
 
 
 def raise_gates(more: Mapping[uuid.UUID, int]) -> None:
-    """Raise the first counters of tasks."""
+    """Raise the first counters of tasks, in the order in which ends of tasks lock them."""
     execute(
-        "UPDATE queue_app_taskgate AS gate SET remaining = gate.remaining + more.n"
-        " FROM unnest(%s::uuid[], %s::int[]) AS more (task_id, n)"
-        " WHERE gate.task_id = more.task_id AND gate.shard = 0",
+        "UPDATE queue_app_taskgate AS gate SET remaining = gate.remaining + locked.n FROM ("
+        "SELECT gate.task_id, more.n FROM unnest(%s::uuid[], %s::int[]) AS more (task_id, n)"
+        " JOIN queue_app_taskgate AS gate ON gate.task_id = more.task_id AND gate.shard = 0"
+        " ORDER BY gate.task_id FOR UPDATE OF gate"
+        ") AS locked WHERE gate.task_id = locked.task_id AND gate.shard = 0",
         [list(more), list(more.values())],
     )

@@ -11,7 +11,7 @@ from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
 from queue_app.encryption import SHARED, sealed_call, sealed_if
-from queue_app.sql.database import connection, execute
+from queue_app.sql.database import connection, execute, fetch_value
 from queue_app.sql.insert import SPEC_COLUMNS, spec_values
 from queue_app.sql.insert_many import PAYLOAD_COLUMNS, STEP, field, in_chunks, instants, payload_extras, payload_lines
 
@@ -27,6 +27,12 @@ VALUES (%s, %s, %s, 'running', %s, %s, %s, %s, '', %s, false, '', '')
 def insert_workflow(flow: NewWorkflow, nodes: int, at: datetime) -> None:
     """Store the row of a workflow."""
     execute(_INSERT, [flow.id, flow.name, flow.user, flow.on_failure, nodes, at, flow.deadline, flow.max_concurrent])
+
+
+def add_size(workflow_id: uuid.UUID, nodes: int) -> int:
+    """Count tasks that were added to a workflow; return how many it has now."""
+    sql = "UPDATE queue_app_workflow SET nodes = nodes + %s WHERE id = %s RETURNING nodes"
+    return int(fetch_value(sql, [nodes, workflow_id]))
 
 
 def insert_nodes(

@@ -92,28 +92,41 @@ def add_nodes(
     Tasks that a running attempt adds (``added_by``) wait for it to complete, and are deleted if it does not. With
     ``joined``, what waits for that task waits for the added ones too. Raises ``WorkflowNotFound``, ``InvalidWorkflow``
     for a task that is not of this workflow or a workflow that has ended, and ``AttemptOver`` if the attempt has ended.
+
+    Attempts that add tasks behind themselves alone do so at the same time. If a thread that outlives its function adds
+    tasks while the attempt completes, the sweep (``services.workflows.upkeep``) may have to queue them.
     """
     graph.rows[:] = map(before_enqueue, graph.rows)
     with atomic():
-        workflow_advance.lock([workflow_id])
-        flow = Workflow.objects.using(alias()).select_for_update().filter(pk=workflow_id).first()
+        if added_by is not None and _is_local(graph, added_by[0]):
+            workflow_advance.share([workflow_id])
+        else:
+            workflow_advance.lock([workflow_id])
+        flow = Workflow.objects.using(alias()).filter(pk=workflow_id).first()
         if flow is None:
             raise WorkflowNotFound(f"There is no workflow {workflow_id}.")
         if flow.finished_at is not None or flow.cancel_requested_at is not None:
             raise InvalidWorkflow("workflow", f"The workflow {flow.name} has ended; tasks cannot be added to it.")
         limits = conf.get().workflows
-        total = flow.nodes + len(graph.rows)
-        check_size(total, len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
+        check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
         if added_by is not None:
             _come_after(graph, added_by)
         own = {row.id for row in graph.rows}
         completed = _completed(workflow_id, {before for _, before in graph.edges} - own, graph.edges)
         joins = _joins(added_by[0], graph) if added_by is not None and joined else {}
         stored = _write_nodes(flow, graph, completed)
-        _join(joins)
-        flow.nodes = total
-        flow.save(update_fields=["nodes"])
+        more = _join(joins)
+        total = rows.add_size(flow.id, len(graph.rows))  # this and the counters last: other attempts wait for them
+        check_size(total, 0, max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
+        if more:
+            workflow_settle.raise_gates(more)
     return stored
+
+
+def _is_local(graph: Graph, task_id: uuid.UUID) -> bool:
+    """Return whether the tasks come after one task and each other only, and need one counter at most."""
+    known = {row.id for row in graph.rows} | {task_id}
+    return len(graph.rows) <= SHARD_SIZE and all(before in known for _, before in graph.edges)
 
 
 def _come_after(graph: Graph, added_by: AttemptKey) -> None:
@@ -174,12 +187,16 @@ def _joins(task_id: uuid.UUID, graph: Graph) -> dict[uuid.UUID, list[tuple[uuid.
     return {edge.after_id: [(added, edge.condition) for added in last] for edge in waiting}
 
 
-def _join(joins: Mapping[uuid.UUID, list[tuple[uuid.UUID, str]]]) -> None:
-    """Let tasks wait for more. A task without a counter waits for one task, and now gets a counter."""
+def _join(joins: Mapping[uuid.UUID, list[tuple[uuid.UUID, str]]]) -> dict[uuid.UUID, int]:
+    """Let tasks wait for more; return by how much their first counters must rise.
+
+    A task without a counter waits for one task, and now gets a counter.
+    """
     if not joins:
-        return
+        return {}
     roots = dict(TaskGate.objects.using(alias()).filter(task_id__in=joins, shard=0).values_list("task_id", "remaining"))
-    last_shards = workflow_settle.last_shards(list(joins))
+    many = [after for after, added in joins.items() if len(added) > SHARD_SIZE]
+    last_shards = workflow_settle.last_shards(many) if many else {}
     edges: list[Edge] = []
     gates: list[tuple[uuid.UUID, int, int]] = []
     more: Counter[uuid.UUID] = Counter()
@@ -194,6 +211,5 @@ def _join(joins: Mapping[uuid.UUID, list[tuple[uuid.UUID, str]]]) -> None:
             gates.append((after, number, len(part)))
             more[after] += 1
     gates += [(after, 0, 1 + n) for after, n in more.items() if after not in roots]
-    raised = {after: n for after, n in more.items() if after in roots}
-    workflow_settle.raise_gates(raised)
     rows.insert_edges(edges, gates)
+    return {after: n for after, n in more.items() if after in roots}

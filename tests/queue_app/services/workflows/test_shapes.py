@@ -1,10 +1,11 @@
 """Workflows of odd shapes, in odd places and moments: each goes on, or is refused with a sentence."""
 
 import re
+import threading
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from queue_app import Workflow, chain, group, signal, task
@@ -23,6 +24,7 @@ from queue_app.services.upkeep.promote import make_due
 from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.services.workflows.store import add_nodes
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql import workflow_advance
 from queue_app.testing import assert_workflow
 from tests.support.engine import at_once, done, failed, new, row, take
 from tests.workers.flow_tasks import charge, failing, label, node, ran, undo
@@ -285,6 +287,41 @@ def test_two_running_tasks_add_at_once(engine):
     assert row(end.id).status == "blocked", "it waits for what was added"
     finish([done(task) for task in take(hand, 6)])
     assert row(end.id).status == "queued"
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_only_tasks_behind_the_running_task_are_added_beside_other_ends(engine, is_local):
+    flow = Workflow("growing")
+    first, second = (flow.add(node, name) for name in ("a", "b"))
+    flow.enqueue()
+    held = take(engine.worker("tests.workers.flow_tasks.node"), 2)[0]
+    graph = Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"]))])
+    if not is_local:
+        other = second if held.id == first.id else first
+        graph.edges[graph.rows[0].id, other.id] = "hold"
+    is_ending, may_end = threading.Event(), threading.Event()
+
+    def end() -> None:
+        with transaction.atomic():
+            workflow_advance.share([flow.id])
+            is_ending.set()
+            assert may_end.wait(60)
+
+    def add() -> str:
+        assert is_ending.wait(60)
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '100ms'")
+                add_nodes(flow.id, graph, added_by=(held.id, held.attempt))
+        except OperationalError:
+            return "waits"
+        else:
+            return "adds"
+        finally:
+            may_end.set()
+
+    _, found = at_once([end, add])
+    assert found == ("adds" if is_local else "waits")
 
 
 def test_nothing_is_added_to_or_signalled_after_the_end():
