@@ -169,6 +169,12 @@ def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def whole_rebuilds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each worker or scheduler that rebuilds the index wait for the end, however busy the machine is."""
+    monkeypatch.setattr("queue_app.services.repair.rebuild.LOAD_SECONDS", 60.0)
+
+
+@pytest.fixture(autouse=True)
 def clean_index() -> Iterator[Callable[[], None]]:
     """Delete the index after each test, because the rows of the test are rolled back."""
     yield _remove_index
