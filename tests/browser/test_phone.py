@@ -3,7 +3,7 @@
 import pytest
 
 from tests.browser.test_admin import LOOKS, shop  # noqa: F401 - a fixture
-from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
+from tests.browser.test_barriers import everything, seldom  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,15 +54,7 @@ def test_every_page_fits_a_phone(visit, everything, settings, language):  # noqa
     visitor = visit(**LOOKS["phone"])
     visitor.log_in("alice")
     page = visitor.page
-    pages = everything | {
-        "letters by cause": "deadletter/matching/",
-        "history": everything["failed"].replace("change", "history"),
-        "edit": everything["failed"].replace("change", "run-again"),
-        "users": "taskstats/?kind=user",
-        "workflows": "workflow/",
-        "week": "schedule/week/",
-        "what if": "operation/what-if/",
-    }
+    pages = everything | seldom(everything)
     del pages["confirm"]
     found = {}
     for name, path in pages.items():
