@@ -16,6 +16,7 @@ from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.said import said
+from queue_app.services.read.phrases import because, by
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.services.read.waits import Wait, waits
 
@@ -209,10 +210,9 @@ def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -
 
 
 def _paused(what: str, paused: object) -> str:
-    by, why = getattr(paused, "paused_by", ""), getattr(paused, "paused_reason", "")
-    text = _("%(what)s is paused") % {"what": what}
-    text += _(" by %(by)s") % {"by": by} if by else ""
-    text += f": {why.rstrip('.')}." if why else "."
+    person, why = getattr(paused, "paused_by", ""), getattr(paused, "paused_reason", "")
+    names = {"what": what, "by": said(by(person)), "why": because(why)}
+    text = _("%(what)s is paused%(by)s%(why)s") % names
     resume_at: datetime | None = getattr(paused, "resume_at", None)
     if resume_at is not None:
         # A length, not a time of day, because viewers in several time zones share the text.

@@ -142,7 +142,7 @@
     const sums = stack(v);
     const order = BANDS.slice().reverse(); // the highest sum first, so that the lower ones cover it
     show('depth', { plotted: [t, ...order.map((band) => sums[band])], raw: order.map((band) => v[band]) }, (entry) =>
-      order.map((band, i) => line(band, css(`--tq-line-${band}`), short, {
+      order.map((band, i) => line(tools.dataset[band], css(`--tq-line-${band}`), short, {
         fill: css(`--tq-fill-${band}`), width: 1, value: (u, x, s, at) => short(at === null ? null : entry.raw[i][at]),
       })), short, whole);
     const columns = (names) => ({ plotted: [t, ...names.map((name) => v[name])], raw: null });
