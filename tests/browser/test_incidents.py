@@ -80,6 +80,8 @@ def test_no_worker_can_run_what_waits(staff):
     assert page.locator("body").inner_text().count("offers gpu") == 1, "the row and the suggestions do not repeat it"
     assert page.inner_text("#tq-row-models .tq-stuck-label") == "5 stuck"
     assert page.locator("#tq-why-mail, #tq-row-mail .tq-stuck-label").count() == 0, "its task can run"
+    beside = page.evaluate("getComputedStyle(document.querySelector('#tq-row-mail .tq-number a')).display")
+    assert beside == "inline", "what runs and the limit stand in one line"
     # Each number leads to as many tasks.
     page.click("#tq-reasons a:has-text('3 tasks wait')")
     page.wait_for_selector("#result_list")

@@ -11,6 +11,7 @@ from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
+from queue_app.templatetags.taskqueue_admin import tq_linked
 from tests.support.factories import StaffFactory
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -79,3 +80,11 @@ def test_a_worker_leads_to_its_tasks(staff, make_task, make_worker, run_task):
     assert f'<a href="{ADMIN}task/?worker_id={worker.pk}">All tasks that it ran</a>' in page
     assert '<a href="/admin/queue_app/queue/mail/change/">mail</a>' in page
     assert "1 task" in words(staff, f"task/?worker_id={worker.pk}")
+
+
+def test_a_suggestion_links_its_simulation(staff, db):
+    """Its hint names the operation that shows the simulation."""
+    wanted = "01a206eb-3a8b-7235-b7c4-15b2abb039ae"
+    told = tq_linked(f"Operation {wanted} shows <it>, since 2026-11-23 05:15:21+00:00.", "operation")
+    assert f'<a href="{ADMIN}operation/{wanted}/change/">abb039ae</a> shows &lt;it&gt;' in told
+    assert '<time class="tq-exact" datetime="2026-11-23T05:15:21+00:00">' in told
