@@ -74,7 +74,9 @@ def check_encryption(**_: Any) -> Iterator[CheckMessage]:
 @_check("taskqueue")
 def check_callbacks(**_: Any) -> Iterator[CheckMessage]:
     """Report endpoints of webhooks that cannot be used, and callbacks that do not exist (E019)."""
-    found = (*webhooks.problems(), *callbacks.problems(conf.load()[0].webhooks))
+    found = [*webhooks.problems()]
+    if _is_usable():
+        found += callbacks.problems(conf.get().webhooks)
     yield from (Error(text, id="queue_app.E019") for text in found)
 
 
@@ -312,8 +314,8 @@ def check_schedules(**_: Any) -> Iterator[CheckMessage]:
     from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks
     from queue_app.services.schedules.edit import problem_of  # noqa: PLC0415 - it needs the models
 
-    if conf.load()[1] or not django_settings.USE_TZ or not apps.is_installed("queue_app"):
-        return  # other checks report these
+    if not (_is_usable() and apps.is_installed("queue_app")):
+        return
     for name, declaration in sorted(declared().items()):
         if (problem := problem_of(declaration.values)) is not None:
             yield Error(
@@ -321,6 +323,11 @@ def check_schedules(**_: Any) -> Iterator[CheckMessage]:
                 hint="Mend it where it is declared: @schedule, or TASKQUEUE['SCHEDULES']. Until then it is not stored.",
                 id="queue_app.E013",
             )
+
+
+def _is_usable() -> bool:
+    """Whether code may ask for the settings; other checks report why not."""
+    return not conf.load()[1] and django_settings.USE_TZ
 
 
 def _is_queue_name(name: object) -> bool:

@@ -6,7 +6,7 @@ from django.db import connection
 from django.test import override_settings
 from psycopg import IsolationLevel
 
-from queue_app import checks, registry
+from queue_app import callbacks, checks, registry
 from tests.workers import chores
 
 
@@ -149,3 +149,13 @@ def test_a_schedule_that_cannot_tick_is_reported_where_it_is_declared(settings):
         (found,) = run_checks(tags=["taskqueue"])
     assert found.id == "queue_app.E013"
     assert "'nightly' is declared with an invalid cron: '0 0 30 2 *' never ticks" in found.msg
+
+
+def test_callbacks_wait_for_settings_that_can_be_used(monkeypatch):
+    """Their names are looked for in the task modules, which the settings name."""
+    monkeypatch.setattr(callbacks, "declared_by", lambda _: {"on_success": "shop.nowhere"})
+    assert "queue_app.E019" in ids(run_checks(tags=["taskqueue"]))
+    with override_settings(TASKQUEUE={"WORKER": {"CONCURENCY": 1}}):
+        assert ids(run_checks(tags=["taskqueue"])) == ["queue_app.E001"]
+    with override_settings(USE_TZ=False):
+        assert ids(checks.check_callbacks()) == []
