@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-sys.path[:0] = [str(ROOT), str(DOCS)]
+sys.path += [str(ROOT), str(DOCS)]  # behind installed packages of the same names: "pictures"
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "taskqueue_project.settings.test")  # which need no server
 if not apps.ready:
     django.setup()
