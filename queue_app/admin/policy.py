@@ -1,10 +1,15 @@
 """The rules that staff edit: policies of bands, limits of task types and keys, limits over all queues."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, time_column
+from queue_app.admin.columns import column, time_column, two_lines
 from queue_app.admin.forms import ReasonForm
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin
 from queue_app.admin.pausing import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
@@ -12,6 +17,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.promotion import rises
 from queue_app.dashboard import labels
 from queue_app.models import Limit, PriorityPolicy, RuntimeSettings
+from queue_app.services.read.held import behind
 
 
 @admin.register(PriorityPolicy)
@@ -68,13 +74,36 @@ class LimitAdmin(PausingAdmin[Limit]):
     )
     fixed_fields = ("scope", "name")
     form = ReasonForm
-    list_display = ("name", "scope", "state", "max_concurrent", "rate_count", "rate_seconds")
+    list_display = ("name", "scope", "state", "running", "waiting", "max_concurrent", "rate_count", "rate_seconds")
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_filter = ("scope",)
     list_per_page = 50
     ordering = ("scope", "name")
     search_fields = ("name",)
     sortable_by = ("name", "scope")
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Count the tasks behind each of the page's limits."""
+        rows = list(rows)
+        for limit, found in zip(rows, behind(rows), strict=True):
+            limit.behind = found
+
+    @admin.display(description=_lazy("running"))
+    def running(self, limit: Any) -> SafeString | str:
+        """Return the number of running tasks; for a family, also that of the fullest key."""
+        found = limit.behind
+        number = f"{found.running:,}"
+        if found.fullest != found.running:
+            return two_lines(number, _("at most %(n)s of one key") % {"n": found.fullest})
+        is_full = limit.max_concurrent is not None and found.fullest >= limit.max_concurrent
+        return two_lines(number, _("at the limit")) if is_full else number
+
+    @admin.display(description=_lazy("waiting"))
+    def waiting(self, limit: Any) -> SafeString | str:
+        """Return the number of queued tasks, and the age of the oldest."""
+        found = limit.behind
+        number = f"{found.waiting:,}{'+' if found.is_least else ''}"
+        return two_lines(number, labels.age(found.oldest)) if found.oldest is not None else number
 
 
 @admin.register(RuntimeSettings)

@@ -26,6 +26,9 @@ SELECT task_type, concurrency_key, count(*)::float8,
 FROM (SELECT task_type, concurrency_key, queued_at FROM queue_app_task WHERE status = 'queued'
     ORDER BY queued_at, id LIMIT {MAX_READ}) AS task GROUP BY 1, 2
 """
+_RUNNING_KINDS: Final = """
+SELECT task_type, concurrency_key, count(*) FROM queue_app_task WHERE status = 'executing' GROUP BY 1, 2
+"""
 # Busy slots on average, and ended tasks. Where more tasks ended than are read, the period is shorter.
 _RAN: Final = f"""
 WITH ended AS (SELECT task_type, concurrency_key, started_at, finished_at FROM queue_app_task
@@ -65,6 +68,11 @@ def capped(since: datetime) -> list[Capped]:
 def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
     """Return {(type, key): (waiting tasks, age of the oldest in seconds)} of the tasks that have waited longest."""
     return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
+
+
+def running_by_kind() -> dict[tuple[str, str], int]:
+    """Return {(type, key): running tasks}."""
+    return {(kind, key): count for kind, key, count in fetch_all(_RUNNING_KINDS)}
 
 
 def ran_by_kind(since: datetime) -> dict[tuple[str, str], tuple[float, float]]:

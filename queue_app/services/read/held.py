@@ -1,7 +1,7 @@
-"""Find fixed limits that hold tasks back while slots of their workers are idle."""
+"""Count the tasks behind limits, and find fixed limits that hold tasks back while slots of their workers are idle."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
@@ -43,6 +43,49 @@ class Held:
         return f"{self.scope}:{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The tasks to which a limit of a type, a key or a family applies, of those that have waited longest.
+
+    ``fullest`` is the number of running tasks that count together: those of the type, or of one key of a family.
+    """
+
+    running: int
+    fullest: int
+    waiting: int
+    oldest: float | None  # seconds
+    is_least: bool  # more tasks may wait than were read
+
+
+def behind(limits: Iterable[Limit]) -> list[Behind]:
+    """Return the running and waiting tasks of each limit, by the rows."""
+    limits, own = list(limits), _with_own_limits()
+    running, waits = rows.running_by_kind(), rows.waiting_by_kind()
+    is_least = sum(count for count, _ in waits.values()) >= rows.MAX_READ
+    return [_behind(_names(limit, own), running, waits, is_least=is_least) for limit in limits]
+
+
+def _behind(
+    name_of: Callable[[str, str], str],
+    running: dict[tuple[str, str], int],
+    waits: dict[tuple[str, str], tuple[float, float]],
+    *,
+    is_least: bool,
+) -> Behind:
+    together: Counter[str] = Counter()
+    for kind, count in running.items():
+        if name := name_of(*kind):
+            together[name] += count
+    waiting = [found for kind, found in waits.items() if name_of(*kind)]
+    return Behind(
+        together.total(),
+        max(together.values(), default=0),
+        round(sum(count for count, _ in waiting)),
+        max((age for _, age in waiting), default=None),
+        is_least,
+    )
+
+
 def held() -> list[Held]:
     """Return the limits of queues, types and keys that hold tasks back, those with the longest waits first."""
     workers = list(Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE))
@@ -74,7 +117,7 @@ def _types_and_keys(workers: list[Worker]) -> Iterator[Held]:
     if not limits or not (waits := rows.waiting_by_kind()):
         return
     ran = rows.ran_by_kind(timezone.now() - PERIOD)
-    own = set(Limit.objects.using(alias()).filter(HAS_OWN, scope=Scope.KEY).values_list("name", flat=True))
+    own = _with_own_limits()
     for limit in limits:
         cap, name_of = limit.max_concurrent or 0, _names(limit, own)
         waiting: Counter[str] = Counter()  # by type or key: each key of a family has a count of its own
@@ -96,6 +139,11 @@ def _types_and_keys(workers: list[Worker]) -> Iterator[Held]:
         if idle > 0 and ended[name] and busy[name] >= OFTEN * cap and oldest[name] >= LONG:
             wanted = min(cap + idle, ceil(busy[name] / ended[name] * (ended[name] + count)))
             yield Held(Scope(limit.scope), limit.name, cap, count, oldest[name], idle, wanted)
+
+
+def _with_own_limits() -> set[str]:
+    """Return the keys for which the limit of their family does not hold."""
+    return set(Limit.objects.using(alias()).filter(HAS_OWN, scope=Scope.KEY).values_list("name", flat=True))
 
 
 def _names(limit: Limit, own: set[str]) -> Callable[[str, str], str]:

@@ -1,9 +1,12 @@
 """Limits in the admin: edits with the checks of the API, pause and resume."""
 
+import re
+
 import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import strip_tags
 
 from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
 from tests.support.factories import LimitFactory, StaffFactory
@@ -121,3 +124,35 @@ def test_pausing_needs_its_permission_and_a_post():
     assert client.post(address).status_code == 302
     limit.refresh_from_db()
     assert limit.paused
+
+
+def test_the_list_tells_what_runs_and_waits_behind_each_limit(staff, make_task, make_worker, run_task):
+    for scope, name, cap in (("type", "shop.pay", 1), ("key", "customer", 2), ("key", "customer:9", 5)):
+        LimitFactory(scope=scope, name=name, max_concurrent=cap)
+    worker = make_worker(task_types=["shop.pay", "shop.pack"])
+    for options in (
+        {"task_type": "shop.pay"},
+        {"task_type": "shop.pack", "concurrency_key": "customer:1"},
+        {"task_type": "shop.pack", "concurrency_key": "customer:1"},
+        {"task_type": "shop.pack", "concurrency_key": "customer:2"},
+        {"task_type": "shop.pack", "concurrency_key": "customer:9"},
+    ):
+        run_task(make_task(**options), worker)
+    make_task(task_type="shop.pay")
+    make_task(task_type="shop.pay")
+    rows = {
+        re.search(r"(shop\.pay|customer:9|customer)", row)[0]: cells_of(row)
+        for row in re.findall(r"<tr>.*?</tr>", text_of(staff.get(LIST)), re.DOTALL)
+        if "field-waiting" in row
+    }
+    assert rows["shop.pay"] == ("1 at the limit", "2 under 1 s")
+    assert rows["customer"] == ("3 at most 2 of one key", "0")
+    assert rows["customer:9"] == ("1", "0"), "a key with a limit of its own is not its family's"
+
+
+def cells_of(row: str) -> tuple[str, str]:
+    running, waiting = (
+        " ".join(strip_tags(re.search(f'field-{name}">(.*?)</td>', row, re.DOTALL)[1].replace("<br>", " ")).split())
+        for name in ("running", "waiting")
+    )
+    return running, waiting
