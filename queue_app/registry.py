@@ -75,7 +75,7 @@ def first_name(task_type: str) -> str:
 
 def discover() -> None:
     """Import the task modules of all installed apps."""
-    for module in conf.get().task_modules:
+    for module in conf.load()[0].task_modules:  # also with a setting that the checks report
         autodiscover_modules(module)
 
 
@@ -102,7 +102,7 @@ def known(task_type: str) -> AnyTask | None:
 
 def find(task_type: str) -> AnyTask | None:
     """Return the task of this type, or ``None`` if neither the task modules nor an installed app have it."""
-    sought = task_type, tuple(conf.get().task_modules)
+    sought = task_type, tuple(conf.load()[0].task_modules)
     if task_type not in _tasks and sought not in _missing:
         discover()
         if not import_module_of(task_type) and len(_missing) < _MAX_MISSING:

@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
 
+from queue_app import registry
 from queue_app.index import get_index
 from queue_app.management.servers import report_eviction
 from queue_app.models import Task
@@ -87,7 +89,8 @@ def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
 # -- the project ----------------------------------------------------------------------------------
 
 
-def test_settings_that_do_not_pass_the_checks(settings):
+def test_settings_that_do_not_pass_the_checks(settings, monkeypatch):
+    monkeypatch.setitem(registry._tasks, "tests.calls_back", SimpleNamespace(on_failure="tests.nowhere.nothing"))
     settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKR": {}}
     finding = next(iter(doctor.check_settings()))
     assert (finding.level, "WORKR" in finding.message, "Did you mean" in finding.hint) == (Level.FAIL, True, True)
