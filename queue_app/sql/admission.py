@@ -13,7 +13,7 @@ One user's submissions over the API would then wait for each other's commits. So
 (``insert_if_room``) shares the lock of a large limit, and leaves as many places free as the server has connections.
 That is exact: take the submission that counted last. Those that it did not see had begun and not ended, so there is
 one in a connection at most, and the places left free are theirs. Near the limit submitters take turns again, because
-an exclusive lock waits until nobody shares it.
+an exclusive lock waits for the end of all shared ones.
 """
 
 from collections.abc import Iterable, Sequence

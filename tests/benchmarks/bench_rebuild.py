@@ -56,7 +56,7 @@ def run(table: Table) -> None:
 
 
 def _multiply(times: int) -> None:
-    """Store each task so many times, under other ids."""
+    """Store each task several times, under other ids."""
     with connection.cursor() as cursor:
         names = ", ".join(f'"{field.column}"' for field in Task._meta.concrete_fields if not field.primary_key)
         cursor.execute(

@@ -25,7 +25,7 @@ def subject(scope: str, name: str) -> str:
 
 
 def by(person: str) -> str:
-    """Return who did it, to be put behind a verb; empty for nobody."""
+    """Return who did it, to be put behind a verb; empty if unknown."""
     return say(" by %(by)s", by=person) if person else ""
 
 

@@ -41,9 +41,10 @@ RECENT_SECONDS = 30.0
 #: compared within 5 s at up to 6 000 enqueued tasks/s; above that rate the full pass compares the rest.
 RECENT_ROWS = 30_000
 #: The push of a big batch takes a while after its commit. So a step looks again for missing tasks after ``GRACE``
-#: seconds, as long as they become fewer, and waits for at most ``LONGEST_GRACE`` in all.
-GRACE = 0.2
-LONGEST_GRACE = 2.0
+#: seconds, as long as they become fewer, and waits for at most ``LONGEST_GRACE`` in all: the other jobs of the
+#: scheduler wait meanwhile, and due tasks are promised within 0.5 s.
+GRACE = 0.1
+LONGEST_GRACE = 0.4
 #: Rows of one page of a comparison.
 PAGE = 5000
 #: Approximate number of entries per step of a sweep.
