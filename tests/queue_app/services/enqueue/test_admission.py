@@ -129,7 +129,7 @@ def slow_commits(engine):
     """Each submission has counted and stored, and commits a while later."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE FUNCTION rest() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END' LANGUAGE plpgsql"
+            "CREATE FUNCTION rest() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END' LANGUAGE plpgsql"
         )
         cursor.execute("CREATE TRIGGER rest AFTER INSERT ON queue_app_task FOR EACH ROW EXECUTE FUNCTION rest()")
     yield
