@@ -1,8 +1,13 @@
-"""The yard in which the watchdog is tested."""
+"""The yard in which the watchdog is tested, and an index with something of everything, for rebuilds."""
+
+from datetime import UTC, datetime
 
 import pytest
 
+from queue_app.models import Queue, RuntimeSettings
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.upkeep.jobs import take_lead
+from tests.support.engine import put, put_many, take
 from tests.support.yard import Yard
 
 
@@ -11,3 +16,20 @@ def yard(engine) -> Yard:
     """A yard in which only the watchdog repairs; a scheduler leads."""
     take_lead("me", 3600)
     return Yard()
+
+
+@pytest.fixture
+def full(engine):
+    """Tasks of every state, limits of every kind; returns the worker."""
+    hand = engine.worker("a b")
+    Queue.objects.create(name="q")
+    set_queue_limits("q", max_concurrent=2)
+    settings = RuntimeSettings.objects.get()
+    settings.max_concurrent = 9
+    settings.save()
+    put_many(3, queue="q")
+    put("b", priority="high", capabilities=["g"])
+    put_many(4)
+    take(hand, 5)
+    put(run_after=datetime(2030, 1, 1, tzinfo=UTC))
+    return hand

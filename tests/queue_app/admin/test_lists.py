@@ -1,0 +1,150 @@
+"""The lists of tasks, workers, queues and dead letters: filters, search, order, and how many queries they need."""
+
+import uuid
+from datetime import timedelta
+from types import SimpleNamespace
+
+from django.utils import timezone
+
+from queue_app.core.priorities import Band
+from queue_app.dashboard import cache
+from queue_app.models import (
+    DeadLetter,
+    Queue,
+    Task,
+    Worker,
+)
+from queue_app.services import pause
+from tests.support.factories import DeadLetterFactory
+from tests.support.pages import text_of, url
+
+
+def test_filters(staff, make_task, end_task):
+    make_task("a.high", priority=Band.HIGH)
+    make_task("a.low", priority=Band.LOW, queue="slow")
+    end_task(make_task("a.done"))
+
+    def types(**query):
+        response = staff.get(url(Task, "changelist"), query)
+        assert response.status_code == 200
+        return sorted(task.task_type for task in response.context["cl"].result_list)
+
+    assert types() == ["a.done", "a.high", "a.low"]
+    assert types(status="pending") == ["a.high", "a.low"]
+    assert types(status="completed") == ["a.done"]
+    assert types(priority="high") == ["a.high"]
+    assert types(queue="slow") == ["a.low"]
+    assert types(queue="slow", status="completed") == []
+
+
+def test_search(staff, make_task):
+    one = make_task("shop.mail", user="alice")
+    make_task("shop.print", user="bob")
+    make_task("alice.hello")
+
+    def found(term):
+        return sorted(
+            task.task_type for task in staff.get(url(Task, "changelist"), {"q": term}).context["cl"].result_list
+        )
+
+    assert found(str(one.pk)) == ["shop.mail"]
+    assert found(str(uuid.uuid4())) == []
+    assert found("shop.") == ["shop.mail", "shop.print"]
+    assert found("alice") == ["alice.hello", "shop.mail"]
+    assert found("user:alice") == ["shop.mail"]
+    assert found("type:alice") == ["alice.hello"]
+    assert found("%") == []
+    assert found("  ") == ["alice.hello", "shop.mail", "shop.print"]
+
+
+def test_search_of_dead_letters(staff):
+    letter = DeadLetterFactory()
+    DeadLetterFactory(task_type="b.tasks.other")
+    found = staff.get(url(DeadLetter, "changelist"), {"q": str(letter.task_id)}).context["cl"].result_list
+    assert [row.pk for row in found] == [letter.pk]
+
+
+def test_the_task_list_stops_counting_at_its_limit(staff, make_task, monkeypatch):
+    monkeypatch.setattr("queue_app.admin.mixins.COUNT_LIMIT", 3)
+    for _ in range(5):
+        make_task()
+    page = text_of(staff.get(url(Task, "changelist")))
+    assert "Counting stops at 3" in page
+
+
+def test_newest_task_comes_first(staff, make_task):
+    tasks = [make_task() for _ in range(3)]
+    assert [task.pk for task in staff.get(url(Task, "changelist")).context["cl"].result_list] == [
+        task.pk for task in reversed(tasks)
+    ]
+
+
+def test_the_task_list_needs_as_many_queries_for_100_tasks_as_for_5(
+    staff, make_task, make_worker, run_task, django_assert_max_num_queries, monkeypatch
+):
+    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: 0.0))  # shared values do not age
+    workers = [make_worker(f"w{number}") for number in range(10)]
+    counts = []
+    for target in (5, 100):
+        while (have := Task.objects.count()) < target:
+            run_task(make_task(queue=f"q{have % 3}"), workers[have % 10])
+        staff.get(url(Task, "changelist"), {"all": ""})
+        with django_assert_max_num_queries(12) as captured:
+            response = staff.get(url(Task, "changelist"), {"all": ""})
+        assert len(response.context["cl"].result_list) == target
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+
+
+def test_worker_list_counts_busy_slots_in_one_query(
+    staff, make_task, make_worker, run_task, django_assert_max_num_queries
+):
+    counts = []
+    for _ in range(2):
+        for _ in range(5):
+            worker = make_worker("w")
+            run_task(make_task(), worker)
+            run_task(make_task(), worker)
+        staff.get(url(Worker, "changelist"))
+        with django_assert_max_num_queries(12) as captured:
+            page = text_of(staff.get(url(Worker, "changelist")))
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+    assert page.count("2 / 5") == 10
+
+
+def test_worker_list_and_page(staff, make_task, make_worker, run_task):
+    late = make_worker(
+        "late", last_heartbeat_at=timezone.now() - timedelta(minutes=5), capabilities=["gpu"], queues=["a"]
+    )
+    task = run_task(make_task(), late)
+    page = text_of(staff.get(url(Worker, "changelist")))
+    assert "(late)" in page
+    assert "gpu" in page
+    page = text_of(staff.get(url(Worker, "change", late.pk)))
+    assert url(Task, "change", task.pk) in page
+    assert "Running now: 1 of 5 slots" in page
+
+
+def test_the_worker_list_shows_what_workers_use_and_folds_those_that_ended_away(staff, make_worker):
+    make_worker("busy", cpu_percent=93.4, memory_bytes=210 * 2**20, supervisor_pid=4711)
+    make_worker("gone", status="stopped", stopped_at=timezone.now())
+    living, ended, everything, stopped = (
+        text_of(staff.get(f"{url(Worker, 'changelist')}{query}"))
+        for query in ("", "?shown=ended", "?shown=all", "?status__exact=stopped")
+    )
+    assert "93 %, 210.0" in living
+    assert "supervisor 4711" in living
+    assert [">gone<" in page for page in (living, ended, everything, stopped)] == [False, True, True, True]
+    assert [">busy<" in page for page in (living, ended, everything, stopped)] == [True, False, True, False]
+
+
+def test_queue_list_shows_depth_and_pause(staff, make_task):
+    make_task(priority=Band.HIGH)
+    make_task(priority=Band.HIGH)
+    make_task(queue="other")
+    pause("other", by="bob", reason="<b>broken</b> printer")
+    page = text_of(staff.get(url(Queue, "changelist")))
+    assert '<span class="tq-label tq-band-high">high</span> 2' in page
+    assert "by bob" in page
+    assert "&lt;b&gt;broken&lt;/b&gt; printer" in page

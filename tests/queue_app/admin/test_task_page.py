@@ -1,0 +1,153 @@
+"""The page of a task: its state, its arguments, what failed, and why it waits."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from queue_app.core.states import WAITING, Status
+from queue_app.models import (
+    Queue,
+    Schedule,
+    ScheduleTick,
+    StepResult,
+    Task,
+    Worker,
+)
+from queue_app.services import cancel, pause
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.schedules.edit import create_schedule
+from tests.support.factories import AttemptFactory, DeadLetterFactory, move
+from tests.support.pages import text_of, url
+from tests.workers import chores
+
+
+@pytest.mark.parametrize("state", list(Status))
+def test_task_page_in_every_state(state, staff, make_task, run_task, end_task):
+    task = make_task(run_after=timezone.now() + timedelta(hours=1) if state is Status.SCHEDULED else None)
+    if state is Status.EXECUTING:
+        task = run_task(task)
+    elif state is Status.BLOCKED:
+        task = move(task, state, queued_at=None)
+    elif state not in WAITING:
+        task = end_task(task, state, error="no luck" if state in (Status.FAILED, Status.DEAD_LETTER) else None)
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    assert f"tq-status-{state}" in page
+    assert ("Cancel task" in page) == (state in WAITING)
+    assert ("Ask to stop" in page) == (state is Status.EXECUTING)
+    assert ("Change priority" in page) == (state in WAITING)
+    assert f"tq-status-{state}" in text_of(staff.get(url(Task, "changelist"), {"status": state}))
+
+
+def test_task_page_shows_everything(staff, make_task, end_task, make_worker):
+    worker = make_worker("worker-7")
+    task = make_task(
+        parameters={"order": 17, "text": "grüße"}, args=[1, "two"], user="alice", idempotency_key="key-1", timeout=42.0
+    )
+    task = end_task(task, result={"sent": True}, error="first try failed", worker=worker)
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    for part in (
+        str(task.pk), "shop.tasks.send_mail", "alice", "key-1", "worker-7", "grüße",
+        '&quot;order&quot;</span>: <span class="tq-json-value">17',
+        "&quot;two&quot;",
+        '&quot;sent&quot;</span>: <span class="tq-json-value">true',
+        "first try failed", "set for this task", "policy of normal",
+        url(Worker, "change", worker.pk), url(Queue, "change", "default"), "42 s", "Traceback", "<details", "Completed",
+    ):  # fmt: skip
+        assert part in page
+
+
+def test_task_page_tells_sleep_from_waiting(staff, make_task, end_task):
+    """A task that slept for three days has not waited for a worker that long."""
+    task, now = make_task(), timezone.now()
+    end_task(task)
+    day = timedelta(days=1)
+    Task.objects.filter(pk=task.pk).update(created_at=now - 4 * day, started_at=now - day / 2, finished_at=now)
+    StepResult.objects.create(
+        task=task, name="sleep", position=1, kind="sleep", attempt=1, stored_at=now - 4 * day + day / 4, until=now - day
+    )
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    assert "waited 18 h, slept 2 d 18 h, ran 12 h" in page
+    assert 'aria-label="waited 6 h; slept 2 d 18 h; waited 12 h; ran 12 h"' in page
+
+
+def test_task_page_tells_of_its_dead_letter(client_of, staff, make_task, end_task):
+    task = end_task(make_task(), "dead_letter")
+    told = 'id="tq-letter"'
+    assert told not in text_of(staff.get(url(Task, "change", task.pk)))
+    DeadLetterFactory(task_id=task.pk)
+    assert told in text_of(staff.get(url(Task, "change", task.pk)))
+    assert told not in text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+
+
+def test_task_page_names_its_schedule_and_latest_changes(client_of, staff, make_task):
+    task = make_task()
+    schedule = create_schedule("nightly", {"task_type": f"{chores.__name__}.echo", "args": [1], "cron": "0 3 * * *"})
+    ScheduleTick.objects.create(
+        schedule=schedule, instant=timezone.now(), kind="due", at=timezone.now(), task_id=task.pk
+    )
+    staff.post(url(Task, "priority", task.pk), {"priority": "high", "reason": "the director asked"})
+    page = text_of(staff.get(url(Task, "change", task.pk)))
+    assert url(Schedule, "change", schedule.pk) in page
+    assert "the director asked" in page
+    page = text_of(client_of("viewer").get(url(Task, "change", task.pk)))
+    assert url(Schedule, "change", schedule.pk) not in page
+    assert "the director asked" not in page, "without view_auditentry"
+
+
+def test_task_page_names_similar_failures_and_attempts_that_failed_alike(staff, make_task):
+    now = timezone.now()
+    one, other, foreign = (move(make_task(), "dead_letter") for _ in range(3))
+    for task, cause in ((one, "same"), (other, "same"), (foreign, "another")):
+        DeadLetterFactory(task=task, fingerprint=cause)
+    for attempt, line in ((1, 7), (2, 7), (3, 9)):
+        AttemptFactory(
+            task=one, attempt=attempt, started_at=now, finished_at=now, traceback=f'File "shop.py", line {line}',
+            exception_class="ValueError", message="no luck",
+        )  # fmt: skip
+    page = text_of(staff.get(url(Task, "change", one.pk)))
+    similar = page.split("Similar failures")[1].split("</details>")[0]
+    assert url(Task, "change", other.pk) in similar
+    assert str(foreign.pk) not in similar
+    assert page.count("the same as attempt") == 1
+    assert page.count('<details class="tq-attempt" open>') == 2, "the two that differ"
+    assert "the same as attempt 2" in page
+    assert "Similar failures" not in text_of(staff.get(url(Task, "change", foreign.pk)))
+
+
+def test_position_in_the_queue(staff, make_task, make_worker):
+    rebuild()
+    first, second = make_task(), make_task()
+    assert "First in its queue once it can start." in text_of(staff.get(url(Task, "change", first.pk))), "no worker"
+    make_worker()
+    assert "Next to run in its queue." in text_of(staff.get(url(Task, "change", first.pk)))
+    assert "Position 2 in its queue." in text_of(staff.get(url(Task, "change", second.pk)))
+
+
+def test_hints_explain_why_a_task_waits(staff, make_task, make_worker):
+    task = make_task(capabilities=("gpu",))
+    page = url(Task, "change", task.pk)
+    assert "No live worker takes new tasks." in text_of(staff.get(page))
+    make_worker("plain")
+    assert "No live worker of this queue offers gpu. Closest: plain lacks gpu." in text_of(staff.get(page))
+    make_worker("strange", capabilities=["gpu"], task_types=[])
+    assert "knows the task type shop.tasks.send_mail. Closest:" in text_of(staff.get(page))
+    make_worker("able", capabilities=["gpu"])
+    assert "No live worker" not in text_of(staff.get(page))
+    pause("default", by="bob", reason="release")
+    assert "The queue default was paused by bob" in text_of(staff.get(page))
+
+
+def test_history_page_of_a_task(staff, make_task):
+    task = make_task()
+    cancel(task.pk)
+    assert staff.get(url(Task, "history", task.pk)).status_code == 200
+
+
+def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task, monkeypatch):
+    def broken(_):
+        raise SyntaxError("in a user's tasks.py")
+
+    monkeypatch.setattr("queue_app.registry.get", broken)
+    task = make_task(args=["positional"])
+    assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))
