@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from queue_app.exceptions import IndexDamaged
 from queue_app.index import scripts
-from queue_app.index.client import connect, in_one_write, unavailable
+from queue_app.index.client import connect, unavailable
 from queue_app.index.keys import Keys
 from queue_app.index.lazy import redis
 from queue_app.index.notifier import Notifier
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
 ONCE = frozenset({"claim"})
+
+
+@contextmanager
+def translated(operation: str, alias: str) -> Iterator[None]:
+    """Turn every error of the client library into ``IndexUnavailable``."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise unavailable(operation, alias, error) from error
+
+
+@contextmanager
+def readable(operation: str) -> Iterator[None]:
+    """Turn the error of a value without sense into ``IndexDamaged``."""
+    try:
+        yield
+    except (ValueError, LookupError, OverflowError) as error:
+        raise IndexDamaged(f"{operation}: the index holds a value without sense: {error}") from error
+
+
+def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
+    """Run commands in one round trip; return their replies. As a pipeline of the client, without its overhead."""
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+    try:
+        connection.send_packed_command([b"".join(part for each in commands for part in connection.pack_command(*each))])
+        return [connection.read_response() for _ in commands]
+    except BaseException:
+        connection.disconnect()  # an unread reply must not be taken for the reply to a later command
+        raise
+    finally:
+        pool.release(connection)
 
 
 class Calls:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -103,29 +100,6 @@ def is_refusal(error: BaseException | None) -> bool:
     """Whether Redis answered with an error, such as WRONGTYPE or OOM; false if it did not answer."""
     cause = error.__cause__ if isinstance(error, IndexUnavailable) else None
     return isinstance(cause, redis.ResponseError)
-
-
-@contextmanager
-def translated(operation: str, alias: str) -> Iterator[None]:
-    """Turn every error of the client library into ``IndexUnavailable``."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise unavailable(operation, alias, error) from error
-
-
-def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
-    """Run commands in one round trip; return their replies. As a pipeline of the client, without its overhead."""
-    pool = client.connection_pool
-    connection: Any = pool.get_connection()
-    try:
-        connection.send_packed_command([b"".join(part for each in commands for part in connection.pack_command(*each))])
-        return [connection.read_response() for _ in commands]
-    except BaseException:
-        connection.disconnect()  # an unread reply must not be taken for the reply to a later command
-        raise
-    finally:
-        pool.release(connection)
 
 
 def text(value: bytes | str) -> str:

@@ -20,12 +20,12 @@ from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
-from queue_app.index import events as stream
-from queue_app.index import packed
-from queue_app.index.client import in_one_write, text, translated, unavailable
+from queue_app.index.calls import in_one_write, readable, translated
+from queue_app.index.client import text, unavailable
 from queue_app.index.keys import KINDS
 from queue_app.index.lazy import redis
-from queue_app.index.leases import BATCH, is_id, readable
+from queue_app.index.leases import BATCH, is_id
+from queue_app.index.notifications import lane_arguments, pack, publish_arguments, read_events, split
 from queue_app.index.placement import Placement
 from queue_app.index.profile import Profile
 from queue_app.index.requests import RequestStream
@@ -50,15 +50,15 @@ class Index(Workers):
     def push(self, tasks: Iterable[TaskRef]) -> int:
         """Put queued tasks at their places; return how many were missing or misplaced."""
         entries = (task.entry for task in tasks)
-        return self._total("push", map(packed.pack, batched(entries, BATCH)))
+        return self._total("push", map(pack, batched(entries, BATCH)))
 
     def push_lanes(self, lanes: Iterable[PackedLane]) -> int:
         """Put queued tasks at their places, packed by the database; return how many were missing or misplaced."""
-        return self._total("push", packed.calls(lanes))
+        return self._total("push", lane_arguments(lanes))
 
     def misplaced(self, lanes: Iterable[PackedLane]) -> list[uuid.UUID]:
         """Return the queued tasks that are missing or misplaced; repair nothing."""
-        found = (self._call("misplaced", *arguments) for arguments in packed.calls(lanes))
+        found = (self._call("misplaced", *arguments) for arguments in lane_arguments(lanes))
         return [uuid.UUID(bytes=task_id) for reply in found for task_id in reply]
 
     def claim(  # noqa: PLR0913 - the parts of a claim
@@ -109,7 +109,7 @@ class Index(Workers):
         """Lift waiting tasks as their age allows; return the tasks that moved, and between which bands."""
         risen: list[Risen] = []
         for batch in batched((task.entry for task in tasks), BATCH):
-            found = batched(self._call("promote", *packed.pack(batch)), 3)
+            found = batched(self._call("promote", *pack(batch)), 3)
             risen += [Risen(uuid.UUID(bytes=task_id), Band(left), Band(to)) for task_id, left, to in found]
         return risen
 
@@ -124,7 +124,7 @@ class Index(Workers):
             if max(len(entries), len(events)) <= NOTIFY_BATCH:
                 self._notifier.notify(entries, events)
                 return
-            for part in stream.split(events, NOTIFY_BATCH):
+            for part in split(events, NOTIFY_BATCH):
                 self._notifier.notify((), part)
             for batch in batched(entries, NOTIFY_BATCH):
                 self._notifier.notify(batch)
@@ -147,7 +147,7 @@ class Index(Workers):
 
     def publish(self, events: Iterable[Run]) -> int:
         """Append events to the stream and wait for the reply; return how many entries the server took."""
-        return self._total("publish", map(stream.publish_arguments, stream.split(events, BATCH)))
+        return self._total("publish", map(publish_arguments, split(events, BATCH)))
 
     def count(self, counts: Mapping[str, int]) -> None:
         """Add to the counters of the cluster (``core.counters``)."""
@@ -157,7 +157,7 @@ class Index(Workers):
         """Return events that follow ``after_id``, oldest first; wait up to ``block_ms`` for the first."""
         with translated("events", self.alias):
             self._notifier.flush()
-            return stream.read_events(self._client, self.keys.events, after_id, count=count, block_ms=block_ms)
+            return read_events(self._client, self.keys.events, after_id, count=count, block_ms=block_ms)
 
     def last_event_id(self) -> str:
         """Return the id of the newest event."""

@@ -3,18 +3,16 @@
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from itertools import batched
 from typing import Any, cast
 
 from queue_app import signals
 from queue_app.core.events import counted
 from queue_app.core.records import Lease
-from queue_app.exceptions import IndexDamaged
-from queue_app.index import events as stream
-from queue_app.index.calls import Calls
-from queue_app.index.client import in_one_write, text, translated
+from queue_app.index.calls import Calls, in_one_write, translated
+from queue_app.index.client import text
 from queue_app.index.keys import KINDS
+from queue_app.index.notifications import publish_arguments
 from queue_app.index.pipeline import Call
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
@@ -28,15 +26,6 @@ MAX_STAMP = 2**53
 def is_id(member: bytes) -> bool:
     """Whether a member can be the id of a task."""
     return len(member) == 16  # noqa: PLR2004 - bytes of a UUID
-
-
-@contextmanager
-def readable(operation: str) -> Iterator[None]:
-    """Turn the error of a value without sense into ``IndexDamaged``."""
-    try:
-        yield
-    except (ValueError, LookupError, OverflowError) as error:
-        raise IndexDamaged(f"{operation}: the index holds a value without sense: {error}") from error
 
 
 class Leases(Calls):
@@ -160,7 +149,7 @@ class Leases(Calls):
 
     def _count_unreadable(self, number: int) -> None:
         signals.index_repaired.send(None, kind="unreadable", count=number)
-        self._call("publish", *stream.publish_arguments([counted({"repair:unreadable": number})]))
+        self._call("publish", *publish_arguments([counted({"repair:unreadable": number})]))
 
 
 def _grouped(leases: Iterable[Lease]) -> list[Any]:

@@ -23,9 +23,8 @@ from typing import Any
 
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
-from queue_app.index.events import publish_arguments, split
 from queue_app.index.lazy import redis
-from queue_app.index.packed import pack
+from queue_app.index.notifications import pack, publish_arguments, split
 from queue_app.index.pipeline import Call, Pipeline
 
 #: Notifications that follow one another more closely than this are sent together.

@@ -11,10 +11,10 @@ from itertools import batched
 from typing import Any, NamedTuple
 
 from queue_app.core.lanes import Lane, parse_lane, queued_at_of
-from queue_app.index.client import text, translated
+from queue_app.index.calls import readable, translated
+from queue_app.index.client import text
 from queue_app.index.index import Index
 from queue_app.index.lazy import redis
-from queue_app.index.leases import readable
 
 
 @dataclass(frozen=True, slots=True)

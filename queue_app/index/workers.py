@@ -8,9 +8,10 @@ from itertools import batched
 from typing import Any, NamedTuple, cast
 
 from queue_app.core.wakeup import Call
-from queue_app.index.client import in_one_write, longest_wait, text, translated
+from queue_app.index.calls import in_one_write, readable, translated
+from queue_app.index.client import longest_wait, text
 from queue_app.index.lazy import redis
-from queue_app.index.leases import BATCH, Leases, readable
+from queue_app.index.leases import BATCH, Leases
 from queue_app.index.profile import Profile
 
 #: Seconds until a notification that its worker did not read is deleted.

@@ -22,7 +22,7 @@ from queue_app.core.limit_values import Limits
 from queue_app.core.priorities import Band
 from queue_app.core.records import Entry, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
-from queue_app.index.packed import pack
+from queue_app.index.notifications import pack
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = 5

@@ -9,7 +9,7 @@ from django.db import DataError, OperationalError
 from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.exceptions import UnknownProfile
-from queue_app.index import calls, client, get_index
+from queue_app.index import calls, get_index
 from queue_app.models import Task, TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers.loop import RETRY_SECONDS, ErrorBackoff
@@ -215,7 +215,7 @@ def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, monkeypatch):
     put_many(6, QUICK)
     worker = hire(concurrency=2)
     with monkeypatch.context() as patch:
-        plain = client.in_one_write
+        plain = calls.in_one_write
 
         def losing(*args):
             plain(*args)

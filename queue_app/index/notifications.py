@@ -1,8 +1,9 @@
-"""The stream of lifecycle events: how events travel to ``lua/publish.lua``, and how they are read."""
+"""Notifications: how queued tasks travel to ``lua/push.lua``, and events to ``lua/publish.lua`` and their readers."""
 
 from __future__ import annotations
 
 import json
+import struct
 import uuid
 from collections.abc import Iterable, Iterator
 from itertools import batched
@@ -12,12 +13,47 @@ from queue_app import conf
 from queue_app.core.counters import ADAPTED
 from queue_app.core.events import COUNTED, Event, EventName, Occasion, Run, traced_each
 from queue_app.core.ids import as_texts
+from queue_app.core.records import Entry, PackedLane
 from queue_app.index.client import text
 from queue_app.index.lazy import redis
 
 #: Maximum number of tasks per entry. One entry per task would cost a busy worker a sixth of its speed, most of it in
 #: the server; entries of unlimited size would leave the stream without a limit, as it is capped in entries.
 IDS_PER_ENTRY = 16
+#: Maximum ids of one lane per call, and about the number of ids of all its lanes.
+CHUNK = 1000
+
+
+def pack(entries: Iterable[Entry]) -> list[Any]:
+    """Return the arguments of ``lua/push.lua`` for these entries."""
+    lanes: dict[str, tuple[list[bytes], list[float]]] = {}
+    for lane, score, task_id in entries:
+        found = lanes.get(lane)
+        if found is None:
+            found = lanes[lane] = [], []
+        found[0].append(task_id.bytes)
+        found[1].append(score)
+    arguments: list[Any] = []
+    for lane, (ids, scores) in lanes.items():
+        places = scores if len(set(scores)) > 1 else scores[:1]
+        arguments += (lane, b"".join(ids), struct.pack(f">{len(places)}d", *places))
+    return arguments
+
+
+def lane_arguments(lanes: Iterable[PackedLane]) -> Iterator[list[str | bytes]]:
+    """Yield the arguments of ``lua/push.lua`` or ``lua/misplaced.lua``, for one call after another."""
+    arguments: list[str | bytes] = []
+    count = 0
+    for lane in lanes:
+        for start in range(0, lane.size, CHUNK):
+            part = lane.part(start, start + CHUNK)
+            arguments += part
+            count += part.size
+            if count >= CHUNK:
+                yield arguments
+                arguments, count = [], 0
+    if arguments:
+        yield arguments
 
 
 def publish_arguments(runs: Iterable[Run]) -> list[Any]:
@@ -32,7 +68,8 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
                 counts[name] = counts.get(name, 0) + int(count)
             continue
         if keeps_events:
-            entries = list(batched(as_texts(task_ids), IDS_PER_ENTRY))
+            texts = as_texts(task_ids) if len(task_ids) > 1 else map(str, task_ids)  # faster for many, or for one
+            entries = list(batched(texts, IDS_PER_ENTRY))
             if any(traces):
                 for ids, some in zip(entries, batched(traces, IDS_PER_ENTRY), strict=True):
                     published.append((traced_each(occasion, ids, some), [" ".join(ids)]))
