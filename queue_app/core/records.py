@@ -94,7 +94,7 @@ class Enqueued(NamedTuple):
     queued_at: datetime | None = None  # of a new task that is queued
     created: bool = True
     queue_position: int | None = None
-    sent_trace: str | None = None  # of a single new task, and of one that ``submit`` returns
+    sent_trace: str | None = None  # the W3C trace context that its caller sent; None: it begins a trace
 
     @property
     def trace_id(self) -> str:

@@ -54,10 +54,11 @@ def insert_calls[T](
             raise LimitApplies
         one_lane = len({row.spec.lane for row in rows}) == 1
         step = timedelta(0) if one_lane else STEP
+        sent = trace.of_caller()
         stored = [
-            Enqueued(row.id, row.spec, Status.SCHEDULED, clock)
+            Enqueued(row.id, row.spec, Status.SCHEDULED, clock, None, True, None, sent)
             if _is_later(row.spec.run_after, clock)
-            else Enqueued(row.id, row.spec, Status.QUEUED, clock, at)
+            else Enqueued(row.id, row.spec, Status.QUEUED, clock, at, True, None, sent)
             for row, at in zip(rows, instants(clock, step), strict=False)
         ]
         ids = as_digits([row.id for row in rows])
@@ -66,7 +67,7 @@ def insert_calls[T](
             with cursor.copy(_COPY_TASK) as copy:
                 for text in in_chunks(_task_lines(ids, stored, clock)):
                     copy.write(text)
-                more, ends = payload_extras(rows)
+                more, ends = payload_extras(rows, sent)
                 texts = list(in_chunks(payload_lines(ids, payloads(), ends)))
             with cursor.copy(f"COPY queue_app_taskpayload ({PAYLOAD_COLUMNS}{more}) FROM STDIN") as copy:
                 for text in texts:
@@ -110,9 +111,8 @@ def _task_lines(ids: Sequence[str], stored: Sequence[Enqueued], clock: datetime)
         yield prefix + digits + waiting
 
 
-def payload_extras(rows: Sequence[TaskRow]) -> tuple[str, Iterable[str]]:
+def payload_extras(rows: Sequence[TaskRow], traceparent: str | None) -> tuple[str, Iterable[str]]:
     """Return the names of the columns that only some payloads have, and the end of each line with their values."""
-    traceparent = trace.of_caller()
     if traceparent is None and all(row.metadata is None for row in rows):
         return "", repeat("\n")
     parent = field(traceparent)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from queue_app.core import trace
 from queue_app.core.graph import Edge, NewWorkflow, NodeExtra
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
@@ -44,6 +45,7 @@ def insert_nodes(
     """
     stored: list[Enqueued] = []
     held: list[datetime | None] = []
+    sent = trace.of_caller()
     for row, queued_at in zip(rows, instants(at, STEP), strict=False):
         status = Status.QUEUED
         place: datetime | None = queued_at
@@ -52,9 +54,10 @@ def insert_nodes(
         elif row.spec.run_after is not None and row.spec.run_after > at:
             status, place = Status.SCHEDULED, None
         held.append(place)
-        stored.append(Enqueued(row.id, row.spec, status, at, place if status is Status.QUEUED else None))
+        place = place if status is Status.QUEUED else None
+        stored.append(Enqueued(row.id, row.spec, status, at, place, sent_trace=sent))
     digits = as_digits([row.id for row in rows])
-    more, ends = payload_extras(rows)
+    more, ends = payload_extras(rows, sent)
     _copy("queue_app_task", _COLUMNS, _task_lines(digits, stored, held, workflow_id, at))
     payloads = payload_lines(digits, map(sealed_call, rows), ends)
     _copy("queue_app_taskpayload", f"{PAYLOAD_COLUMNS}{more}", payloads)

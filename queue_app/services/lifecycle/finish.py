@@ -103,6 +103,8 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     if any(one.task.workflow_id is not None for one in completed):
         done = _finish(first, once_more_after_deadlock(lambda: _complete(completed)))
         in_order = [one for one in in_order if one.task.id not in done]
+    elif in_order and len(completed) == len(in_order):  # mostly: one statement, which commits
+        return _finish(first, once_more_after_deadlock(lambda: _Ended(finish_rows.complete(completed))))
     if in_order:
         done |= _finish(first, once_more_after_deadlock(lambda: _store(in_order)))
     return done
@@ -114,7 +116,8 @@ def _finish(first: Mapping[AttemptKey, Outcome], ended: _Ended) -> set[uuid.UUID
     _notify_index(tasks, ended.throttled)
     if tasks:
         events.finished(first, ended.held)
-    settle_later(ended.workflows)
+    if ended.workflows:
+        settle_later(ended.workflows)
     call_after_end(first, ended.held, ended.retry_in)
     return {task.id for task in tasks}
 
@@ -143,8 +146,6 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
     completed = [one for one in outcomes if one.is_completion]
     in_workflow = {outcome.task.id for outcome in outcomes if outcome.task.workflow_id is not None}
     followed = [one for one in outcomes if _is_followed(one)]
-    if len(completed) == len(outcomes) and not (in_workflow or followed):  # mostly: one statement, which commits
-        return _Ended(finish_rows.complete(completed))
     snoozed = [outcome for outcome in outcomes if outcome.snooze is not None]
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
     waiting = [outcome for outcome in outcomes if outcome.waits]

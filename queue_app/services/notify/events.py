@@ -95,14 +95,13 @@ def of_stored(stored: Sequence[Enqueued]) -> list[Run]:
         return []
     runs: list[Run] = []
     kind: object = None
-    parent = trace.of_caller()
     status: Status | None = None
     for item in stored:
-        spec = item.spec
+        spec, sent = item.spec, item.sent_trace
         if spec is not kind or item.status is not status:
             kind, status = spec, item.status
             occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, status)
-            runs.append(Run(traced(occasion, parent), []))
+            runs.append(Run(traced(occasion, sent) if sent else occasion, []))
         runs[-1].task_ids.append(item.id)
     return runs
 
