@@ -22,8 +22,8 @@ from queue_app.sql import load as rows
 from queue_app.sql.database import alias
 from queue_app.sql.load import BEGINNING, END, Part, Place
 
-#: Rows that are read at a time, of all parts together, and pushed between two renewals of the lock. With thousands of
-#: lanes, larger pages bring more tasks of a lane together.
+#: Rows that are read at a time, of all parts together. With thousands of lanes, larger pages bring more tasks of a lane
+#: together.
 PAGE = 40_000
 #: Minimum number of rows of one part.
 LEAST = 20
@@ -44,11 +44,11 @@ def _parts(by_arrival: frozenset[str]) -> list[Part]:
 
 @dataclass(slots=True)
 class Load:
-    """Loads the queued rows of one generation; ``renew`` is called after each page."""
+    """Loads the queued rows of one generation; ``end_step`` is called after each page."""
 
     index: Index
     number: int
-    renew: Callable[[], object]
+    end_step: Callable[[], object]
     by_arrival: frozenset[str] = field(default_factory=lambda: Queue.by_arrival(alias()))
     after: dict[Part, Place] = field(default_factory=dict)  # how far each part is loaded that has more
     tasks: int = 0
@@ -99,4 +99,4 @@ class Load:
         lanes = list(lanes)
         self.tasks += sum(lane.size for lane in lanes)
         self.index.push_lanes(lanes)
-        self.renew()
+        self.end_step()

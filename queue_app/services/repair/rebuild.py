@@ -14,7 +14,6 @@ lock has lapsed, and the next rebuild starts over. Pushes continue during a rebu
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,24 +21,20 @@ from dataclasses import dataclass
 from django.db import connections
 
 from queue_app import signals
-from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
-from queue_app.index import Generation, get_index
+from queue_app.exceptions import IndexOfAnotherDatabase
+from queue_app.index import Generation, Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.repair.load import Load, leave_to_load
 from queue_app.services.repair.ownership import check_owner, is_foreign
+from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
 from queue_app.sql.identity import database_identity
 
 logger = logging.getLogger("taskqueue")
 
-#: Time after which the lock of a dead rebuilder lapses; each step renews it.
-LOCK_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
-
-#: Tokens of locks that this process could not release because Redis was away: its next rebuild holds that lock already.
-_unreleased: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ def is_needed(generation: int) -> bool:
 
 
 def _needs_rebuild(found: Generation, generation: int) -> bool:
-    if found.state == "ready" or (found.state == "loading" and not _unreleased):  # another process is at work
+    if found.state == "ready" or (found.state == "loading" and not unreleased):  # another process is at work
         return found.number != generation or is_foreign(found.owner)
     return True
 
@@ -115,36 +110,41 @@ def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None
         if index.generation().number == snapshot.generation():
             snapshot.raise_generation()  # the rows would accept claims from that index
         raise
-    token = _unreleased.pop() if _unreleased else uuid.uuid4().hex
-    if not index.lock("rebuild", token, LOCK_SECONDS):
+    with rebuild_lock(index) as lock:
+        written = _write(index, lock, on_open) if lock else None
+    if written is None:
         return None
-    try:
-        number = snapshot.raise_generation(above=index.generation().number)
-
-        def prepare() -> None:
-            copy_limits()
-            leave_to_load(index, number)
-
-        if not index.begin_generation(number, token, prepare, database_identity()):
-            return None
-        leases = index.restore_leases(snapshot.executing())
-        load = Load(index, number, lambda: index.lock("rebuild", token, LOCK_SECONDS))
-        if not (load.begin() and index.open_generation(number)):
-            return None
-        index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
-        on_open()
-        if not (load.finish() and index.finish_generation(number)):
-            return None
-    finally:
-        try:
-            index.lock("rebuild", token, 0)
-        except IndexUnavailable:
-            _unreleased.append(token)
-            raise
-    snapshot.record_ready(number, load.tasks, leases)
-    rebuilt = Rebuilt(number, load.tasks, leases, time.monotonic() - started)
-    signals.index_rebuilt.send(None, generation=number, tasks=load.tasks, leases=leases, seconds=rebuilt.seconds)
+    rebuilt = Rebuilt(*written, time.monotonic() - started)
+    snapshot.record_ready(rebuilt.generation, rebuilt.tasks, rebuilt.leases)
+    signals.index_rebuilt.send(
+        None,
+        generation=rebuilt.generation,
+        tasks=rebuilt.tasks,
+        leases=rebuilt.leases,
+        seconds=rebuilt.seconds,
+    )
     return rebuilt
+
+
+def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tuple[int, int, int] | None:
+    """Write a new generation; return it with the number of tasks and leases, ``None`` if the index was lost."""
+    number = snapshot.raise_generation(above=index.generation().number)
+
+    def prepare() -> None:
+        copy_limits()
+        leave_to_load(index, number)
+
+    if not index.begin_generation(number, lock.token, prepare, database_identity()):
+        return None
+    leases = index.restore_leases(snapshot.executing())
+    load = Load(index, number, lock.end_step)
+    if not (load.begin() and index.open_generation(number)):
+        return None
+    index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
+    on_open()
+    if not (load.finish() and index.finish_generation(number)):
+        return None
+    return number, load.tasks, leases
 
 
 def copy_limits() -> int:

@@ -1,0 +1,95 @@
+"""rebuild_lock: a slow rebuild keeps the lock, and a dead or hanging one loses it."""
+
+import threading
+
+import pytest
+
+from queue_app.exceptions import IndexUnavailable
+from queue_app.services.repair import rebuild_lock as module
+from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
+from queue_app.services.repair.rebuild_lock import rebuild_lock
+from tests.support.engine import assert_index_agrees, flush, index_away, put_many, until
+
+
+@pytest.fixture
+def remaining(engine):
+    """Return how many milliseconds the lock lasts; negative if nobody holds it."""
+    key = engine.index.keys.lock("rebuild")
+    return lambda milliseconds=None: (
+        engine.index._client.pttl(key) if milliseconds is None else engine.index._client.pexpire(key, milliseconds)
+    )
+
+
+def renewing_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "taskqueue-rebuild-lock"]
+
+
+def test_a_step_may_take_longer_than_the_lock_lasts(engine, remaining, monkeypatch):
+    """Else two processes would take the lock from each other for ever, and no task would start."""
+    put_many(3)
+    flush(engine)
+    plain = engine.index.restore_leases
+    others = []
+
+    def take_long(leases):
+        remaining(1500)
+        until(lambda: remaining() > 2000, "the lock is renewed")
+        others.append(rebuild())
+        return plain(leases)
+
+    monkeypatch.setattr(engine.index, "restore_leases", take_long)
+    assert rebuild_if_needed() is not None
+    assert others == [None], "another process waits"
+    assert remaining() < 0, "the lock has been released"
+    assert_index_agrees()
+
+
+def test_a_step_that_hangs_loses_the_lock(engine, remaining, monkeypatch):
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(module, "STEP_SECONDS", 0.0)
+    with rebuild_lock(engine.index) as lock:
+        until(lambda: remaining() < 0, "the lock lapses")
+        with rebuild_lock(engine.index) as other:
+            assert other is not None
+            assert other.token != lock.token
+
+
+def test_a_step_that_ends_prolongs_the_lock(engine, monkeypatch):
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "STEP_SECONDS", 1e9)
+    with rebuild_lock(engine.index) as lock:
+        lock._step_began_at -= 2e9  # as if it had begun long ago
+        lock.end_step()
+        [thread] = renewing_threads()
+        thread.join(0.2)
+        assert thread.is_alive()
+
+
+def test_the_lock_of_another_process_is_left_alone(engine, monkeypatch):
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.05)
+    with rebuild_lock(engine.index):
+        engine.index._client.set(engine.index.keys.lock("rebuild"), "another", px=9000)
+        until(lambda: not renewing_threads(), "the thread ends")
+    assert engine.index._client.get(engine.index.keys.lock("rebuild")) == b"another"
+
+
+def test_no_thread_is_left(engine):
+    with rebuild_lock(engine.index):
+        assert renewing_threads()
+    assert not renewing_threads()
+    engine.index.lock("rebuild", "another process", 9)
+    with rebuild_lock(engine.index) as lock:
+        assert lock is None
+        assert not renewing_threads()
+
+
+def test_redis_may_be_away_for_a_moment(engine, remaining, monkeypatch):
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.5)
+    with rebuild_lock(engine.index):
+        with index_away() as tried:
+            until(lambda: "lock" in tried, "a renewal fails")
+        remaining(400)
+        until(lambda: remaining() > 400, "the lock is renewed")
+    with pytest.raises(IndexUnavailable), rebuild_lock(engine.index), index_away():
+        raise IndexUnavailable("away")
+    assert module.unreleased == []
