@@ -18,10 +18,6 @@ LINE_LENGTH = 2_000  # characters
 
 
 @dataclass(slots=True)
-
-# ruff: noqa: D102 - ``ProgressSink`` describes the methods
-
-
 class _Pending:
     """What one attempt reported since the last store, and the log lines since its start."""
 

@@ -45,7 +45,6 @@ class SignalForm(forms.Form):
         )  # fmt: skip
 
     def payload(self) -> Any:
-        """Return the payload of a valid form."""
         if self._declared is None:
             text = self.cleaned_data["payload"].strip()
             return read_json(text) if text else None

@@ -59,17 +59,14 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
 
     @admin.display(description=_lazy("when"))
     def when(self, entry: AuditEntry) -> SafeString:
-        """Return the time, and how long ago."""
         return two_lines(labels.exact_moment(entry.at), labels.ago(entry.at, timezone.now()))
 
     @admin.display(description=_lazy("what"))
     def what(self, entry: AuditEntry) -> SafeString:
-        """Return the sentence, with the action as it is recorded below."""
         via = _("via %(interface)s") % {"interface": word(entry.via)}
         return two_lines(entry_sentence(entry, self.page_of), f"{entry.action} {via}")
 
     def page_context(self, request: HttpRequest, found: AuditEntry) -> dict[str, Any]:
-        """Return the sentence, and the values before and after."""
         return {
             "title": _("Change"),
             "subtitle": "",

@@ -73,17 +73,14 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
 
     def log_change(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
-        """Log an edit in Django's history and in the audit log."""
         self._record(request, "edit", [obj], **getattr(request, "taskqueue_edit", {}))
         return super().log_change(request, obj, message)
 
     def log_addition(self, request: HttpRequest, obj: M, message: Any) -> LogEntry:
-        """Log a new row in both."""
         self._record(request, "add", [obj], **getattr(request, "taskqueue_edit", {}))
         return super().log_addition(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        """Log deleted rows in both."""
         self._record(request, "delete", queryset)
         return super().log_deletions(request, queryset)
 

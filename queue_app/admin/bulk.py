@@ -114,12 +114,10 @@ class TaskBulkMixin(OperationsMixin[Task]):
 
     @admin.action(description=_lazy("Retry…"), permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        """Queue tasks again that ended without success."""
         return self.act_on_many(request, queryset, _("Retry"), Action(kind=OperationKind.RETRY))
 
     @admin.action(description=_lazy("Run now…"), permissions=["retry"])
     def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        """Queue scheduled tasks without waiting for their time."""
         return self.act_on_many(request, queryset, _("Run now"), Action(kind=OperationKind.RUN_NOW))
 
     @admin.action(description=_lazy("Change priority…"), permissions=["reprioritise"])

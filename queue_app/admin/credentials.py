@@ -50,7 +50,6 @@ class CredentialForm(forms.Form):
 
     @property
     def expires_in(self) -> timedelta | None:
-        """Time until it expires."""
         seconds = self.cleaned_data["lifetime"]
         return timedelta(seconds=int(seconds)) if seconds else None
 
@@ -69,7 +68,6 @@ class KeyForm(CredentialForm):
     field_order = ("name", "username", "scopes", "lifetime", "reason")
 
     def clean_username(self) -> Any:
-        """Return the user."""
         users = get_user_model()
         name = self.cleaned_data["username"]
         found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - as Django says
@@ -117,16 +115,13 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
     )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may make one."""
         return request.user.has_perm(f"queue_app.add_{self.opts.model_name}")
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may revoke and rotate."""
         return request.user.has_perm(f"queue_app.change_{self.opts.model_name}")
 
     @admin.display(description=_lazy("state"))
     def state(self, found: Any) -> SafeString:
-        """Return whether it is in force, and until when."""
         now = timezone.now()
         when: SafeString | str
         ended = found.revoked_at or (found.expires_at if found.expires_at and found.expires_at <= now else None)
@@ -142,7 +137,6 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         raise NotImplementedError
 
     def make_form(self, request: HttpRequest) -> CredentialForm:
-        """Return the form for a new one."""
         return self.form_class(request.POST or None)
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
@@ -179,7 +173,6 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         return {"name": found.name, "expires_at": until.isoformat() if until else None}
 
     def page_context(self, request: HttpRequest, found: Any) -> dict[str, Any]:
-        """Return whether it can be revoked or rotated."""
         return super().page_context(request, found) | {
             "may_revoke": found.revoked_at is None and self.has_revoke_permission(request),
             "revoke_url": self.url_of("revoke", found.pk),
@@ -214,7 +207,6 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
         return form
 
     def create(self, request: HttpRequest, form: KeyForm) -> tuple[ApiKey, str]:
-        """Make a key."""
         given = form.cleaned_data
         until = timezone.now() + form.expires_in if form.expires_in else None
         by = request.user.get_username()
@@ -223,12 +215,10 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
         )
 
     def facts(self, found: ApiKey) -> dict[str, Any]:
-        """Return what the audit log keeps of a new key."""
         return super().facts(found) | {"prefix": found.prefix, "user": str(found.user), "scopes": found.scopes}
 
     @action_page("revoke", "revoke")
     def revoke_view(self, request: HttpRequest, key: ApiKey, reason: str) -> str:
-        """Revoke one key."""
         if not revoke_key(key.pk):
             return _("The key was revoked before.")
         self.audit(request, [key], "Revoked.", action="revoke", after={"prefix": key.prefix}, reason=reason)
@@ -254,7 +244,6 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
     has_rotate_permission = permission("change_workertoken")
 
     def create(self, request: HttpRequest, form: TokenForm) -> tuple[WorkerToken, str]:
-        """Make a token."""
         given = form.cleaned_data
         return tokens.create(
             given["name"], queues=_names(given["queues"]), capabilities=_names(given["capabilities"]),
@@ -262,7 +251,6 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
         )  # fmt: skip
 
     def facts(self, found: WorkerToken) -> dict[str, Any]:
-        """Return what the audit log keeps of a new token."""
         names = ("queues", "capabilities", "max_in_flight")
         return super().facts(found) | {name: getattr(found, name) for name in names}
 
@@ -292,7 +280,6 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
         return self.show_secret(request, token, secret)
 
     def page_context(self, request: HttpRequest, found: WorkerToken) -> dict[str, Any]:
-        """Return the lengths for which an old secret may stay valid."""
         rotate = {"rotate_url": self.url_of("rotate", found.pk), "overlaps": OVERLAPS}
         return super().page_context(request, found) | rotate
 

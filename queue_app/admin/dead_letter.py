@@ -75,7 +75,6 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         return HttpResponseRedirect(self.url_of_model("task", "change", letter.task_id) + which)
 
     def condition_text(self, request: HttpRequest, name: str, value: str) -> str:
-        """Name a cause."""
         return cause_text(request, value) if name == "fingerprint" else super().condition_text(request, name, value)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
@@ -95,7 +94,6 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter], search_term: str
     ) -> tuple[QuerySet[DeadLetter], bool]:
-        """Search by what a letter shows: the end of the task's id, type, queue, user, words of the message."""
         may_view = request.user.has_perm("queue_app.view_payload")
         return search(queryset, search_term, id_field="task_id", may_view_payload=may_view), False
 
@@ -109,17 +107,14 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("queue, user"))
     def where(self, letter: DeadLetter) -> SafeString:
-        """Return links to the queue and to the user."""
         return self.place_of(letter)
 
     @admin.display(description=_lazy("task"))
     def type(self, letter: DeadLetter) -> SafeString:
-        """Return the task type, as a link to the task."""
         return self._task_link(letter, labels.type_label(letter.task_type))
 
     @admin.display(description=_lazy("task"))
     def task(self, letter: DeadLetter) -> SafeString:
-        """Return a link to the task, whose page has the tracebacks."""
         return self._task_link(letter, letter.task_id)
 
     def _task_link(self, letter: DeadLetter, text: Any) -> SafeString:
@@ -127,18 +122,15 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:
-        """Return why the task ended, and after how many attempts."""
         attempts = ngettext("%(count)d attempt", "%(count)d attempts", letter.attempts) % {"count": letter.attempts}
         return two_lines(word(letter.reason), attempts)
 
     @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
-        """Return when the task ended, and when this record will be deleted."""
         return two_lines(self.died(letter), self.expires(letter))
 
     @admin.display(description=_lazy("state"))
     def fate(self, letter: DeadLetter) -> SafeString:
-        """Return the state, and who replayed or discarded the task when."""
         label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, word(letter.state))
         at = letter.replayed_at or letter.discarded_at
         if at is None:

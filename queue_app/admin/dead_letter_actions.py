@@ -75,7 +75,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     @admin.action(description=_lazy("Discard selected dead letters"), permissions=["discard"])
     def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
-        """Close them for good."""
         selected, reason, _options = self._posted(request, queryset)
         if not selected:
             return
@@ -131,21 +130,18 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     @action_page("replay", "replay")
     def replay_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
-        """Replay one dead letter."""
         replay(letter.pk, by=request.user.get_username())
         self._audit_many(request, [letter], "replay", reason)
         return _("The task is queued again.")
 
     @action_page("discard", "discard")
     def discard_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
-        """Discard one dead letter."""
         discard(letter.pk, by=request.user.get_username(), reason=reason)
         self._audit_many(request, [letter], "discard", reason)
         return _("The dead letter is discarded.")
 
     @page("<uuid:pk>/edit/", "edit")
     def edit_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        """Replay one dead letter with edited parameters."""
 
         def act(letter: DeadLetter, edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
             replay(pk, by=request.user.get_username(), **edited)
@@ -164,14 +160,12 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         )  # fmt: skip
 
     def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
-        """Go to the list with a message that nothing can be replayed."""
         self.message_user(
             request, _("There is no dead letter %(id)s, or its task was purged.") % {"id": pk}, messages.WARNING
         )
         return HttpResponseRedirect(self.url_of("changelist"))
 
     def page_context(self, request: HttpRequest, found: DeadLetter) -> dict[str, Any]:
-        """Return the buttons that the user may press."""
         may_replay = found.state == OPEN_NAME and self.has_replay_permission(request)
         return {
             "may_replay": may_replay,
@@ -183,7 +177,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     @page("causes/", "groups")
     def groups_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the open dead letters by cause."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         rows = named(request, groups())

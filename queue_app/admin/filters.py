@@ -78,11 +78,9 @@ class LivingFilter(admin.SimpleListFilter):
     title, parameter_name = _("shown"), "shown"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the other choices."""
         return [("ended", _("stopped or dead")), ("all", _("all workers"))]
 
     def choices(self, changelist: Any) -> Any:
-        """Name the default."""
         first, *rest = super().choices(changelist)
         return [first | {"display": _("living")}, *rest]
 
@@ -203,7 +201,6 @@ class WorkflowFilter(
     """The only choice is the workflow that the address names; links and the search name it."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the name of the workflow."""
         try:
             found = Workflow.objects.filter(pk=uuid.UUID(request.GET.get("workflow_id", ""))).first()
         except ValueError:
@@ -231,7 +228,6 @@ class SortFilter(choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_lat
     """The order of the list; without a choice the newest come first."""
 
     def choices(self, changelist: Any) -> Any:
-        """Name the default."""
         first, *rest = super().choices(changelist)
         return [first | {"display": _("newest")}, *rest]
 

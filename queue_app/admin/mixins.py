@@ -201,7 +201,6 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         self.message_user(request, _("%(error)s Nothing was changed.") % {"error": error}, messages.ERROR)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """Return the class of the list."""
         return self.changelist_class
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
@@ -251,7 +250,6 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Show an object's page with its ``page_context``."""
         found: M | None = kwargs.get("obj")
         if found is not None:
             context |= {"tools_in_content": TOOLS_IN_CONTENT} | self.page_context(request, found)
@@ -272,7 +270,6 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         return [(each, entry_sentence(each, self.page_of), change_text(each)) for each in entries]
 
     def page_of(self, model: str, pk: str) -> str:
-        """Return the address of an object's page."""
         return self.url_of_model(model, "change", quote(pk))
 
     def own_page(self, request: HttpRequest, template: str, title: str, **context: Any) -> HttpResponse:
@@ -346,11 +343,9 @@ class FixedRowsAdmin[M: Model](QueueAppAdmin[M]):
     """Rows that no form adds or deletes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Forbid adding."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
-        """Forbid deletion."""
         return False
 
 
@@ -363,7 +358,6 @@ class ReadOnlyAdmin[M: Model](FixedRowsAdmin[M]):
     sortable_by = ()  # most orders would sort the whole table
 
     def has_change_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
-        """Forbid changes by form."""
         return False
 
 
@@ -371,7 +365,6 @@ class SingletonAdmin[M: Model](FixedRowsAdmin[M]):
     """A table of one row: its list redirects to the row's page."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Go to the one row, if the user may see it."""
         row = self.get_queryset(request).first()
         if row is None or not self.has_view_or_change_permission(request):
             return super().changelist_view(request, extra_context)

@@ -68,11 +68,9 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     @admin.display(description=_lazy("operation"))
     def what(self, operation: Operation) -> SafeString:
-        """Return what it does, with its filter below for those who may read it."""
         return two_lines(operation_title(operation), self._words(operation) if operation.may_read else "")  # type: ignore[attr-defined]
 
     def annotate_rows(self, request: HttpRequest, rows: Any) -> None:
-        """Note whether the user may read the filters."""
         for operation in rows:
             operation.may_read = request.user.has_perm("queue_app.view_payload")
 
@@ -81,12 +79,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     @admin.display(description=_lazy("by"))
     def who(self, operation: Operation) -> SafeString:
-        """Return who started it, and when."""
         return two_lines(operation.by or _("a program"), labels.ago(operation.created_at, timezone.now()))
 
     @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
-        """Return the state, and what the operation waits for or who ended it."""
         label = format_html('<span class="tq-label tq-operation-{}">{}</span>', operation.state, word(operation.state))
         if operation.is_waiting_for_the_first:
             why = _("waits for the first %(n)d") % {"n": operation.stop_after_failures}
@@ -100,7 +96,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     @admin.display(description=_lazy("progress"))
     def progress(self, operation: Operation) -> SafeString:
-        """Return the progress as a bar and in numbers."""
         skipped = _(", %(n)d left alone") % {"n": operation.skipped} if operation.skipped else ""
         return format_html(
             '<progress max="{}" value="{}" aria-label="{}"></progress> <span class="tq-nowrap">{}{}</span>',
@@ -124,12 +119,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     @admin.display(description=_lazy("dead letters"))
     def letters(self, operation: Operation) -> SafeString:
-        """Return a link to the dead letters that the operation replayed."""
         url = self.url_of_model("deadletter", "changelist")
         return format_html('<a href="{}?operation_id={}">{}</a>', url, operation.pk, _("replayed by this operation"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Show the list, with a link to simulations for users who may see statistics."""
         context = {"may_simulate": request.user.has_perm(PERMISSION)}
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -162,7 +155,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     @action_page("stop", "stop")
     def stop_view(self, request: HttpRequest, operation: Operation, _reason: str) -> str:
-        """Stop one operation."""
         if not _may_stop(request, operation):
             raise PermissionDenied
         self._stop(request, operation)
@@ -173,7 +165,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
 
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
-        """Return whether the operation is running, and whether the user may stop it."""
         running = found.state == OperationState.RUNNING
         may_apply = found.kind == OperationKind.SIMULATE and self.may_apply(request, found)
         return {

@@ -52,12 +52,10 @@ class TaskPanelMixin:
     task_panel.short_description = _("Tasks")  # type: ignore[attr-defined]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Add the panel to the fields."""
         fields = super().get_readonly_fields(request, obj)  # type: ignore[misc]
         return [*fields, "task_panel"] if self._shows_panel(request, obj) else fields
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Put the panel below the fieldsets."""
         found = super().get_fieldsets(request, obj)  # type: ignore[misc]
         if not self._shows_panel(request, obj):
             return found
@@ -72,6 +70,5 @@ class TaskPanelMixin:
 
     @property
     def media(self) -> Media:
-        """Return the page's style sheets with the panel's."""
         own: Media = super().media  # type: ignore[misc]
         return own + Media(css={"all": ["queue_app/admin.css"]})

@@ -58,11 +58,9 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may pause and resume."""
         return request.user.has_perm(self.pause_permission)
 
     def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
-        """Fix ``fixed_fields`` once the object exists."""
         return [*super().get_readonly_fields(request, obj), *(self.fixed_fields if obj else ())]
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:
@@ -75,7 +73,6 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     @admin.display(description=_lazy("state"))
     def state(self, found: M) -> SafeString:
-        """Return that it is not paused; or paused with who paused it, when, why and until when."""
         if not found.paused:
             return format_html('<span class="tq-quiet">{}</span>', _("not paused"))
         now = timezone.now()
@@ -93,12 +90,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     @admin.action(description=_lazy("Pause selected"), permissions=["pause"])
     def pause_selected(self, request: HttpRequest, queryset: QuerySet[M]) -> None:
-        """Pause the objects that are not paused."""
         self._set_many(request, queryset, paused=True)
 
     @admin.action(description=_lazy("Resume selected"), permissions=["pause"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[M]) -> None:
-        """Resume the objects that are paused."""
         self._set_many(request, queryset, paused=False)
 
     def _set_many(self, request: HttpRequest, queryset: QuerySet[M], *, paused: bool) -> None:
@@ -119,12 +114,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     @page("<path:object_id>/pause/", "pause")
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Pause one object."""
         return self._set_one(request, object_id, paused=True)
 
     @page("<path:object_id>/resume/", "resume")
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Resume one object."""
         return self._set_one(request, object_id, paused=False)
 
     def _set_one(self, request: HttpRequest, object_id: str, *, paused: bool) -> HttpResponse:
@@ -156,7 +149,6 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
             self.audit(request, [found], "Resumed.", action="resume", before=before, after=after, reason=reason)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
-        """Return the state and the buttons."""
         adaptive = {} if isinstance(found, Schedule) else adaptive_context(found)
         return (
             super().page_context(request, found)

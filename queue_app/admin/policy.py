@@ -83,7 +83,6 @@ class LimitAdmin(PausingAdmin[Limit]):
     sortable_by = ("name", "scope")
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Count the tasks behind each of the page's limits."""
         rows = list(rows)
         for limit, found in zip(rows, behind(rows), strict=True):
             limit.behind = found
@@ -100,7 +99,6 @@ class LimitAdmin(PausingAdmin[Limit]):
 
     @admin.display(description=_lazy("waiting"))
     def waiting(self, limit: Any) -> SafeString | str:
-        """Return the number of queued tasks, and the age of the oldest."""
         found = limit.behind
         number = f"{found.waiting:,}{'+' if found.is_least else ''}"
         return two_lines(number, labels.age(found.oldest)) if found.oldest is not None else number

@@ -107,13 +107,11 @@ class QueueAdmin(PausingAdmin[Queue]):
             messages.warning(request, error)
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        """Make the fields for short texts small."""
         if db_field.name in {"description", "fair_weights"}:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Protect queues with pending tasks."""
         to_delete, model_count, perms_needed, protected = super().get_deleted_objects(objs, request)
         text = _("Queue %(name)s has pending tasks. Let them finish, or cancel them, before you delete it.")
         busy = [text % {"name": queue.name} for queue in objs if _has_pending(queue.name)]
@@ -121,13 +119,11 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, queue: Queue) -> SafeString:
-        """Return the name, with the beginning of the description below."""
         about = Truncator(queue.description).chars(80)
         return format_html('<span class="tq-type">{}<small>{}</small></span>', queue.name, about)
 
     @admin.display(description=_lazy("queued"))
     def depth(self, queue: Queue) -> SafeString | str:
-        """Return the number of queued tasks in each band."""
         summary = _summary(queue)
         if summary is None:
             return "-"
@@ -135,7 +131,6 @@ class QueueAdmin(PausingAdmin[Queue]):
         return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) if waiting else "0"
 
     def page_context(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
-        """Return the queued and running tasks."""
         shows_settings = request.method == "POST" or request.GET.get("tab") == "settings"
         return super().page_context(request, found) | {
             "title": _("Queue"),
@@ -217,7 +212,6 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     @page("charts/", "charts")
     def charts_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the series of the charts as JSON."""
         _check(request)
         try:
             name = request.GET.get("range", charts.DEFAULT)

@@ -34,7 +34,6 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
     """A list with its saved views above it, and a form that saves another."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list with its saved views."""
         user = request.user.get_username()
         query = _narrowing(request.GET.urlencode())
         views = SavedView.objects.filter(Q(user=user) | Q(shared=True), of=self.opts.model_name)[:MAX_VIEWS]

@@ -91,7 +91,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Read the newest ticks of all rows at once."""
         schedules = list(rows)
         found = recent(schedules)
         failing = {each.name: each.times for each in schedule_health.failing(MANY_FAILURES)}
@@ -111,14 +110,12 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:
-        """Return the name, with task and times below."""
         words = said(schedule.recurrence.words)
         task = schedule.task_type.rpartition(".")[2]
         return format_html('<span class="tq-type">{}<small>{}: {}</small></span>', schedule.name, task, words)
 
     @admin.display(description=_lazy("next"), ordering="due_at")
     def coming(self, schedule: Schedule) -> SafeString | str:
-        """Return when it ticks next."""
         if schedule.paused:
             return "-"
         return labels.ago(schedule.due_at, timezone.now()) if schedule.due_at else _("ended")
@@ -147,13 +144,11 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         ]
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        """Make the fields for short texts small."""
         if db_field.name in {*PAYLOAD, "instants", "notes"}:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: Any) -> None:
-        """Let the services store the schedule."""
         values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
         if change:
             changes = {name: values[name] for name in form.changed_data if name in values}
@@ -184,16 +179,13 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         return names, {str(self.opts.verbose_name_plural): len(names)}, set(), declared
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
-        """Let the service delete it."""
         edit.delete_schedule(obj.name)
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
-        """Delete one after the other."""
         for found in queryset:
             edit.delete_schedule(found.name)
 
     def page_context(self, request: HttpRequest, found: Schedule) -> dict[str, Any]:
-        """Return what comes, what was, and the buttons."""
         ticks, now = recent([found], SOUGHT)[found.pk], timezone.now()
         failures = failures_in_a_row(ticks)
         return super().page_context(request, found) | {
@@ -211,12 +203,10 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        """Offer the known task types, and the preview."""
         context |= {"task_types": registry.known_types(), "preview_url": self.url_of("preview")}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the upkeep jobs below the schedules."""
         jobs = MaintenanceJob.objects.filter(name__in=JOBS).order_by("name")
         may_view = request.user.has_perm("queue_app.view_maintenancejob")
         now = timezone.now()
@@ -225,7 +215,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @page("preview/", "preview")
     def preview_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the next ticks of a posted form, in words and as a list."""
         if not (self.has_add_permission(request) or self.has_change_permission(request)):
             raise PermissionDenied
         context = preview(request.POST)
@@ -235,7 +224,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @page("<path:object_id>/run/", "run")
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Run a schedule now."""
 
         def act(found: Schedule, reason: str) -> str:
             tick = run_schedule(found.name, by=request.user.get_username())
@@ -297,7 +285,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @page("week/", "week")
     def week_view(self, request: HttpRequest) -> HttpResponse:
-        """Show what ticks when in the coming seven days."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = Schedule.objects.filter(due_at__isnull=False)[:MAX_IN_WEEK]

@@ -95,7 +95,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Read the names of the workers and workflows of the page's tasks."""
         rows = with_workers(request, list(rows))
         flows: dict[uuid.UUID, str] = {}
         if request.user.has_perm("queue_app.view_workflow"):
@@ -107,7 +106,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
-        """Search by id, beginning of the task type, user, error, or parameter."""
         try:
             wanted, notes = read_term(search_term, may_view_payload=self.may_view_payload(request))
         except NotAllowed as error:
@@ -129,7 +127,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     @admin.display(description=_lazy("queue, user, workflow"))
     def where(self, task: Any) -> SafeString:
-        """Return links to the queue, to the user, and to the workflow."""
         below = []
         if getattr(task, "workflow_name", None):
             below.append((self.url_of_model("workflow", "change", task.workflow_id), task.workflow_name))
@@ -142,7 +139,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     @admin.display(description=_lazy("status, attempt"))
     def state(self, task: Task) -> SafeString:
-        """Return the status, and the number of a repeated attempt."""
         label = labels.status_label(task)
         if task.failures:
             attempt = _("attempt %(n)d, %(failed)d failed") % {"n": task.attempt, "failed": task.failures}
@@ -154,7 +150,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     @admin.display(description=_lazy("time, worker"))
     def when(self, task: Task) -> SafeString:
-        """Return how long the task waits, runs or ran, and a link to its last worker."""
         text = labels.when(task, timezone.now())
         name: str | None = getattr(task, "worker_name", None)
         if name is None:
@@ -163,7 +158,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         return two_lines(text, format_html('<a href="{}">{}</a>', url, name))
 
     def page_context(self, request: HttpRequest, found: Task) -> dict[str, Any]:
-        """Return everything about the task."""
         set_effective_bands([found])
         detail = load_detail(
             found, timezone.now(), may_view_payload=self.may_view_payload(request), letter_id=_id_in(request)
@@ -190,7 +184,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
 
     @page("suggest/", "suggest")
     def suggest_view(self, request: HttpRequest) -> HttpResponse:
-        """Return names that contain what is typed into the search, for its script."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         text = request.GET.get("q", "").strip()[:100]

@@ -35,7 +35,6 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     @action_page("cancel", "cancel")
     def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
-        """Cancel one task."""
         running = cancel(task.pk) is Status.EXECUTING
         logged = "Asked to stop while executing." if running else "Cancelled."
         self.audit(request, [task], logged, action="cancel", before={"status": task.status}, reason=reason)
@@ -43,7 +42,6 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     @action_page("priority", "reprioritise")
     def priority_view(self, request: HttpRequest, task: Task, reason: str) -> str:
-        """Move one task to the posted band."""
         band = parse_band(request.POST.get("priority"))
         old, new = task.band.label, band.label
         reprioritise(task.pk, band)
@@ -55,7 +53,6 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     @action_page("retry", "retry")
     def retry_view(self, request: HttpRequest, task: Task, reason: str) -> str:
-        """Queue an ended task again."""
         retry(task.pk, by=request.user.get_username())
         self.audit(
             request, [task], "Queued again.", action="retry", reason=reason,
@@ -65,7 +62,6 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     @action_page("run_now", "retry")
     def run_now_view(self, request: HttpRequest, task: Task, reason: str) -> str:
-        """Queue a scheduled task without waiting for its time."""
         run_now(task.pk)
         self.audit(
             request, [task], "Queued before its time.", action="run_now", reason=reason,
@@ -75,7 +71,6 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     @page("<uuid:pk>/run-again/", "run_again")
     def run_again_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        """Enqueue a copy of this task with edited parameters."""
 
         def act(task: Task, edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
             new = run_again(pk, **edited)

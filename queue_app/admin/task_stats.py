@@ -53,7 +53,6 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         return request.user.has_perm("queue_app.view_task")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if any("\x00" in value for value in request.GET.values()):
@@ -73,7 +72,6 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
 
     @page("type/<path:name>/", "type")
     def type_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Show one task type."""
         context = self._context(request, StatsKind.TYPE, name)
         limit = Limit.objects.filter(scope="type", name=name).first()
         live = Worker.objects.filter(status=WorkerStatus.ACTIVE, task_types__contains=[name])
@@ -85,12 +83,10 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
 
     @page("user/<path:name>/", "user")
     def user_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Show one user."""
         return self._page(request, name, **self._context(request, StatsKind.USER, name))
 
     @page("key/<path:name>/", "key")
     def key_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Show one concurrency key."""
         context = self._context(request, StatsKind.KEY, name)
         names = [name, name.partition(":")[0]]
         limits = {limit.name: limit for limit in Limit.objects.filter(scope="key", name__in=names)}

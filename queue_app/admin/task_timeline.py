@@ -40,7 +40,6 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Length of the span."""
         return max(0.0, (self.end - self.start).total_seconds())
 
 

@@ -73,7 +73,6 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
 
     @page("what-if/", "what_if")
     def what_if_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the form; request a simulation."""
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         form = WhatIfForm(request.POST or None)
@@ -124,7 +123,6 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
 
     @action_page("apply", "apply")
     def apply_view(self, request: HttpRequest, operation: Operation, reason: str) -> str:
-        """Apply the limits and thresholds that a simulation tried."""
         refuse_unless_done(operation)
         if not self.may_apply(request, operation):
             raise PermissionDenied

@@ -61,7 +61,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Count the running tasks of the page's workers, and read some of them."""
         live = [worker.id for worker in rows if worker.status in LIVING]
         running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=live).values_list("worker_id")
         busy = dict(running.annotate(Count("id"))) if live else {}
@@ -76,7 +75,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.action(description=_lazy("Drain selected workers"), permissions=["drain"])
     def drain_selected(self, request: HttpRequest, queryset: QuerySet[Worker]) -> None:
-        """Ask active workers to finish their tasks and exit."""
         asked, skipped = self.act_on_each(queryset, lambda worker: self._drain(request, worker, ""))
         if asked:
             self.message_user(request, _("Asked %(count)d to drain.") % {"count": asked}, messages.SUCCESS)
@@ -86,7 +84,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @action_page("drain", "drain")
     def drain_view(self, request: HttpRequest, worker: Worker, reason: str) -> str:
-        """Ask one worker to drain."""
         self._drain(request, worker, reason)
         return _("The worker was asked to finish its tasks, to take no new ones, and to exit.")
 
@@ -125,13 +122,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_lazy("heartbeat"))
     def heartbeat(self, worker: Worker) -> SafeString:
-        """Return the age of the last heartbeat."""
         now = timezone.now()
         age = labels.ago(worker.last_heartbeat_at, now)
         return format_html('<span class="tq-alert">{} ({})</span>', age, _("late")) if is_late(worker, now) else age
 
     def page_context(self, request: HttpRequest, found: Worker) -> dict[str, Any]:
-        """Return the worker's state, with its running tasks if the user may see tasks."""
         executing = Task.objects.filter(status=Status.EXECUTING, worker_id=found.id)
         may_view_tasks = request.user.has_perm("queue_app.view_task")
         return super().page_context(request, found) | {

@@ -51,11 +51,9 @@ class StandingFilter(admin.SimpleListFilter):
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
         return [("open", _lazy("not ended")), ("held", _lazy("held")), ("paused", _lazy("paused"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the workflows of the chosen kind."""
         return queryset.filter(**STANDINGS.get(self.value() or "", {}))
 
 
@@ -120,17 +118,14 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
 
     @admin.display(description=_lazy("name"))
     def named(self, flow: Workflow) -> SafeString | str:
-        """Return the name, with the user below."""
         return two_lines(flow.name, flow.user) if flow.user else flow.name
 
     @admin.display(description=_lazy("state"))
     def standing(self, flow: Any) -> SafeString:
-        """Return what it does now; and why it does not go on."""
         return _label(flow.stands)
 
     @admin.display(description=_lazy("tasks"))
     def progress(self, flow: Any) -> SafeString:
-        """Return how many of the tasks have ended, as a bar and in numbers."""
         if flow.pending >= COUNTED:
             return format_html("{} {}", _("more than %(number)s of") % {"number": f"{COUNTED:,}"}, f"{flow.nodes:,}")
         ended = max(flow.nodes - flow.pending, 0)
@@ -142,7 +137,6 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         )  # fmt: skip
 
     def page_context(self, request: HttpRequest, found: Workflow) -> dict[str, Any]:
-        """Return the graph, the times, what holds it, and the buttons."""
         graph = graph_of(found.pk)
         waiting = awaited([found.pk], MAX_AWAITED) if found.finished_at is None else []
         drawn = pages.graph(graph, waiting)

@@ -44,7 +44,6 @@ class WorkflowSignalMixin(QueueAppAdmin[Workflow]):
 
     @page("<uuid:pk>/signal/", "signal")
     def signal_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        """Show the form; once posted, send the signal."""
         flow = self.visible(request, pk, self.has_send_permission(request))
         if flow is None:
             return self.gone(request, pk)

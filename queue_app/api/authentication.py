@@ -55,7 +55,6 @@ class KeyAuthentication(BaseAuthentication):
         return user, key
 
     def authenticate_header(self, request: Request) -> str:
-        """Return the scheme to name in a 401."""
         return 'Bearer realm="task queue"'
 
 

@@ -209,7 +209,6 @@ class ApiView(APIView):
         )  # fmt: skip
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response]:
-        """Return the handler that knows the table of errors."""
         return errors.handle
 
     def read_body(self, request: Request) -> Any:
@@ -262,7 +261,6 @@ class NotFoundView(ApiView):
     """Answer unknown addresses of the API with a problem document instead of an HTML page."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse every request."""
         raise exceptions.NotFound
 
 

@@ -49,7 +49,6 @@ class PageRenderer(BaseRenderer):
     charset = "utf-8"
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> str:
-        """Return the page that shows an answer."""
         view, request, response = (renderer_context[name] for name in ("view", "request", "response"))
         root = request.path.partition(ROOT)[0] + ROOT
         return render_to_string(

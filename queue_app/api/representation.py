@@ -43,7 +43,6 @@ class Shape:
         self._read = attrgetter(*(sources.get(name, name) for name in names))
 
     def __call__(self, row: Any) -> dict[str, Any]:
-        """Return the attributes of ``row``."""
         return dict(zip(self.names, self._read(row), strict=True))
 
 

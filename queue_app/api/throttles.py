@@ -89,13 +89,11 @@ class Tally:
         return (self._window + 1) * WINDOW_SECONDS - now if is_full else None
 
     def add(self, *name: str) -> None:
-        """Count one more."""
         with self._lock:
             self._turn(time.time())
             self._counts[name] += 1
 
     def forget(self) -> None:
-        """Drop all counts."""
         self._window = 0
 
     def _turn(self, now: float) -> None:
@@ -131,5 +129,4 @@ class ScopedThrottle(BaseThrottle):
         return False
 
     def wait(self) -> float | None:
-        """Return the seconds until the next window."""
         return self._wait

@@ -47,7 +47,6 @@ class Place:
         self._caller = caller
 
     def leave(self) -> None:
-        """Give the place back."""
         places, self._places = self._places, None
         if places is not None:
             places.give_back(self._caller)

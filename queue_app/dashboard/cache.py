@@ -37,7 +37,6 @@ class Shared[T]:
             return value
 
     def forget(self) -> None:
-        """Drop all values."""
         with self._lock:
             self._known.clear()
 

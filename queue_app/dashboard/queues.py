@@ -45,7 +45,6 @@ class QueueRow:
 
     @property
     def depth(self) -> int:
-        """Number of queued tasks."""
         return sum(row.depth for row in self.bands)
 
     @property

@@ -68,7 +68,6 @@ class Times:
 
     @property
     def height(self) -> int:
-        """Height of the picture."""
         return ROW * len(self.bars) + (HEAD if self.cuts else 0)
 
 

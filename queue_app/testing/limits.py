@@ -51,7 +51,6 @@ class QueueLimits:
         return earliest
 
     def start(self, now: datetime) -> None:
-        """Count the start of a task."""
         if self.rate_count is not None:
             self._tokens, self._counted_at = self._refilled(now) - 1, now
         self._last_start = now

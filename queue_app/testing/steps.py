@@ -32,12 +32,10 @@ class MemoryContext(QueueTaskContext):  # type: ignore[misc] # frozen in Django,
     call: StoredCall
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report how far the task has come."""
         QueueTaskContext.progress(self, fraction, message)
         self.call.progress = Progress(float(fraction), str(message)[:MESSAGE_LENGTH], timezone.now())
 
     def extend(self, seconds: float | timedelta) -> None:
-        """Move the deadline of this attempt."""
         QueueTaskContext.extend(self, seconds)
         self.call.extended += seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
 
@@ -59,11 +57,9 @@ class MemorySteps:
         self._call = call
 
     def load(self) -> list[Step]:
-        """Return the steps."""
         return list(self._call.steps.values())
 
     def record(self, step: Step) -> None:
-        """Store a step."""
         self._call.steps[step.name] = step
 
     def run_atomic(self, run: Callable[[], Step]) -> Step:

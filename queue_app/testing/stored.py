@@ -55,7 +55,6 @@ class StoredCall:
 
     @property
     def band(self) -> Band:
-        """The task's own band."""
         return band_from_django(self.task.priority)
 
     def option(self, name: str, default: Any = None) -> Any:

@@ -19,15 +19,12 @@ class ReadOnlyAdmin(ModelAdmin):
     """Rows that only tasks write, with all columns."""
 
     def get_list_display(self, request: "HttpRequest") -> Any:
-        """Return the names of all columns."""
         return [field.name for field in self.opts.concrete_fields]
 
     def has_add_permission(self, request: "HttpRequest") -> bool:
-        """Forbid adding."""
         return False
 
     def has_change_permission(self, request: "HttpRequest", obj: object = None) -> bool:
-        """Forbid changes."""
         return False
 
 

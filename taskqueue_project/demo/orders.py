@@ -123,7 +123,6 @@ class Flow:
 
     @property
     def standing(self) -> str:
-        """What it does now."""
         row = WorkflowRow.objects.get(pk=self.id)
         if row.finished_at is None and row.held_at is not None:
             return "held"

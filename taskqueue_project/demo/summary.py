@@ -31,7 +31,6 @@ class Bar:
         self._id: TaskID = self.progress.add_task("running tasks", total=None)
 
     def show(self, workload: Workload) -> None:
-        """Update the bar."""
         self.progress.update(self._id, total=workload.total, completed=workload.total - workload.open)
 
 

@@ -40,7 +40,6 @@ class Group:
         self.open = set(self.ids) if self.expected not in WAITING else set()
 
     def rows(self) -> list[TaskRow]:
-        """Return the tasks' rows."""
         return list(TaskRow.objects.filter(pk__in=self.ids))
 
 

@@ -31,7 +31,6 @@ class DataDirectory:
 
     @property
     def logs(self) -> Path:
-        """The folder of the log files."""
         return self.root / "logs"
 
     @property

@@ -80,9 +80,7 @@ class EmbeddedServers:
         self._guard = None
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()

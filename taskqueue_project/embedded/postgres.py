@@ -41,7 +41,6 @@ class Postgres(Server):
         return Path(spec.origin).parent / "pginstall18" / "bin"
 
     def url(self) -> str:
-        """Return the address for clients."""
         return f"postgresql://{ADMIN}:{self.data.secret('postgres_password')}@{HOST}:{self.port}/{DATABASE}"
 
     def prepare(self) -> None:
@@ -56,7 +55,6 @@ class Postgres(Server):
             self._create_cluster()
 
     def command(self) -> list[str]:
-        """Return the command line of the server."""
         options = {"listen_addresses": HOST, "unix_socket_directories": "", "max_connections": "200"}
         if not self.durable:
             options |= {"fsync": "off", "full_page_writes": "off"}

@@ -32,12 +32,10 @@ class Server(ABC):
 
     @property
     def directory(self) -> Path:
-        """The folder of the server's files."""
         return self.data.root / self.name
 
     @property
     def log(self) -> Path:
-        """The server's log file."""
         return self.data.logs / f"{self.name}.log"
 
     @abstractmethod

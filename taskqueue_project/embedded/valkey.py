@@ -17,7 +17,6 @@ class Valkey(Server):
     stop_signal = signal.SIGTERM
 
     def url(self) -> str:
-        """Return the address for clients."""
         return f"redis://:{self.data.secret('valkey_password')}@{HOST}:{self.port}/0"
 
     @cached_property
@@ -31,7 +30,6 @@ class Valkey(Server):
         return found[0]
 
     def prepare(self) -> None:
-        """Create the folder."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
 
     def command(self) -> list[str]:

@@ -50,7 +50,6 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho publishes no types
         self._files: dict[str, TextIOWrapper] = {}
 
     def write(self, message: Any) -> None:
-        """Write one line."""
         data = message.data.decode(errors="replace") if isinstance(message.data, bytes) else message.data
         file = self._files.get(message.name)
         if file is None:

@@ -17,8 +17,6 @@ from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import Pool, handles_interruption, prepare_slot, release_connections
 from queue_app.workers.sessions import watch_sessions
 
-# ruff: noqa: D102 - ``Pool`` describes each method
-
 
 class ThreadPool(Pool):
     """Runs claimed tasks in order on a number of threads.

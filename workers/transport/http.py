@@ -49,8 +49,6 @@ _TASK_FIELDS: Final = frozenset(field.name for field in fields(ClaimedTask))
 
 type Form = dict[str, Any]
 
-# ruff: noqa: D102 - ``Transport`` describes each method
-
 
 class ServerRefused(Exception):
     """The server understood the request and refused it; ``code`` gives the reason."""

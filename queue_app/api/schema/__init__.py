@@ -42,17 +42,14 @@ class Schema(AutoSchema):
     """Take texts from docstrings, and the ways to authenticate from the view."""
 
     def get_auth(self) -> list[dict[str, list[str]]]:
-        """Return the ways to authenticate."""
         if isinstance(self.view, WorkerView):
             return [{"workerToken": []}]
         return [{"apiKey": []}, {"password": []}] if self.view.authentication_classes else [{}]
 
     def get_summary(self) -> str:
-        """Return the first line of the docstring."""
         return self._docstring().partition("\n")[0].removesuffix(".")
 
     def get_description(self) -> str:  # type: ignore[override]
-        """Return the rest of the docstring."""
         return self._docstring().partition("\n")[2].strip()
 
     def _get_request_body(self, direction: Any = "request") -> Any:

@@ -62,7 +62,6 @@ class Field(serializers.Field[Any, Any, Any, Any]):
             raise
 
     def schema(self) -> Schema:
-        """Return the JSON Schema of the value."""
         return self._schema
 
 
@@ -85,7 +84,6 @@ class ListOf(Field):
         self._unique = unique  # said by the schema; ``into`` checks it
 
     def bind(self, field_name: str, parent: Any) -> None:
-        """Bind the field of the items too."""
         super().bind(field_name, parent)
         self._child.bind("", self)
 
@@ -127,7 +125,6 @@ class ListOf(Field):
             raise
 
     def schema(self) -> Schema:
-        """Return the JSON Schema of the list."""
         bounds = ({"minItems": self._least} if self._least else {}) | {"maxItems": self._most}
         unique = {"uniqueItems": True} if self._unique else {}
         return {"type": "array", "items": self._child.schema()} | bounds | unique
@@ -137,11 +134,9 @@ class OneOrSeveral(ListOf):
     """A list that a body may also give as its only item."""
 
     def run_validation(self, data: Any = empty) -> Any:
-        """Return the checked items."""
         return super().run_validation(data if isinstance(data, list) else [data])
 
     def body_schema(self) -> Schema:
-        """Return the JSON Schema of the value in a body."""
         return {"anyOf": [self._child.schema(), self.schema()]}
 
 
@@ -167,7 +162,6 @@ class Body(serializers.Serializer[Any]):
 
     @property
     def subject(self) -> str:
-        """The name in messages."""
         return self.field_name or str(getattr(self.parent, "subject", "The body"))
 
     def run_validation(self, data: Any = empty) -> Any:
@@ -204,7 +198,6 @@ class Body(serializers.Serializer[Any]):
         return frozenset(fields), [(name, field, str(field.source)) for name, field in fields.items()]
 
     def value_of(self, field: Any, data: Any) -> Any:
-        """Return the checked value of one field."""
         return field.run_validation(data)
 
     def _renamed(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], list[InvalidTaskData]]:
@@ -233,7 +226,6 @@ class Body(serializers.Serializer[Any]):
         return bool(self.rules) or any(field.required for field in self.fields.values())
 
     def schema(self) -> Schema:
-        """Return the JSON Schema of the object."""
         fields = shared(type(self)).fields
         found: Schema = {"type": "object", "properties": properties(type(self)), "additionalProperties": False}
         required = [name for name, field in fields.items() if field.required]
@@ -262,7 +254,6 @@ class Query(Body):
         return super().read({name: data.getlist(name) for name in data if name not in ignored})
 
     def value_of(self, field: Any, data: Any) -> Any:
-        """Return the checked value of one parameter."""
         return field.read_texts(data)
 
 
@@ -272,7 +263,6 @@ class InBody(Query):
     unknown_code = "unknown_field"
 
     def value_of(self, field: Any, data: Any) -> Any:
-        """Return the checked value of one field."""
         return field.run_validation(data)
 
 

@@ -241,7 +241,6 @@ class BodyFilter(InBody, TaskFilters):
     parameters = Field(_contained, {"type": "object"})
 
     def run_validation(self, data: Any = None) -> Any:
-        """Return the filter."""
         values = super().run_validation(data)
         if "parameters" in values:
             _refuse_hidden(values["parameters"], values.get("task_types", ()), "parameters")

@@ -153,13 +153,11 @@ class Report(Body):
     is_demanded = True  # an empty body is neither
 
     def run_validation(self, data: Any = None) -> Any:
-        """Return the results."""
         if isinstance(data, dict) and "results" in data:
             return shared(Results).run_validation(data)["results"]
         return [shared(Result).run_validation(data)]
 
     def schema(self) -> Schema:
-        """Return the schema of either."""
         return {"anyOf": [shared(Result).schema(), shared(Results).schema()]}
 
 
@@ -178,7 +176,6 @@ class StepForm(Body):
     )
 
     def run_validation(self, data: Any = None) -> Any:
-        """Return the step."""
         values = super().run_validation(data)
         return None if values is None else Step(**values, is_done=not values["signal"])
 

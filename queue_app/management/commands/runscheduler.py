@@ -18,7 +18,6 @@ class Command(ServerCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add(
             "--with-maintenance",
@@ -29,7 +28,6 @@ class Command(ServerCommand):
         add_log_options(parser)
 
     def handle(self, **options: Any) -> None:
-        """Run until a signal stops the loop."""
         from queue_app.workers.health import HealthMonitor, PortUnavailable  # noqa: PLC0415 - see the import rules
         from queue_app.workers.options import default_name, release  # noqa: PLC0415
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules

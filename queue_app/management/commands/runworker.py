@@ -34,7 +34,6 @@ class Command(ServerCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add("--queues", default="", help="comma-separated names; default: all queues")
         add("--exclude-queues", default="", help="serve all queues except these; not with --server")
@@ -76,7 +75,6 @@ class Command(ServerCommand):
         add_log_options(parser)
 
     def handle(self, **options: Any) -> None:
-        """Run until a signal; exit with the worker's code."""
         from queue_app.workers.auto_slots import SlotRange, parse_concurrency  # noqa: PLC0415
         from queue_app.workers.health import PortUnavailable  # noqa: PLC0415 - see the import rules
         from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415

@@ -23,7 +23,6 @@ class Command(ServerCommand):
     help = "Operate the task queue. Help for one verb: manage.py taskqueue VERB --help"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare every verb with its options."""
         chosen = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
         for name in verbs.names():
             verb = verbs.load(name)
@@ -38,7 +37,6 @@ class Command(ServerCommand):
             _add_common(sub)
 
     def handle(self, **options: Any) -> None:
-        """Run the verb and exit with its code."""
         verb = verbs.load(options["verb"])
         try:
             if options.get("new_key") is None:  # a key is made before the settings that need it are right

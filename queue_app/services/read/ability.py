@@ -24,13 +24,13 @@ class Demand(Protocol):
     """What a task asks of a worker: a row of a task, or a lane of the index."""
 
     @property
-    def queue(self) -> str: ...  # noqa: D102 - named as on the row
+    def queue(self) -> str: ...
     @property
-    def task_type(self) -> str: ...  # noqa: D102
+    def task_type(self) -> str: ...
     @property
-    def capabilities(self) -> Sequence[str]: ...  # noqa: D102
+    def capabilities(self) -> Sequence[str]: ...
     @property
-    def weight(self) -> int: ...  # noqa: D102
+    def weight(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012 - as Django declares it
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add("--exit", action="store_true", help="exit after the demo's summary")
         add("--no-demo", action="store_true", help="start everything without the demo")
@@ -43,7 +42,6 @@ class Command(BaseCommand):
         add("--verbose", action="store_true", help="also show the logs of all processes here")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Run a session with the given options."""
         console = terminal(self.stdout)
         chosen = session.Options(
             project=settings.BASE_DIR,

@@ -21,7 +21,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
         add = parser.add_argument
         add(
             "--input",
@@ -39,7 +38,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Enqueue the tasks, wait for them, and print the outcome."""
         console = terminal(self.stdout)
         try:
             found = folder.read_folder(options["input"])
