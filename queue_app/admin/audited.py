@@ -48,9 +48,12 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
             self.log_action_of(request, entries, message, reason)
             self._record(request, action, entries, before=before, after=after, reason=reason)
 
-    def log_action_of(self, request: HttpRequest, objects: Iterable[M], message: str, reason: str = "") -> None:
+    def log_action_of(
+        self, request: HttpRequest, objects: Iterable[Model], message: str, reason: str = "", flag: int = CHANGE
+    ) -> None:
         """Write one LogEntry for each object, of an action whose service writes the entry of the audit log itself."""
-        LogEntry.objects.log_actions(request.user.pk, list(objects), CHANGE, with_reason(message, reason))  # type: ignore[arg-type]
+        text = f"{message.rstrip('.')}: {reason}" if reason else message
+        LogEntry.objects.log_actions(request.user.pk, list(objects), flag, text)  # type: ignore[arg-type]
         cache.forget()
 
     def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
@@ -83,11 +86,6 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
         self._record(request, "delete", queryset)
         return super().log_deletions(request, queryset)
-
-
-def with_reason(text: str, reason: str) -> str:
-    """Return a text for the history, with the reason if there is one."""
-    return f"{text.rstrip('.')}: {reason}" if reason else text
 
 
 def _plain(value: Any) -> Any:

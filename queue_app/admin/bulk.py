@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.models import ADDITION, LogEntry
+from django.contrib.admin.models import ADDITION
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -20,8 +20,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext, ngettext_lazy
 
-from queue_app.admin.audited import with_reason
 from queue_app.admin.columns import counted, permission
+from queue_app.admin.forms import posted_reason
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.task_search import NotAllowed, read_address
 from queue_app.core.priorities import Band
@@ -29,10 +29,8 @@ from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard.words import word
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation, Task
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control import audit
-from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import RETRIABLE
 from queue_app.services.operations.advance import STEP, advance_for, carry_out
 from queue_app.services.operations.request import Action, Options, start_operation
@@ -90,7 +88,7 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
             operation = start_operation(action, wanted, options, by=by, reason=reason)
             thing = operation.target.replace("_", " ").rstrip("s")  # the history is English
             text = f"Started to {action.kind.replace('_', ' ')} {counted(operation.total, thing)}."
-            LogEntry.objects.log_actions(request.user.pk, [operation], ADDITION, with_reason(text, reason))  # type: ignore[arg-type]
+            self.log_action_of(request, [operation], text, reason, ADDITION)
             details = {"filter": operation.filter, **operation.arguments}
             details |= {"rate": options.rate} if options else {}
             audit.record(
@@ -140,7 +138,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
                 band.label for band in Band
             }:
                 raise InvalidTaskData("priority", _("Choose a priority."))  # noqa: TRY301 - answered like the others
-            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            reason = posted_reason(request)
             if request.POST.get("select_across") == "1":
                 self._start(request, action, self._matching(request), reason)
                 return None

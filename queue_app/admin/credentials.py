@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
+from queue_app.admin.forms import ReasonField
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page, page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
@@ -25,7 +26,6 @@ from queue_app.models import ApiKey, WorkerToken
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
-from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.repair import tokens
 from queue_app.sql.database import atomic, connection
 
@@ -44,9 +44,7 @@ class CredentialForm(forms.Form):
 
     name = forms.CharField(max_length=NAME_LENGTH, label=_lazy("Name"), help_text=_lazy("What it is for."))
     lifetime = forms.ChoiceField(choices=LIFETIMES, initial=LIFETIMES[1][0], required=False, label=_lazy("Valid for"))
-    reason = forms.CharField(
-        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, help_text=_lazy("Shown in the audit log.")
-    )
+    reason = ReasonField(help_text=_lazy("Shown in the audit log."), widget=forms.TextInput)
 
     @property
     def expires_in(self) -> timedelta | None:
@@ -147,9 +145,8 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         if form.is_valid():
             try:
                 with atomic():
-                    reason = check_reason(form.cleaned_data["reason"].strip(), REASON_LENGTH)
                     made, secret = self.create(request, form)
-                    request.taskqueue_edit = {"after": self.facts(made), "reason": reason}  # type: ignore[attr-defined]
+                    request.taskqueue_edit = {"after": self.facts(made), "reason": form.cleaned_data["reason"]}  # type: ignore[attr-defined]
                     self.log_addition(request, made, _("Added."))
             except InvalidTaskData as error:
                 form.add_error(error.field if error.field in form.fields else None, error.message)
@@ -176,7 +173,6 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         return super().page_context(request, found) | {
             "may_revoke": found.revoked_at is None and self.has_revoke_permission(request),
             "revoke_url": self.url_of("revoke", found.pk),
-            "reason_length": REASON_LENGTH,
             "target": self.opts.model_name,
         }
 
@@ -262,11 +258,9 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
         connection().on_commit(partial(tokens.revoke, token.name))
         return _("The token is revoked. Its workers count as dead, and their tasks are queued again.")
 
-    @page("<uuid:pk>/rotate/", "rotate")
+    @page("<uuid:pk>/rotate/", "rotate", post=True)
     def rotate_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Give a token a new secret, and show it once."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         token = self.visible(request, pk, self.has_rotate_permission(request))
         if token is None or token.revoked_at:
             return self.gone(request, pk)

@@ -4,7 +4,6 @@ import uuid
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -13,7 +12,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext, ngettext_lazy
 
-from queue_app.admin.audited import with_reason
 from queue_app.admin.bulk import OperationsMixin
 from queue_app.admin.causes import cause_text, named
 from queue_app.admin.columns import counted, permission
@@ -236,7 +234,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             count = discard_many(wanted, by=by, reason=reason)
             logged = f"Discarded {counted(count, 'dead letter')} by filter {wanted.as_json()}."
             if sample:
-                LogEntry.objects.log_actions(request.user.pk, sample, CHANGE, with_reason(logged, reason))  # type: ignore[arg-type]
+                self.log_action_of(request, sample, logged, reason)
             record(
                 "deadletter.discard_many", "deadletter", by=by, via=ADMIN, count=count, reason=reason,
                 after={"filter": wanted.as_json()},

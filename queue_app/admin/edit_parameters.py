@@ -13,8 +13,6 @@ from queue_app.admin.task_detail import pretty, with_names
 from queue_app.displayed_payload import argument_names
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import DeadLetter, Task
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.sql.database import atomic
 
@@ -51,9 +49,8 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
         if form.is_valid():
             try:
                 with atomic():
-                    reason = check_reason(form.cleaned_data["reason"], REASON_LENGTH)
                     edited = {name: form.cleaned_data.get(name) for name in ("parameters", "args")}
-                    done, target = act(found, edited, reason)
+                    done, target = act(found, edited, form.cleaned_data["reason"])
             except InvalidTaskData as error:
                 root = error.field.partition(".")[0].partition("[")[0]
                 form.add_error(root if root in form.fields else "parameters", error.message)

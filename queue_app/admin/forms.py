@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.contrib.admin.helpers import ActionForm
 from django.forms.fields import InvalidJSONInput
+from django.http import HttpRequest
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.masking import MASK
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, ReplayOptions, check_options
@@ -34,15 +36,31 @@ class NamedFieldsForm(PlainModelForm):
             field.widget.attrs["aria-label"] = f"{self.instance}: {field.label}"
 
 
+class ReasonField(forms.CharField):
+    """The reason of an action, checked as the services check it."""
+
+    def __init__(self, **options: Any) -> None:
+        own: dict[str, Any] = {"label": _lazy("Reason"), "widget": forms.TextInput({"class": "vTextField"})}
+        super().__init__(required=False, max_length=REASON_LENGTH, **own | options)
+
+    def clean(self, value: Any) -> str:
+        """Return the reason. Raises ``ValidationError``."""
+        try:
+            return check_reason(super().clean(value))
+        except InvalidTaskData as error:
+            raise forms.ValidationError(error.message) from None
+
+
+def posted_reason(request: HttpRequest) -> str:
+    """Return the reason in a posted form that has no other field. Raises ``InvalidTaskData``."""
+    return check_reason(request.POST.get("reason", "").strip())
+
+
 class ReasonForm(PlainModelForm):
     """A form that asks for the reason of the change."""
 
-    reason = forms.CharField(
-        label=_lazy("Reason of the change"),
-        required=False,
-        max_length=REASON_LENGTH,
-        widget=forms.TextInput({"class": "vTextField"}),
-        help_text=_lazy("Shown in the history and the audit log."),
+    reason = ReasonField(
+        label=_lazy("Reason of the change"), help_text=_lazy("Shown in the history and the audit log.")
     )
 
 
@@ -90,7 +108,7 @@ class DeadLetterActionForm(ActionForm):
 def read_action(data: Mapping[str, Any]) -> tuple[str, ReplayOptions]:
     """Return the reason and the replay options of a posted action. Raises ``InvalidTaskData``."""
     reason, rate = str(data.get("reason", "")).strip(), str(data.get("rate", "")).strip()
-    check_reason(reason, REASON_LENGTH)
+    check_reason(reason)
     try:
         options = ReplayOptions(rate=float(rate) if rate else None)
     except ValueError:
@@ -118,9 +136,7 @@ class EditForm(forms.Form):
         label=_lazy("Positional arguments"),
         help_text=_lazy("By the names of the function's parameters, in this order; or a JSON list."),
     )
-    reason = forms.CharField(
-        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
-    )
+    reason = ReasonField()
     field_order = ("args", "parameters", "reason")
 
     def clean_args(self) -> list[Any] | None:

@@ -14,18 +14,20 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import JSONField, Model
 from django.forms.widgets import MediaAsset, Script
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
 
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
 from queue_app.admin.columns import two_lines
-from queue_app.admin.forms import NamedFieldsForm, StoredJSONField
+from queue_app.admin.forms import NamedFieldsForm, StoredJSONField, posted_reason
 from queue_app.dashboard.sentences import change_text, entry_sentence
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry, Worker
@@ -58,10 +60,11 @@ class Icon(MediaAsset):
     element_template = '<link rel="icon" href="{path}" type="image/svg+xml">'
 
 
-def page(route: str, name: str) -> Callable[[Any], Any]:
-    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages."""
+def page(route: str, name: str, *, post: bool = False) -> Callable[[Any], Any]:
+    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages; ``post`` allows POST only."""
 
     def mark(view: Any) -> Any:
+        view = method_decorator(require_POST)(view) if post else view
         view.taskqueue_page = route, name
         return view
 
@@ -78,7 +81,7 @@ def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], An
             )
             return response
 
-        return page(f"<uuid:pk>/{name.replace('_', '-')}/", name)(view)
+        return page(f"<uuid:pk>/{name.replace('_', '-')}/", name, post=True)(view)
 
     return make_view
 
@@ -181,7 +184,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             "reason_length": REASON_LENGTH,
         }
         try:
-            check_reason(request.POST.get(EDIT_REASON, ""), REASON_LENGTH)
+            check_reason(request.POST.get(EDIT_REASON, ""))
             if any("\x00" in text for name in request.GET for text in (name, *request.GET.getlist(name))):
                 raise ValidationError("NUL")  # noqa: TRY301 - answered like the other invalid values
             context["conditions"] = self.conditions(request)
@@ -252,7 +255,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     ) -> HttpResponse:
         found: M | None = kwargs.get("obj")
         if found is not None:
-            context |= {"tools_in_content": TOOLS_IN_CONTENT} | self.page_context(request, found)
+            common = {"tools_in_content": TOOLS_IN_CONTENT, "reason_length": REASON_LENGTH}
+            context |= common | self.page_context(request, found)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
@@ -260,10 +264,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         if not self.shows_changes:
             return {}
         entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
-        return {
-            "history": self.history_of(entries),
-            "may_view_audit": request.user.has_perm("queue_app.view_auditentry"),
-        }
+        return {"history": self.history_of(entries)}
 
     def history_of(self, entries: Iterable[AuditEntry]) -> list[tuple[AuditEntry, SafeString, str]]:
         """Return entries of the audit log, each with its sentence and what it changed."""
@@ -288,13 +289,11 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         act: Callable[[M, str], Any],
     ) -> HttpResponse:
         """Call ``act(object, reason)`` in a transaction, and go to the object's page with the message it returns."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         found = self.visible(request, pk, allowed(request))
         if found is None:
             return self.gone(request, pk)
         try:
-            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            reason = posted_reason(request)
             with atomic():
                 done = act(found, reason)
         except TaskQueueError as error:

@@ -22,7 +22,6 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import filter_words, operation_title
 from queue_app.dashboard.words import word
 from queue_app.models import Operation
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
 from queue_app.services.operations.request import cancel_operation, get_operation
@@ -122,10 +121,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
         url = self.url_of_model("deadletter", "changelist")
         return format_html('<a href="{}?operation_id={}">{}</a>', url, operation.pk, _("replayed by this operation"))
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        context = {"may_simulate": request.user.has_perm(PERMISSION)}
-        return super().changelist_view(request, context | (extra_context or {}))
-
     # -- stop ----------------------------------------------------------------------
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
@@ -172,7 +167,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
             "is_running": running,
             "may_stop": running and _may_stop(request, found),
             "may_apply": may_apply,
-            "reason_length": REASON_LENGTH,
         }
 
 

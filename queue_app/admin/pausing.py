@@ -21,9 +21,9 @@ from queue_app.dashboard.adaptive import adaptive_context
 from queue_app.dashboard.reasons import LENGTHS
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 
-REASON_LENGTH = 200  # the length of paused_reason
 ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
 ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
@@ -112,11 +112,11 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     # -- one -----------------------------------------------------------------------
 
-    @page("<path:object_id>/pause/", "pause")
+    @page("<path:object_id>/pause/", "pause", post=True)
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self._set_one(request, object_id, paused=True)
 
-    @page("<path:object_id>/resume/", "resume")
+    @page("<path:object_id>/resume/", "resume", post=True)
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return self._set_one(request, object_id, paused=False)
 
@@ -159,7 +159,6 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
                 "may_pause": self.has_pause_permission(request),
                 "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
                 "lengths": LENGTHS,
-                "reason_length": REASON_LENGTH,
             }
         )
 

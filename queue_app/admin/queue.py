@@ -5,12 +5,11 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.forms.widgets import Script
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -19,25 +18,22 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.audited import with_reason
 from queue_app.admin.causes import causes_of
 from queue_app.admin.columns import column
-from queue_app.admin.forms import ReasonForm
+from queue_app.admin.forms import ReasonForm, posted_reason
 from queue_app.admin.mixins import page, with_workers
 from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING, Status
-from queue_app.dashboard import cache, charts, labels, live
+from queue_app.dashboard import charts, labels, live
 from queue_app.dashboard.overview import overview_context
 from queue_app.dashboard.queues import oldest_seconds, summaries
 from queue_app.dashboard.reasons import of_one_queue
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Queue, Task, Worker
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import TYPE_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
 from queue_app.services.control.advice import dismiss
-from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.read.stats import QueueSummary
 from queue_app.sql.database import atomic
 
@@ -136,7 +132,6 @@ class QueueAdmin(PausingAdmin[Queue]):
             "title": _("Queue"),
             "tab": "settings" if shows_settings else "now",
             **({} if shows_settings else NO_FORM | self._now(request, found)),
-            "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
             "live": live.current(),
             "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
         }
@@ -151,8 +146,6 @@ class QueueAdmin(PausingAdmin[Queue]):
             "oldest_seconds": oldest_seconds(summary),
             "unreachable": error,
             "reasons": of_one_queue(found.name),
-            "may_view_tasks": request.user.has_perm("queue_app.view_task"),
-            "may_view_workers": request.user.has_perm("queue_app.view_worker"),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
             .filter(Q(queues=[]) | Q(queues__contains=[found.name]))
             .defer("task_types")
@@ -188,26 +181,21 @@ class QueueAdmin(PausingAdmin[Queue]):
         response["Cache-Control"] = "no-store"
         return response
 
-    @page("advice/dismiss/", "dismiss")
+    @page("advice/dismiss/", "dismiss", post=True)
     def dismiss_view(self, request: HttpRequest) -> HttpResponse:
         """Hide a suggestion of the overview from everybody for a while."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not request.user.has_perms(["queue_app.change_queue", "queue_app.view_queuestats"]):
             raise PermissionDenied
         try:
-            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            reason = posted_reason(request)
             key = request.POST.get("key", "")[:TYPE_LENGTH]
             with atomic():
                 found = dismiss(key, by=request.user.get_username(), via=audit.ADMIN, reason=reason)
-                about = list(Queue.objects.filter(pk=found.queue))
-                message = with_reason("Dismissed a suggestion.", reason)
-                LogEntry.objects.log_actions(request.user.pk, about, CHANGE, message)  # type: ignore[arg-type]
+                self.log_action_of(request, Queue.objects.filter(pk=found.queue), "Dismissed a suggestion.", reason)
         except TaskQueueError as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
             self.message_user(request, _("The suggestion is hidden for 30 days."), messages.SUCCESS)
-            cache.forget()
         return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
 
     @page("charts/", "charts")

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlencode
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from queue_app.admin.forms import PlainModelForm
@@ -47,17 +47,14 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
                 for view in views
             ],
             "view_query": query,
-            "may_save_view": request.user.has_perm("queue_app.add_savedview"),
             "save_view_url": self.url_of("save_view"),
             "model_name": self.opts.model_name,
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
-    @page("views/save/", "save_view")
+    @page("views/save/", "save_view", post=True)
     def save_view(self, request: HttpRequest) -> HttpResponse:
         """Save the list's filters under the posted name; replace the user's own view of this name."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         if not (request.user.has_perm("queue_app.add_savedview") and self.has_view_permission(request)):
             raise PermissionDenied
         query = _narrowing(request.POST.get("query", "")[:MAX_QUERY])
@@ -77,11 +74,9 @@ class SavedViewsMixin[M: Model](QueueAppAdmin[M]):
             self.message_user(request, _("Not saved. %(problems)s") % {"problems": problems}, messages.ERROR)
         return HttpResponseRedirect(f"{self.url_of('changelist')}?{query}")
 
-    @page("views/<uuid:view_id>/delete/", "delete_view")
+    @page("views/<uuid:view_id>/delete/", "delete_view", post=True)
     def delete_saved_view(self, request: HttpRequest, view_id: uuid.UUID) -> HttpResponse:
         """Delete the user's own view, or with the permission any view."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         view = SavedView.objects.filter(pk=view_id).first()
         user = request.user.get_username()
         if view is not None:

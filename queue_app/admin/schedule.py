@@ -195,9 +195,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             "failures": times(failures) if failures >= MANY_FAILURES else "",
             "last_success": last_success(ticks),
             "overridden": edit.overridden(found),
-            "may_run": self.has_run_permission(request),
-            "may_change": self.has_change_permission(request, found),
-            "may_view_tasks": request.user.has_perm("queue_app.view_task"),
         }
 
     def render_change_form(
@@ -222,7 +219,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             return render(request, "admin/queue_app/schedule/includes/preview.html", context)
         return self.own_page(request, "schedule/preview.html", _("The next ten ticks"), **context)
 
-    @page("<path:object_id>/run/", "run")
+    @page("<path:object_id>/run/", "run", post=True)
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
 
         def act(found: Schedule, reason: str) -> str:
@@ -232,7 +229,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
         return self.act_on(request, unquote(object_id), self.has_run_permission, act)
 
-    @page("<path:object_id>/give-back/", "give_back")
+    @page("<path:object_id>/give-back/", "give_back", post=True)
     def give_back_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Undo what staff changed of a declared schedule."""
 
@@ -267,7 +264,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         return self.own_page(request, "schedule/backfill.html", title, original=found, form=form, **preview)
 
     def _start(self, request: HttpRequest, found: Schedule, values: Mapping[str, Any]) -> HttpResponse:
-        by, reason = request.user.get_username(), values["reason"].strip()
+        by, reason = request.user.get_username(), values["reason"]
         with atomic():
             options = Options(rate=values["rate"])
             operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)

@@ -11,7 +11,7 @@ from django.forms import modelform_factory
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.forms import ReasonForm
+from queue_app.admin.forms import ReasonField, ReasonForm
 from queue_app.core.masking import unmask
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import schedules as pages
@@ -19,7 +19,6 @@ from queue_app.dashboard.said import said
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Schedule
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
@@ -100,9 +99,7 @@ class BackfillForm(forms.Form):
         label=_lazy("Tasks per second"), required=False, min_value=MIN_RATE, max_value=MAX_RATE,
         help_text=_lazy("Empty: as fast as possible."),
     )  # fmt: skip
-    reason = forms.CharField(
-        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
-    )
+    reason = ReasonField()
 
 
 def preview(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.approvals import ApprovalMixin
 from queue_app.admin.columns import column, two_lines
 from queue_app.admin.filters import (
     SORTED,
@@ -35,6 +34,7 @@ from queue_app.admin.filters import (
 )
 from queue_app.admin.mixins import RECENT, AnnotatedChangeList, ReadOnlyAdmin, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
+from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
 from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
@@ -42,7 +42,6 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import AuditEntry, Task, TaskPayload, Workflow
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.inspect import set_effective_bands
 from queue_app.services.read.search import listed, named
@@ -67,7 +66,7 @@ class TaskChangeList(AnnotatedChangeList):
 
 
 @admin.register(Task)
-class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
     """The tasks, newest first."""
 
     changelist_class = TaskChangeList
@@ -167,19 +166,10 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, ApprovalMixin, ReadOnly
         may_view_audit = request.user.has_perm("queue_app.view_auditentry")
         return {
             "title": _("Task"),
-            "reason_length": REASON_LENGTH,
             "detail": detail,
             "history": self.history_of(changes) if may_view_audit else [],
             "bands": [(band.label, band.value == found.priority) for band in Band],
             **self.buttons(request, found, detail["letter"]),
-            "may_signal": self.has_send_permission(request),
-            "may_view_workers": request.user.has_perm("queue_app.view_worker"),
-            "may_view_queues": request.user.has_perm("queue_app.view_queue"),
-            "may_view_schedules": request.user.has_perm("queue_app.view_schedule"),
-            "may_view_workflows": request.user.has_perm("queue_app.view_workflow"),
-            "may_view_letters": request.user.has_perm("queue_app.view_deadletter"),
-            "may_replay_letter": request.user.has_perm("queue_app.replay_deadletter"),
-            "may_discard_letter": request.user.has_perm("queue_app.discard_deadletter"),
         }
 
     @page("suggest/", "suggest")

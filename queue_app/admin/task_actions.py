@@ -5,12 +5,13 @@ from functools import partial
 from typing import Any, Final
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.columns import permission
 from queue_app.admin.edit_parameters import EditParametersMixin
+from queue_app.admin.forms import posted_reason
 from queue_app.admin.mixins import action_page, page
 from queue_app.admin.task_detail import pretty
 from queue_app.core.priorities import parse_band
@@ -18,11 +19,9 @@ from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.encryption import is_on
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Task
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.decrypt import PERMISSION, decrypt
-from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 
 REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"
@@ -86,16 +85,14 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             explanation=_("A new task of this type, queue and priority will run with these parameters."),
         )  # fmt: skip
 
-    @page("<uuid:pk>/decrypt/", "decrypt")
+    @page("<uuid:pk>/decrypt/", "decrypt", post=True)
     def decrypt_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Show the data of an encrypted task once; the audit log says who has seen them."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
         task = self.visible(request, pk, request.user.has_perm(PERMISSION))
         if task is None:
             return self.gone(request, pk)
         try:
-            reason = check_reason(request.POST.get("reason", "").strip(), REASON_LENGTH)
+            reason = posted_reason(request)
             record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
             shown = decrypt(pk, record)
         except TaskQueueError as error:

@@ -114,8 +114,6 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
             "versions": month.versions.most_common(10),
             "recent": recent,
             "list_query": {"type": "task_type", "user": "user", "key": "concurrency_key"}[kind],
-            "may_view_workers": request.user.has_perm("queue_app.view_worker"),
-            "may_add_limit": request.user.has_perm("queue_app.add_limit"),
         }
 
     def _page(self, request: HttpRequest, name: str, **context: Any) -> HttpResponse:

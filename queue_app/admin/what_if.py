@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -17,12 +16,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.audited import with_reason
+from queue_app.admin.forms import ReasonField
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page
-from queue_app.dashboard import cache
 from queue_app.exceptions import InvalidTaskData, SimulationRefused
 from queue_app.models import Operation
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.operation import PERMISSIONS, OperationKind
 from queue_app.services.control import audit
 from queue_app.services.control.apply import apply, rows_of
@@ -54,9 +51,7 @@ class WhatIfForm(forms.Form):
         help_text=_lazy("TOML or JSON: limits, bands, priorities, workers, pauses, load. Empty: only the calibration."),
         initial=EXAMPLE,
     )
-    reason = forms.CharField(
-        label=_lazy("Reason"), required=False, max_length=REASON_LENGTH, widget=forms.TextInput({"class": "vTextField"})
-    )
+    reason = ReasonField()
 
     def clean_scenario(self) -> dict[str, Any]:
         """Return the table; the service decides whether it makes sense."""
@@ -82,7 +77,7 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
                 with atomic():
                     operation = start_simulation(
                         values["scenario"], now - timedelta(hours=values["hours"]), now,
-                        by=request.user.get_username(), reason=values["reason"].strip(),
+                        by=request.user.get_username(), reason=values["reason"],
                     )  # fmt: skip
                     self.audit(request, [operation], "What if.", action="simulate", after=operation.arguments,
                                reason=operation.reason)  # fmt: skip
@@ -127,8 +122,7 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
         if not self.may_apply(request, operation):
             raise PermissionDenied
         rows = apply(applicable(operation), by=request.user.get_username(), via=audit.ADMIN, reason=reason)
-        LogEntry.objects.log_actions(request.user.pk, [operation], CHANGE, with_reason("Applied.", reason))  # type: ignore[arg-type]
-        cache.forget()
+        self.log_action_of(request, [operation], "Applied.", reason)
         return _("Applied to %(rows)s.") % {"rows": ", ".join(map(str, rows))}
 
     def refuse_hidden(self, request: HttpRequest, operation: Operation | None) -> None:

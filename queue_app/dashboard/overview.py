@@ -49,12 +49,6 @@ def overview_context(user: Any) -> dict[str, Any]:
         "rows": rows,
         "held": now.held if user.has_perm("queue_app.view_workflow") else [],
         "advice": suggested,
-        "may_dismiss": user.has_perm("queue_app.change_queue"),
-        "may_steer_workflows": user.has_perm("queue_app.steer_workflow"),
-        "may_view_workers": user.has_perm("queue_app.view_worker"),
-        "may_view_tasks": user.has_perm("queue_app.view_task"),
-        "may_view_letters": user.has_perm("queue_app.view_deadletter"),
-        "may_pause": user.has_perm("queue_app.pause_queue"),
         "lengths": LENGTHS,
     }
 

@@ -19,6 +19,7 @@ from queue_app.core.priorities import Band, band_from_django, parse_band
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.unique import LATEST_HAS_A_KEY, rule_of
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
+from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import (
     CONCURRENCY_KEY_LENGTH,
     KEY_LENGTH,
@@ -211,9 +212,9 @@ def check_aware(value: Any, field: str) -> datetime:
     return value
 
 
-def check_reason(value: Any, limit: int) -> str:
+def check_reason(value: Any) -> str:
     """Return the reason of a staff action: one line of text, which may be empty."""
-    return check_text(value, "reason", limit, allow_blank=True)
+    return check_text(value, "reason", REASON_LENGTH, allow_blank=True)
 
 
 def _name(value: Any, field: str) -> str:

@@ -18,7 +18,6 @@ from queue_app.core.records import TaskRef
 from queue_app.displayed_payload import edited_payload
 from queue_app.encryption import call_of, seal_call
 from queue_app.models import DeadLetter, TaskPayload
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.services.advance import changing, give_up
 from queue_app.services.enqueue.validate import check_payloads, check_reason
@@ -98,7 +97,7 @@ def discard(dead_letter_id: Id, *, by: str, reason: str = "") -> None:
 
 def discard_open(ids: list[uuid.UUID], *, by: str, reason: str = "") -> list[uuid.UUID]:
     """Close the open dead letters among ``ids``; return their ids. Raises ``InvalidTaskData`` for the reason."""
-    reason = check_reason(reason, REASON_LENGTH)
+    reason = check_reason(reason)
     tasks = rows.tasks_of(ids)
     with changing(tasks) as workflows:
         discarded = rows.discard(ids, by[:USER_LENGTH], reason)
@@ -115,7 +114,7 @@ def discard_many(wanted: DeadLetterFilter, *, by: str, reason: str = "", limit: 
 
     Closes at most ``limit``, and never more than ``MAX_AT_ONCE``. ``dead_letters.preview`` is its dry run.
     """
-    check_reason(reason, REASON_LENGTH)
+    check_reason(reason)
     left = MAX_AT_ONCE if limit is None else min(limit, MAX_AT_ONCE)
     done = 0
     while left > 0:

@@ -20,7 +20,6 @@ from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.encryption import SHARED, applies_to, is_on, seal
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import Workflow
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.services.advance import advance, changing
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason, check_signal_name
@@ -69,7 +68,7 @@ def signal(  # noqa: PLR0913 - by name
             target = "workflow" if stored is None else "task"
             audit.record(
                 f"{target}.signal", target, [task_id], by=by, via=via, after={"signal": name, "payload": payload},
-                reason=check_reason(reason, REASON_LENGTH),
+                reason=check_reason(reason),
             )  # fmt: skip
         if stored is None:
             return _to_workflow(task_id, name, payload, text, by)

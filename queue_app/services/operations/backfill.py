@@ -14,7 +14,6 @@ from queue_app.core.records import TaskRow
 from queue_app.core.recurrence import Recurrence, check_range
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, TaskQueueError
 from queue_app.models import Operation, Schedule, ScheduleTick
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationTarget
 from queue_app.models.schedule import TickKind
@@ -62,7 +61,7 @@ def start_backfill(  # noqa: PLR0913 - by name
         rate=rate,
         limit=options.limit,
         by=by[:USER_LENGTH],
-        reason=check_reason(reason, REASON_LENGTH),
+        reason=check_reason(reason),
         total=min(len(instants), options.limit or len(instants)),
         created_at=now,
         paced_at=None if rate is None else now - timedelta(seconds=1 / rate),

@@ -16,7 +16,6 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, TERMINAL, Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import Operation
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.querysets import TaskQuerySet
@@ -99,7 +98,7 @@ def start_operation(
     to tasks that the user may change. Raises ``InvalidTaskData``.
     """
     options = options or Options()
-    check_reason(reason, REASON_LENGTH)
+    check_reason(reason)
     check_options(options)
     if options.stop_after_failures and action.kind is not OperationKind.REPLAY:
         raise InvalidTaskData("stop_after_failures", "stop_after_failures goes only with replay.")

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from queue_app.exceptions import InvalidTaskData, OperationEnded, TaskQueueError
 from queue_app.models import Operation
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.enqueue.validate import check_reason
@@ -48,7 +47,7 @@ def start_simulation(  # noqa: PLR0913 - by name
         filter={"since": since.isoformat(), "until": until.isoformat(), **({"trial": trial} if trial else {})},
         arguments=dict(scenario),
         by=by[:USER_LENGTH],
-        reason=check_reason(reason, REASON_LENGTH),
+        reason=check_reason(reason),
         total=TOTAL,
         created_at=clock(),
     )

@@ -20,7 +20,6 @@ from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.index import Index
 from queue_app.models import DeadLetter, Workflow
-from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import USER_LENGTH
 from queue_app.services.advance import advance
 from queue_app.services.control import audit
@@ -44,7 +43,7 @@ def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, rea
     ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended. Without ``via`` the queue itself cancels,
     which is not recorded.
     """
-    check_reason(reason, REASON_LENGTH)
+    check_reason(reason)
     with _locked(workflow_id) as flow:
         _refuse_ended(flow, "it can no longer be cancelled")
         request_cancel(flow, reason)
@@ -63,7 +62,7 @@ def pause_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: s
 
     Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended.
     """
-    check_reason(reason, REASON_LENGTH)
+    check_reason(reason)
     held = 0
     with _locked(workflow_id) as flow:
         _refuse_ended(flow, "it can no longer be paused")
@@ -135,7 +134,7 @@ def reprioritise_workflow(
 def _record(  # noqa: PLR0913, PLR0917 - the columns of a record
     action: str, flow: Workflow, tasks: int, by: str, via: str, reason: str, **more: str
 ) -> None:
-    reason = check_reason(reason, REASON_LENGTH)
+    reason = check_reason(reason)
     audit.record(
         f"workflow.{action}", "workflow", [flow.pk], by=by, via=via, after={"tasks": tasks, **more}, reason=reason
     )

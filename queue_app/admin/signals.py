@@ -1,4 +1,4 @@
-"""The page on which staff send a task the signal that it waits for, such as an approval."""
+"""The pages on which staff send a signal, such as an approval: to a task that waits for it, or to a workflow."""
 
 import uuid
 from typing import Any
@@ -11,19 +11,22 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import permission
-from queue_app.admin.forms import read_json
+from queue_app.admin.forms import ReasonField, read_json
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.admin.task_detail import load_detail
 from queue_app.core.signals import MAX_TEXT, Fields
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
-from queue_app.models import Task
-from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.models import Task, Workflow
+from queue_app.models.columns import NAME_LENGTH
 from queue_app.services.control.audit import ADMIN
-from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.signals import signal
-from queue_app.services.read.awaited import Awaited, awaited
+from queue_app.services.read.awaited import awaited
+from queue_app.sql import workflow_health
 from queue_app.sql.database import atomic
+
+#: Tasks that wait for signals, which the form of a workflow names.
+NAMED = 50
 
 
 class SignalForm(forms.Form):
@@ -39,10 +42,7 @@ class SignalForm(forms.Form):
             )  # fmt: skip
         for name, field in (fields or {}).items():
             self.fields[f"field_{name}"] = _form_field(name, field)
-        self.fields["reason"] = forms.CharField(
-            label=_("Reason"), required=False, max_length=REASON_LENGTH,
-            widget=forms.TextInput({"class": "vTextField"}), help_text=_("Shown in the history and the audit log."),
-        )  # fmt: skip
+        self.fields["reason"] = ReasonField(help_text=_("Shown in the history and the audit log."))
 
     def payload(self) -> Any:
         if self._declared is None:
@@ -50,6 +50,18 @@ class SignalForm(forms.Form):
             return read_json(text) if text else None
         given = {name: self.cleaned_data[f"field_{name}"] for name in self._declared}
         return {name: value for name, value in given.items() if value not in (None, "")}
+
+
+class WorkflowSignalForm(SignalForm):
+    """The name of the signal, its payload, and the reason."""
+
+    name = forms.CharField(
+        label=_lazy("Signal"), max_length=NAME_LENGTH, widget=forms.TextInput({"class": "vTextField"})
+    )
+
+    def __init__(self, data: object = None, initial: str = "") -> None:
+        super().__init__(None, data)
+        self.fields["name"].initial = initial
 
 
 def _form_field(name: str, field: dict[str, Any]) -> forms.Field:
@@ -77,15 +89,43 @@ def _form_field(name: str, field: dict[str, Any]) -> forms.Field:
     )
 
 
-class ApprovalMixin(QueueAppAdmin[Task]):
-    """The page of the signal that a task waits for."""
+class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
+    """Sends signals."""
 
     has_send_permission = permission("send_signal")
+
+    def send_signal(self, request: HttpRequest, found: M, name: str, form: SignalForm) -> bool:
+        """Send the signal of a valid form; return false if the page must be shown again."""
+        by, reason = request.user.get_username(), form.cleaned_data["reason"]
+        try:
+            with atomic():
+                sent = signal(found.pk, name, form.payload(), by=by, via=ADMIN, reason=reason)
+                if isinstance(found, Task) and not sent.is_awaited:  # then it is rolled back
+                    raise InvalidTransition(_("The task no longer waits for this signal. Nothing was sent."), status="")
+                self.log_action_of(request, [found], f"Sent the signal {name}.", reason)
+        except (InvalidTaskData, forms.ValidationError) as error:
+            field = getattr(error, "field", "")
+            form.add_error(field if field in form.fields else None, str(getattr(error, "message", error)))
+            return False
+        except TaskQueueError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return True
+        if isinstance(found, Task):
+            done = _("The signal %(name)s is sent; the task goes on.") % {"name": name}
+        else:
+            waits = _("a task goes on.") if sent.is_awaited else _("it is kept until a task waits for it.")
+            done = _("The signal %(name)s is sent; %(what)s") % {"name": name, "what": waits}
+        self.message_user(request, done, messages.SUCCESS)
+        return True
+
+
+class TaskSignalMixin(SignalMixin[Task]):
+    """The page of the signal that a task waits for."""
+
     may_view_payload = permission("view_payload")
 
     @page("<uuid:pk>/signal/", "signal")
     def signal_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        """Show the form of the signal that the task waits for; once posted, send it."""
         task = self.visible(request, pk, self.has_send_permission(request))
         if task is None:
             return self.gone(request, pk)
@@ -94,7 +134,7 @@ class ApprovalMixin(QueueAppAdmin[Task]):
             self.message_user(request, _("The task waits for no signal now."), messages.WARNING)
             return HttpResponseRedirect(self.url_of("change", pk))
         form = SignalForm(wanted.fields, request.POST or None)
-        if form.is_valid() and self._send(request, task, wanted, form):
+        if form.is_valid() and self.send_signal(request, task, wanted.signal, form):
             return HttpResponseRedirect(self.next_page(request) or self.url_of("change", pk))
         return self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
@@ -102,23 +142,18 @@ class ApprovalMixin(QueueAppAdmin[Task]):
             detail=load_detail(task, timezone.now(), may_view_payload=bool(self.may_view_payload(request))),
         )  # fmt: skip
 
-    def _send(self, request: HttpRequest, task: Task, wanted: Awaited, form: SignalForm) -> bool:
-        """Send the signal of a valid form; return false if the page must be shown again."""
-        try:
-            with atomic():
-                reason = check_reason(form.cleaned_data["reason"].strip(), REASON_LENGTH)
-                payload = form.payload()
-                sent = signal(task.pk, wanted.signal, payload, by=request.user.get_username(), via=ADMIN, reason=reason)
-                if not sent.is_awaited:  # then it is rolled back
-                    raise InvalidTransition(_("The task no longer waits for this signal. Nothing was sent."), status="")
-                self.log_action_of(request, [task], f"Sent the signal {wanted.signal}.", reason)
-        except (InvalidTaskData, forms.ValidationError) as error:
-            is_reason = getattr(error, "field", "") == "reason"
-            form.add_error("reason" if is_reason else None, str(getattr(error, "message", error)))
-            return False
-        except TaskQueueError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return True
-        done = _("The signal %(name)s is sent; the task goes on.") % {"name": wanted.signal}
-        self.message_user(request, done, messages.SUCCESS)
-        return True
+
+class WorkflowSignalMixin(SignalMixin[Workflow]):
+    """The form of a signal to a workflow, which the first of its tasks that waits for it takes."""
+
+    @page("<uuid:pk>/signal/", "signal")
+    def signal_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+        flow = self.visible(request, pk, self.has_send_permission(request))
+        if flow is None:
+            return self.gone(request, pk)
+        names = list(dict.fromkeys(each.signal for each in workflow_health.awaited([flow.pk], NAMED)))
+        form = WorkflowSignalForm(request.POST or None, names[0] if names else "")
+        if form.is_valid() and self.send_signal(request, flow, form.cleaned_data["name"], form):
+            return HttpResponseRedirect(self.url_of("change", pk))
+        title = _("Send a signal to %(name)s") % {"name": flow.name}
+        return self.own_page(request, "workflow/signal.html", title, original=flow, form=form, names=names)
