@@ -11,11 +11,16 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
 
 from queue_app.exceptions import InvalidTaskData
 
 #: An id as a ``UUID``, or as the text in which results, the API and logs give it.
 type Id = uuid.UUID | str
+
+#: How far the time in an id may be from the times of its row, which are by PostgreSQL's clock.
+CLOCKS_DIFFER: Final = timedelta(minutes=1)
 
 _COUNTER_BITS = 42
 _POOL_BYTES = 1280
@@ -88,6 +93,12 @@ def uuid7() -> uuid.UUID:
 def uuid7s(count: int) -> list[uuid.UUID]:
     """Return ``count`` new ids, in order."""
     return _generator.take(count)
+
+
+def first_at(time: datetime, later: timedelta = timedelta()) -> uuid.UUID:
+    """Return the least id of the millisecond that is ``later`` than ``time``."""
+    milliseconds = int((time.timestamp() + later.total_seconds()) * 1000)
+    return uuid.UUID(int=max(0, milliseconds) << 80)
 
 
 def parse_id(given: Id) -> uuid.UUID:

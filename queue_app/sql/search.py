@@ -71,12 +71,14 @@ def failed_with(words: list[str], limit: int) -> list[Failed]:
     return [Failed(*row) for row in found]
 
 
+#: Django's ``icontains`` compares ``UPPER(message)``. Of ``message`` alone PostgreSQL knows how common a part of it is.
+_HAS: Final = "message ILIKE %s OR exception_class ILIKE %s"
 # The array is made once; each of its ids is one probe of the primary key, in order. A join would read all tasks.
-_PARTS: Final = """
+_PARTS: Final = f"""
 queue_app_task.id = ANY(ARRAY(
     SELECT task_id FROM (
         SELECT task_id, exception_class, message FROM queue_app_taskattempt ORDER BY task_id DESC LIMIT %s
-    ) AS newest WHERE message ILIKE %s OR exception_class ILIKE %s
+    ) AS newest WHERE {_HAS}
 ))
 """
 
@@ -86,8 +88,16 @@ def newest_with_error(part: str) -> RawSQL:
 
     Case does not matter.
     """
-    pattern = "%{}%".format(re.sub(r"([%_\\])", r"\\\1", part))
-    return RawSQL(_PARTS, [ERRORS_READ, pattern, pattern], BooleanField())  # nosec B611  # noqa: S611 - no value is in the text
+    return RawSQL(_PARTS, [ERRORS_READ, *_patterns(part)], BooleanField())  # nosec B611  # noqa: S611 - no value is in the text
+
+
+def has_error(part: str) -> RawSQL:
+    """Return the condition on failed attempts that a text is a part of the error; case does not matter."""
+    return RawSQL(_HAS, _patterns(part), BooleanField())  # nosec B611  # noqa: S611 - no value is in the text
+
+
+def _patterns(part: str) -> list[str]:
+    return ["%{}%".format(re.sub(r"([%_\\])", r"\\\1", part))] * 2
 
 
 def has_older_errors() -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
+from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
 _AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
@@ -174,7 +175,6 @@ def count_transitions(since: datetime, until: datetime) -> dict[str, dict[str, i
     return {row[0]: {"enqueued": row[1], "completed": row[2], "failed": row[3]} for row in fetch_all(_COUNTS, params)}
 
 
-def _first_id(since: datetime) -> str:
-    """Return the least id made a minute before ``since``, as clocks differ."""
-    milliseconds = int((since.timestamp() - 60) * 1000)
-    return f"{milliseconds:012x}" + "0" * 20
+def _first_id(since: datetime) -> uuid.UUID:
+    """Return the least id of a row made since then."""
+    return first_at(since, -CLOCKS_DIFFER)

@@ -6,25 +6,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import Any, Final, Self
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, Subquery
 
 from queue_app import registry
+from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.core.states import PENDING, TERMINAL, Status
 from queue_app.models import ScheduleTick, Task, TaskAttempt, TaskPayload
 from queue_app.models.querysets import TaskQuerySet, expand_statuses
+from queue_app.models.task import UNSUCCESSFUL
+from queue_app.sql.search import has_error
 
 #: Times of a task that can be filtered by a range.
 TIMES: Final = ("created", "queued", "started", "finished", "run")
+#: Times that do not lie before the creation of a task.
+_SINCE_CREATION: Final = ("created", "queued", "started", "finished")
 _COLUMNS: Final = {"run": "run_after"}
 #: Times that lie before the end of a task.
 _BEFORE_THE_END: Final = ("created", "queued", "started")
 #: Maximum difference between the clocks of two database servers, after a failover.
 _CLOCK_SKEW: Final = timedelta(minutes=10)
+#: Number of unsuccessful tasks up to which their parameters are read instead of those of all tasks with the same ones.
+FEW: Final = 10_000
 #: Filters with an index that covers ended tasks only.
 _INDEXED_ENDED: Final = frozenset(
     {
@@ -122,11 +129,23 @@ def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None, *, above: uu
     if wanted.effective_bands:
         tasks = tasks.in_effective_band(wanted.effective_bands)
     if wanted.error is not None:
-        error = Q(message__icontains=wanted.error) | Q(exception_class__icontains=wanted.error)
-        tasks = tasks.filter(Exists(TaskAttempt.objects.filter(error, task_id=OuterRef("pk"), **related_newer)))
+        failed = TaskAttempt.objects.filter(has_error(wanted.error), task_id=OuterRef("pk"), **related_newer)
+        tasks = tasks.filter(Exists(failed))
     if wanted.parameters:
-        tasks = tasks.filter(pk__in=_payloads(wanted.parameters).filter(**related_newer).values("task_id"))
+        contained = _contained(wanted.parameters)
+        if _are_few(wanted.statuses):  # a subquery for each task, which PostgreSQL does not turn into a join
+            found = ExpressionWrapper(contained, output_field=BooleanField())
+            tasks = tasks.filter(Subquery(TaskPayload.objects.filter(task_id=OuterRef("pk")).values_list(found)))
+        else:
+            tasks = tasks.filter(pk__in=TaskPayload.objects.filter(contained, **related_newer).values("task_id"))
     return tasks
+
+
+def _are_few(statuses: Sequence[str]) -> bool:
+    """Return whether at most ``FEW`` tasks are in these states, if these are states without success."""
+    if not statuses or not expand_statuses(statuses) <= set(UNSUCCESSFUL):
+        return False
+    return Task.objects.filter(status__in=statuses).order_by()[: FEW + 1].count() <= FEW
 
 
 def has_index(wanted: TaskFilter) -> bool:
@@ -134,12 +153,22 @@ def has_index(wanted: TaskFilter) -> bool:
     given = _given(wanted)
     if given <= {"parameters"}:
         return True
-    return given <= {"ids", "user", "statuses"} and Status.COMPLETED not in expand_statuses(wanted.statuses)
+    in_order = {"ids", "user", "statuses", "created_before"}
+    return given <= in_order and Status.COMPLETED not in expand_statuses(wanted.statuses)
 
 
 def is_one_type(wanted: TaskFilter) -> bool:
-    """Return whether the filter names exactly one task type and nothing else: an index has these tasks in order."""
-    return _given(wanted) == {"task_types"} and len(wanted.task_types) == 1
+    """Return whether the filter names one task type, and at most a time of creation: an index has them in order."""
+    return _given(wanted) - {"created_before"} == {"task_types"} and len(wanted.task_types) == 1
+
+
+def newest_id(wanted: TaskFilter) -> uuid.UUID | None:
+    """Return an id above those of all tasks that match, or ``None``: ids begin with the time of their creation.
+
+    Only a machine whose clock is ahead by more than ``CLOCKS_DIFFER`` makes greater ones.
+    """
+    limits = [limit for time in _SINCE_CREATION if (limit := getattr(wanted, f"{time}_before")) is not None]
+    return first_at(min(limits), CLOCKS_DIFFER) if limits else None
 
 
 def parts(wanted: TaskFilter, tasks: TaskQuerySet) -> list[TaskQuerySet]:
@@ -235,11 +264,5 @@ def _times(wanted: TaskFilter) -> Iterator[Q]:
         yield reduce(or_, not_ended, Q(finished_at__gte=max(begun) - _CLOCK_SKEW))
 
 
-def _payloads(groups: Sequence[Sequence[dict[str, Any]]]) -> QuerySet[TaskPayload]:
-    payloads = TaskPayload.objects.all()
-    for alternatives in groups:
-        contained = Q()
-        for value in alternatives:
-            contained |= Q(parameters__contains=value)
-        payloads = payloads.filter(contained)
-    return payloads
+def _contained(groups: Sequence[Sequence[dict[str, Any]]]) -> Q:
+    return reduce(and_, (reduce(or_, (Q(parameters__contains=value) for value in values)) for values in groups))

@@ -82,7 +82,7 @@ class TestFilters:
         plain = stored(parameters={"order_id": 42, "vip": True, "customer": {"id": "7"}})
         other = stored("bob", parameters={"order_id": "42"}, queue="reports", priority=Band.LOW, capabilities=("gpu",))
         Task.objects.filter(pk=other.pk).update(queued_at=datetime.now(UTC) - timedelta(seconds=700))
-        dead = stored(status="dead_letter")
+        dead = stored(status="dead_letter", parameters={"order_id": 43})
         AttemptFactory(task=dead, exception_class="shop.OutOfStock", message="No cups left")
         moment = dead.created_at.isoformat().replace("+", "%2B")
         client = staff("view_task", "view_payload")
@@ -102,6 +102,11 @@ class TestFilters:
             (f"task_type={plain_type}", {plain, other, dead}),
             (f"task_type={plain_type},nothing&status=dead_letter", {dead}),
             (f"task_type={plain_type}&status=queued&effective_priority=normal", {plain, other}),
+            ("parameters__order_id=42&status=dead_letter,failed", set()),
+            ("parameters__order_id=43&status=dead_letter,failed", {dead}),
+            (f"created_before={moment}&task_type={plain_type}", {plain, other}),
+            ("created_before=1980-01-02T00:00:00Z", set()),
+            ("finished_before=2200-12-31T23:59:59Z", {dead}),
             ("task_type=nothing", set()),
             ("priority=normal&effective_priority=high,normal", {plain, dead}),
             ("priority=low&effective_priority=high&status=pending", set()),

@@ -5,11 +5,12 @@ import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from queue_app.core import ids
-from queue_app.core.ids import as_digits, as_texts, uuid7, uuid7s
+from queue_app.core.ids import as_digits, as_texts, first_at, uuid7, uuid7s
 
 
 @pytest.fixture
@@ -27,6 +28,14 @@ def test_the_layout_is_version_7():
     made = uuid7()
     assert (made.version, made.variant) == (7, uuid.RFC_4122)
     assert before <= made.int >> 80 <= time.time_ns() // 10**6
+
+
+def test_the_first_id_of_a_time_is_below_those_made_since():
+    before = datetime.now(UTC)
+    made = uuid7()
+    assert first_at(before) < made < first_at(datetime.now(UTC), timedelta(milliseconds=1))
+    assert made < first_at(datetime.max.replace(tzinfo=UTC), timedelta(minutes=1))
+    assert first_at(datetime.min.replace(tzinfo=UTC), timedelta(minutes=-1)).int == 0
 
 
 def test_ids_rise():

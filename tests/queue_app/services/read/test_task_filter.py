@@ -1,14 +1,17 @@
 """task_filter: the queries of lists use indexes."""
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 from django.db import connection
 
+from queue_app.core.ids import first_at
 from queue_app.core.priorities import Band
 from queue_app.models import Task
-from queue_app.services.read.task_filter import TaskFilter, has_index, matching, parts
+from queue_app.services.read import task_filter
+from queue_app.services.read.task_filter import TaskFilter, has_index, matching, newest_id, parts
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -66,6 +69,26 @@ def test_an_index_finds_tasks_by_capability(plan):
     assert "taskqueue_by_capability" not in plan(waiting)
 
 
+@pytest.mark.parametrize("time", ["created", "queued", "started", "finished"])
+def test_the_ids_of_a_list_end_a_minute_after_the_latest_time(time):
+    assert newest_id(TaskFilter(task_types=["shop.pay"])) is None
+    later = NOW + timedelta(days=1)
+    wanted = TaskFilter(**{"run_before": NOW - timedelta(days=1), "created_before": later, f"{time}_before": NOW})
+    assert newest_id(wanted) == first_at(NOW + timedelta(minutes=1))
+
+
+def test_statistics_know_how_common_a_part_of_a_message_is(plan):
+    assert "message ~~* '%50" in plan(matching(TaskFilter(error="50%")))
+
+
+def test_the_parameters_of_few_unsuccessful_tasks_are_read_for_each(plan, monkeypatch):
+    wanted = TaskFilter(parameters=[[{"tenant": 1}]], statuses=["failed"])
+    assert "SubPlan" in plan(matching(wanted))
+    assert "SubPlan" not in plan(matching(replace(wanted, statuses=["failed", "completed"])))
+    monkeypatch.setattr(task_filter, "FEW", -1)
+    assert "SubPlan" not in plan(matching(wanted))
+
+
 @pytest.mark.parametrize("time", ["created", "queued", "started"])
 def test_a_start_time_uses_the_indexes_of_ended_and_pending_tasks(plan, time):
     with connection.cursor() as cursor:  # which on an empty table is as good
@@ -89,7 +112,9 @@ def test_the_effective_band_is_derived_only_for_pending_tasks(plan):
         (TaskFilter(), True),
         (TaskFilter(user="alice", statuses=["failed", "pending"]), True),
         (TaskFilter(parameters=[[{"order_id": 1}]]), True),
+        (TaskFilter(created_before=NOW), True),
         (TaskFilter(statuses=["completed"]), False),
+        (TaskFilter(statuses=["completed"], created_before=NOW), False),
         (TaskFilter(parameters=[[{"tenant": 1}]], statuses=["failed"]), False),
         (TaskFilter(queues=["default"]), False),
     ],
