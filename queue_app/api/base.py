@@ -7,7 +7,7 @@ is read, or how an answer looks.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from uuid import UUID
 
 from django.apps import apps
@@ -31,6 +31,7 @@ from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
 from queue_app.api.body import Body
+from queue_app.api.permissions import staff_with
 from queue_app.api.serializers.base import Body as BodySerializer
 from queue_app.api.serializers.base import Query, shared
 from queue_app.api.serializers.kinds import uuid_of
@@ -94,6 +95,33 @@ class AnyFormat(Negotiation):
         return renderer, renderer.media_type
 
 
+class Accepted(NamedTuple):
+    """What a method of a view accepts."""
+
+    scope: str = ""
+    body: type[BodySerializer] | None = None
+    query: type[Query] | None = None
+    throttle: str = "reads"
+    permission: type[BasePermission] | None = None
+
+
+def accepts[M](scope: str = "", *, staff: Sequence[str] = (), **options: Any) -> Callable[[M], M]:
+    """Declare what a method of a view accepts, in the fields of ``Accepted``; a view without it cannot be routed.
+
+    ``scope`` is what a restricted key needs, or ``BY_CONTENT``. ``body`` and ``query`` say what a request may hold; the
+    body of a method without one is not read. ``throttle`` names the rate limit. The caller must have ``permission``, or
+    be staff with the permissions ``staff``.
+    """
+    if staff:
+        options["permission"] = staff_with(*(f"queue_app.{name}" for name in staff))
+
+    def declare(method: M) -> M:
+        method.accepted = Accepted(scope, **options)  # type: ignore[attr-defined]
+        return method
+
+    return declare
+
+
 class ApiView(APIView):
     """An endpoint for authenticated users; its errors are problem documents."""
 
@@ -104,15 +132,9 @@ class ApiView(APIView):
     content_negotiation_class = Negotiation
     metadata_class = SimpleMetadata
     throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
-    #: Method -> scope of its rate limit; other methods count as "reads".
-    throttle_scopes: Mapping[str, str] = MappingProxyType({})
-    #: Method -> scope that a restricted key needs, or ``BY_CONTENT``. A view that lacks one cannot be routed.
-    key_scopes: Mapping[str, str] = MappingProxyType({})
-    #: Method -> what its body may hold; the body of another method is not read.
-    bodies: Mapping[str, type[BodySerializer]] = MappingProxyType({})
-    #: Method -> what its query string may hold.
-    queries: Mapping[str, type[Query]] = MappingProxyType({})
-    #: Whether the query string of any other method must be empty.
+    #: Method -> what it accepts.
+    accepted: Mapping[str, Accepted] = MappingProxyType({})
+    #: Whether the query string of a method without a declared one must be empty.
     refuses_query = True
     #: Whether a request must wait for the right to use the database; those that report health must not.
     uses_database = True
@@ -126,6 +148,11 @@ class ApiView(APIView):
     _place: Place | None = None
     database: Database  # from ``initial`` on
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        methods: Any = ((name.upper(), getattr(cls, name, None)) for name in cls.http_method_names)
+        cls.accepted = {name: method.accepted for name, method in methods if hasattr(method, "accepted")}
+
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view without the transaction of ATOMIC_REQUESTS.
@@ -133,9 +160,8 @@ class ApiView(APIView):
         Each service commits by itself and notifies the index before the view writes its answer.
         """
         methods = {name.upper() for name in cls.http_method_names if hasattr(cls, name)} - {"HEAD", "OPTIONS"}
-        if cls.authentication_classes and methods - cls.key_scopes.keys():
-            lacking = ", ".join(sorted(methods - cls.key_scopes.keys()))
-            raise ImproperlyConfigured(f"{cls.__name__}.key_scopes names no scope for {lacking}.")
+        if cls.authentication_classes and (missing := sorted(methods - cls.accepted.keys())):
+            raise ImproperlyConfigured(f"{cls.__name__} names no scope for {', '.join(missing)}: use @accepts.")
         view = super().as_view(**initkwargs)
         return transaction.non_atomic_requests(using=conf.load()[0].database_alias)(view)
 
@@ -146,6 +172,12 @@ class ApiView(APIView):
         installed = apps.is_installed("rest_framework.authtoken")
         tokens = [KeyAuthentication(), *([TokenAuthentication()] if installed else [])]
         return [*tokens, *super().get_authenticators()]
+
+    def get_permissions(self) -> list[Any]:
+        """Add the permission of the method; OPTIONS, and methods that the view lacks, need that of its first one."""
+        first = next(iter(self.accepted.values()), Accepted())
+        needed = self.accepted.get(self._method_of(self.request), first).permission
+        return [*super().get_permissions(), *([needed()] if needed else [])]
 
     def get_renderers(self) -> list[Any]:
         """Return JSON, and for a GET that needs authentication also an HTML page."""
@@ -175,12 +207,12 @@ class ApiView(APIView):
         self._body.check_headers()
         super().initial(request, *args, **kwargs)
         if getattr(request.auth, "scopes", None) and self.authentication_classes:
-            scope = self.key_scopes.get(self._method_of(request))
-            if scope not in {None, BY_CONTENT}:  # None: there is no such method
-                check_scope(request, scope)
+            accepted = self.accepted.get(self._method_of(request))
+            if accepted is not None and accepted.scope != BY_CONTENT:
+                check_scope(request, accepted.scope)
         if request.META.get("QUERY_STRING") and self.refuses_query:
             method = self._method_of(request)
-            if method not in self.queries and method in self.allowed_methods:  # else the answer is 405
+            if method in self.allowed_methods and not self.accepted.get(method, Accepted()).query:  # else it is 405
                 Query.read(request.query_params)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
@@ -213,13 +245,16 @@ class ApiView(APIView):
 
     def read_body(self, request: Request) -> Any:
         """Return what the serializer of the method makes of the JSON object in the body."""
-        serializer = shared(self.bodies[request.method or ""])
+        serializer = shared(self._declared(request).body or BodySerializer)
         self._content = self._body.read_object(required=serializer.is_demanded)
         return serializer.run_validation(self._content)
 
     def read_query(self, request: Request) -> dict[str, Any]:
         """Return what the serializer of the method makes of the query string."""
-        return self.queries[self._method_of(request)].read(request.query_params)
+        return (self._declared(request).query or Query).read(request.query_params)
+
+    def _declared(self, request: Request) -> Accepted:
+        return self.accepted[self._method_of(request)]
 
     def _method_of(self, request: Request) -> str:
         return "GET" if request.method == "HEAD" else request.method or ""

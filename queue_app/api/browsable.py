@@ -84,14 +84,14 @@ def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
         {"method": method, "path": address, "about": _about(each, method.lower()), "body": _example(each, method)}
         for address, each in found
         for method in METHODS
-        if hasattr(each, method.lower())
+        if method in each.accepted
     ]
 
 
 def _filters(view: Any, request: Any) -> list[tuple[str, str, str]]:
     """Return (name, value, description) of the parameters of the address's query."""
-    query = view.queries.get("GET")
-    found = properties(query, in_body=False) if query else {}
+    accepted = view.accepted.get("GET")
+    found = properties(accepted.query, in_body=False) if accepted and accepted.query else {}
     return [
         (name, ",".join(request.query_params.getlist(name)), str(schema.get("description", "")))
         for name, schema in found.items()
@@ -121,5 +121,5 @@ def _about(view: Any, method: str) -> str:
 
 def _example(view: Any, method: str) -> str | None:
     """Return an example of the body; ``None`` for a method without one."""
-    body = view.bodies.get(method)
+    body = view.accepted[method].body
     return None if body is None else json.dumps(body.example or {}, indent=2, ensure_ascii=False)

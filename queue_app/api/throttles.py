@@ -116,7 +116,7 @@ class ScopedThrottle(BaseThrottle):
     def allow_request(self, request: Request, view: Any) -> bool:
         """Return whether the call is within the limit; allow every call while Redis is unavailable."""
         user: Any = request.user
-        scope = view.throttle_scopes.get(request.method, "reads")
+        scope = view.accepted[request.method].throttle if request.method in view.accepted else "reads"
         limit: int = getattr(conf.get().api, f"{scope}_per_minute")
         # Other checks refuse anonymous callers, except for health and metrics, which must not need Redis.
         if limit == 0 or not hasattr(user, "get_username") or not user.is_authenticated:

@@ -2,7 +2,6 @@
 
 import uuid
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from django.utils import timezone
@@ -11,7 +10,7 @@ from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api import representation
-from queue_app.api.base import ApiView, parse_id
+from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.serializers import workers as serializers
 from queue_app.api.waiting import Database
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
@@ -62,8 +61,7 @@ class WorkerView(ApiView):
 class RegisterView(WorkerView):
     """Register a worker."""
 
-    bodies = MappingProxyType({"POST": serializers.Registration})
-
+    @accepts(body=serializers.Registration)
     def post(self, request: Request) -> Response:
         """Register a worker.
 
@@ -78,8 +76,7 @@ class RegisterView(WorkerView):
 class PollView(WorkerView):
     """Claim tasks for a worker."""
 
-    bodies = MappingProxyType({"POST": serializers.Poll})
-
+    @accepts(body=serializers.Poll)
     def post(self, request: Request, worker_id: str) -> Response:
         """Claim tasks for a worker.
 
@@ -97,8 +94,7 @@ class PollView(WorkerView):
 class WaitView(WorkerView):
     """Wait until there may be work for a worker."""
 
-    bodies = MappingProxyType({"POST": serializers.Wait})
-
+    @accepts(body=serializers.Wait)
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
 
@@ -113,8 +109,7 @@ class WaitView(WorkerView):
 class ResultView(WorkerView):
     """Report how attempts ended."""
 
-    bodies = MappingProxyType({"POST": serializers.Report})
-
+    @accepts(body=serializers.Report)
     def post(self, request: Request, worker_id: str) -> Response:
         """Report how attempts ended.
 
@@ -156,8 +151,7 @@ class ResultView(WorkerView):
 class StepView(WorkerView):
     """Read and store the steps of a task."""
 
-    bodies = MappingProxyType({"POST": serializers.StepCall})
-
+    @accepts(body=serializers.StepCall)
     def post(self, request: Request, worker_id: str) -> Response:
         """Read or store the steps of a running task, or let it wait for a signal.
 
@@ -175,8 +169,7 @@ class StepView(WorkerView):
 class HeartbeatView(WorkerView):
     """Receive the heartbeat of a worker."""
 
-    bodies = MappingProxyType({"POST": serializers.Heartbeat})
-
+    @accepts(body=serializers.Heartbeat)
     def post(self, request: Request, worker_id: str) -> Response:
         """Send the heartbeat of a worker.
 
@@ -202,8 +195,7 @@ class HeartbeatView(WorkerView):
 class DeregisterView(WorkerView):
     """Deregister a worker."""
 
-    bodies = MappingProxyType({"POST": serializers.Farewell})
-
+    @accepts(body=serializers.Farewell)
     def post(self, request: Request, worker_id: str) -> Response:
         """Deregister a worker.
 

@@ -55,13 +55,13 @@ class Schema(AutoSchema):
     def _get_request_body(self, direction: Any = "request") -> Any:
         """Describe the body of every method, and whether it may be left out."""
         view: Any = self.view
-        serializer, method = view.bodies.get(self.method), self.method
+        method = self.method
         self.method = "POST"  # the framework describes no body of a DELETE
         try:
             found = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
         finally:
             self.method = method
-        return found and found | {"required": shared(serializer).is_demanded}
+        return found and found | {"required": shared(view.accepted[method].body).is_demanded}
 
     def _docstring(self) -> str:
         return inspect.getdoc(getattr(self.view, self.method.lower())) or ""
@@ -77,7 +77,7 @@ def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
 
 
 def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]:
-    body = view.bodies.get(method)
+    body = view.accepted[method].body if method in view.accepted else None
     responses: dict[Any, Any] = {(endpoint.status, endpoint.media_type): endpoint.answer}
     if endpoint.other_media_type:
         responses[endpoint.status, endpoint.other_media_type] = endpoint.answer

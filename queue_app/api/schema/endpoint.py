@@ -47,7 +47,7 @@ class Endpoint:
         _self, _request, *parts = inspect.signature(getattr(view, method.lower())).parameters
         return [
             *(OpenApiParameter(part, _PATH.get(part, UUID), "path", required=True) for part in parts),
-            *_of_query(view.queries.get(method)),
+            *_of_query(view.accepted[method].query if method in view.accepted else None),
             *self.parameters,
         ]
 

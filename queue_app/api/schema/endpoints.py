@@ -218,5 +218,8 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
 
 #: The schemas of bodies, by the names of their serializers.
 REQUESTS: Final = {
-    body.__name__: shared(body).schema() for view in {view for view, _ in ENDPOINTS} for body in view.bodies.values()
+    found.body.__name__: shared(found.body).schema()
+    for view in {view for view, _ in ENDPOINTS}
+    for found in view.accepted.values()
+    if found.body
 }

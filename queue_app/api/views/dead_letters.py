@@ -1,16 +1,14 @@
 """List, inspect, replay and discard dead letters."""
 
-from types import MappingProxyType
 from typing import Any, Final
 
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, parse_id
+from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import require_staff, staff_with
+from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import dead_letters as serializers
 from queue_app.api.serializers.control import Reason
 from queue_app.api.serializers.tasks import options_of
@@ -33,9 +31,7 @@ NO_SECRETS: Final = Secrets()
 class DeadLetterListView(ApiView):
     """The dead letters that the caller may see."""
 
-    key_scopes = MappingProxyType({"GET": "view_deadletter"})
-    queries = MappingProxyType({"GET": serializers.LetterListQuery})
-
+    @accepts("view_deadletter", query=serializers.LetterListQuery)
     def get(self, request: Request) -> Response:
         """List dead letters, latest death first.
 
@@ -69,9 +65,7 @@ class _OneLetterView(ApiView):
 class DeadLetterView(_OneLetterView):
     """One dead letter, by its id or the id of its task."""
 
-    key_scopes = MappingProxyType({"GET": "view_deadletter", "DELETE": "discard_deadletter"})
-    bodies = MappingProxyType({"DELETE": Reason})
-
+    @accepts("view_deadletter")
     def get(self, request: Request, letter_id: str) -> Response:
         """Inspect a dead letter.
 
@@ -85,6 +79,7 @@ class DeadLetterView(_OneLetterView):
             | {"task_status": dead_letters.task_status(letter)}
         )
 
+    @accepts("discard_deadletter", body=Reason)
     def delete(self, request: Request, letter_id: str) -> Response:
         """Discard a dead letter.
 
@@ -100,9 +95,7 @@ class DeadLetterView(_OneLetterView):
 class ReplayView(_OneLetterView):
     """Replay of one dead letter."""
 
-    key_scopes = MappingProxyType({"POST": "replay_deadletter"})
-    bodies = MappingProxyType({"POST": serializers.Replay})
-
+    @accepts("replay_deadletter", body=serializers.Replay)
     def post(self, request: Request, letter_id: str) -> Response:
         """Queue the task of a dead letter again.
 
@@ -131,10 +124,7 @@ class _ManyLettersView(ApiView):
 class ReplayManyView(_ManyLettersView):
     """Replay of many dead letters."""
 
-    permission_classes = (IsAuthenticated, staff_with(VIEW, REPLAY))
-    key_scopes = MappingProxyType({"POST": "replay_deadletter"})
-    bodies = MappingProxyType({"POST": serializers.ReplaySelection})
-
+    @accepts("replay_deadletter", body=serializers.ReplaySelection, staff=("view_deadletter", "replay_deadletter"))
     def post(self, request: Request) -> Response:
         """Replay many dead letters.
 
@@ -152,10 +142,7 @@ class ReplayManyView(_ManyLettersView):
 class DiscardManyView(_ManyLettersView):
     """Discarding of many dead letters."""
 
-    permission_classes = (IsAuthenticated, staff_with(VIEW, DISCARD))
-    key_scopes = MappingProxyType({"POST": "discard_deadletter"})
-    bodies = MappingProxyType({"POST": serializers.DiscardSelection})
-
+    @accepts("discard_deadletter", body=serializers.DiscardSelection, staff=("view_deadletter", "discard_deadletter"))
     def post(self, request: Request) -> Response:
         """Discard many dead letters.
 

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from asgiref.sync import sync_to_async
@@ -13,7 +12,7 @@ from django.db import DatabaseError
 from django.http import StreamingHttpResponse
 from rest_framework.request import Request
 
-from queue_app.api.base import AnyFormat, ApiView
+from queue_app.api.base import AnyFormat, ApiView, accepts
 from queue_app.api.errors import AsgiRequired
 from queue_app.api.serializers.control import EventQuery, entry
 from queue_app.api.waiting import Place, TooBusy, TooManyWaiters, is_asynchronous, limited
@@ -50,8 +49,6 @@ class EventStream(ApiView):
     """A stream of events."""
 
     content_negotiation_class = AnyFormat
-    throttle_scopes = MappingProxyType({"GET": "heavy"})
-    queries = MappingProxyType({"GET": EventQuery})
 
     def streamed(self, request: Request, narrowed: Narrowed | None = None) -> StreamingHttpResponse:
         """Return the stream that a request asks for."""
@@ -78,8 +75,7 @@ class EventStream(ApiView):
 class EventView(EventStream):
     """Events of the tasks that the caller may see."""
 
-    key_scopes = MappingProxyType({"GET": "view_task"})
-
+    @accepts("view_task", query=EventQuery, throttle="heavy")
     def get(self, request: Request) -> Any:
         """Stream the events of tasks as server-sent events.
 

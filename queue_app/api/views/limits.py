@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, Final
 
 from rest_framework.exceptions import PermissionDenied
@@ -14,7 +13,7 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView
+from queue_app.api.base import BY_CONTENT, ApiView, accepts
 from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import control as serializers
 from queue_app.exceptions import LimitNotFound
@@ -32,20 +31,17 @@ ID_DIGITS: Final = 18
 class LimitListView(ApiView):
     """The limits of task types and of concurrency keys."""
 
-    key_scopes = MappingProxyType({"GET": "view_limit", "POST": "add_limit"})
-    bodies = MappingProxyType({"POST": serializers.NewLimit})
-
+    @accepts("view_limit", staff=("view_limit",))
     def get(self, request: Request) -> Response:
         """List the limits of task types and keys."""
-        require_staff(request, "queue_app.view_limit")
         return Response({"results": [representation.limit(found) for found in Limit.objects.all()[:MAX_LISTED]]})
 
+    @accepts("add_limit", body=serializers.NewLimit, staff=("add_limit",))
     def post(self, request: Request) -> Response:
         """Limit a task type or a key.
 
         Limits how many tasks run at once, how many start in a period, and the time between two starts.
         """
-        require_staff(request, "queue_app.add_limit")
         changes = self.read_body(request)
         scope, name = changes.pop("scope"), changes.pop("name")
         with atomic():
@@ -57,32 +53,29 @@ class LimitListView(ApiView):
 class LimitView(ApiView):
     """The limits of one task type or key."""
 
-    key_scopes = MappingProxyType({"GET": "view_limit", "PATCH": "change_limit", "DELETE": "delete_limit"})
-    bodies = MappingProxyType({"PATCH": serializers.LimitEdit})
-
+    @accepts("view_limit", staff=("view_limit",))
     def get(self, request: Request, limit_id: str) -> Response:
         """Inspect the limits of a task type or key."""
-        require_staff(request, "queue_app.view_limit")
         found = Limit.objects.filter(pk=_parse_id(limit_id)).first()
         if found is None:
             raise LimitNotFound(limit_id)
         return Response(representation.limit(found))
 
+    @accepts("change_limit", body=serializers.LimitEdit, staff=("change_limit",))
     def patch(self, request: Request, limit_id: str) -> Response:
         """Change the limits of a task type or key.
 
         A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
         """
-        require_staff(request, "queue_app.change_limit")
         changes = self.read_body(request)
         with atomic():
             found = update_limit(_parse_id(limit_id), changes)
             _record(request, "limit.change", found, changes)
         return Response(representation.limit(found))
 
+    @accepts("delete_limit", staff=("delete_limit",))
     def delete(self, request: Request, limit_id: str) -> Response:
         """Remove all limits of a task type or key, and its pause."""
-        require_staff(request, "queue_app.delete_limit")
         with atomic():
             found = delete_limit(_parse_id(limit_id))
             _record(request, "limit.delete", found)
@@ -92,21 +85,18 @@ class LimitView(ApiView):
 class OverallLimitsView(ApiView):
     """The limits over all queues."""
 
-    key_scopes = MappingProxyType({"GET": "view_runtimesettings", "PATCH": "change_runtimesettings"})
-    bodies = MappingProxyType({"PATCH": serializers.OverallEdit})
-
+    @accepts("view_runtimesettings", staff=("view_runtimesettings",))
     def get(self, request: Request) -> Response:
         """Inspect the limits over all queues."""
-        require_staff(request, "queue_app.view_runtimesettings")
         found = RuntimeSettings.objects.filter(pk=1).first() or RuntimeSettings()
         return Response(representation.overall(found))
 
+    @accepts("change_runtimesettings", body=serializers.OverallEdit, staff=("change_runtimesettings",))
     def patch(self, request: Request) -> Response:
         """Change the limits over all queues, with a ``reason`` for the audit log.
 
         A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
         """
-        require_staff(request, "queue_app.change_runtimesettings")
         changes = self.read_body(request)
         reason = changes.pop("reason")
         (found,) = apply({EVERYTHING: changes}, by=self.username(request), via=audit.API, reason=reason)
@@ -114,8 +104,6 @@ class OverallLimitsView(ApiView):
 
 
 class _PauseView(ApiView):
-    key_scopes = MappingProxyType({"POST": BY_CONTENT})
-
     def read(self, request: Request) -> tuple[str, list[str], dict[str, Any]]:
         """Return scope, name (none for everything) and other fields of the body, if the caller may pause the scope."""
         if not request.user.is_staff:
@@ -131,8 +119,7 @@ class _PauseView(ApiView):
 class PauseTypeOrKeyView(_PauseView):
     """Pause a task type, a key, or everything."""
 
-    bodies = MappingProxyType({"POST": serializers.Pause})
-
+    @accepts(BY_CONTENT, body=serializers.Pause)
     def post(self, request: Request) -> Response:
         """Pause a task type, a key, or everything.
 
@@ -149,8 +136,7 @@ class PauseTypeOrKeyView(_PauseView):
 class ResumeTypeOrKeyView(_PauseView):
     """Resume a task type, a key, or everything."""
 
-    bodies = MappingProxyType({"POST": serializers.Resumption})
-
+    @accepts(BY_CONTENT, body=serializers.Resumption)
     def post(self, request: Request) -> Response:
         """Resume a task type, a key, or everything.
 

@@ -1,7 +1,6 @@
 """Metrics for Prometheus, for the callers that ``METRICS.ACCESS`` admits."""
 
 import hmac
-from types import MappingProxyType
 from typing import Any, Final
 
 from django.apps import apps
@@ -11,7 +10,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from queue_app import conf
-from queue_app.api.base import AnyFormat, ApiView
+from queue_app.api.base import AnyFormat, ApiView, accepts
 from queue_app.metrics.text import of_process, of_queue
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,7 +61,6 @@ class MetricsView(ApiView):
     """Metrics of the queue, and of this process if django-prometheus is installed."""
 
     permission_classes = (MayReadMetrics,)
-    key_scopes = MappingProxyType({"GET": "view_queue"})
     content_negotiation_class = AnyFormat
     uses_database = False  # it reads on threads of its own
 
@@ -70,6 +68,7 @@ class MetricsView(ApiView):
         """Try the token of scrapers first."""
         return [ScraperAuthentication(), *super().get_authenticators()]
 
+    @accepts("view_queue")
     def get(self, request: Request) -> HttpResponse:
         """Return the metrics; if a server is away, its metrics are missing and its ``up`` is 0."""
         text = of_queue() + (of_process() if apps.is_installed("django_prometheus") else b"")

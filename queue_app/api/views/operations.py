@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 from rest_framework.request import Request
@@ -10,7 +9,7 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView, parse_id
+from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_id
 from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers.tasks import TaskSelection, options_of
 from queue_app.api.visibility import visible_tasks
@@ -41,10 +40,7 @@ FOR_STAFF: Final = frozenset(
 class BulkActionView(ApiView):
     """Actions on many tasks."""
 
-    throttle_scopes = MappingProxyType({"POST": "heavy"})
-    key_scopes = MappingProxyType({"POST": BY_CONTENT})
-    bodies = MappingProxyType({"POST": TaskSelection})
-
+    @accepts(BY_CONTENT, body=TaskSelection, throttle="heavy")
     def post(self, request: Request) -> Response:
         """Cancel, reprioritise, replay, retry, run or delete many tasks.
 
@@ -76,12 +72,12 @@ class BulkActionView(ApiView):
 class OperationView(ApiView):
     """An action on many tasks or dead letters."""
 
-    key_scopes = MappingProxyType({"GET": "view_operation", "DELETE": "change_operation"})
-
+    @accepts("view_operation")
     def get(self, request: Request, operation_id: str) -> Response:
         """Inspect an operation: its state and its progress."""
         return Response(representation.operation(_find(request, operation_id), request.user))
 
+    @accepts("change_operation")
     def delete(self, request: Request, operation_id: str) -> Response:
         """Cancel an operation.
 

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import Any, Final
 
 from rest_framework.exceptions import NotFound
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView
+from queue_app.api.base import ApiView, accepts
 from queue_app.api.errors import NoSuchQueue
-from queue_app.api.permissions import may_view, require_staff, staff_with
+from queue_app.api.permissions import may_view
 from queue_app.api.serializers import control as serializers
 from queue_app.api.versions import expected_version, with_version
 from queue_app.core.priorities import Band, parse_band
@@ -33,9 +31,7 @@ MAX_LISTED_WORKERS: Final = 200
 class StatsView(ApiView):
     """The tasks that wait and run, over all queues."""
 
-    permission_classes = (IsAuthenticated, may_view("queue"))
-    key_scopes = MappingProxyType({"GET": "view_queue"})
-
+    @accepts("view_queue", permission=may_view("queue"))
     def get(self, request: Request) -> Response:
         """Return depth, age, workers and throughput of all queues.
 
@@ -47,9 +43,7 @@ class StatsView(ApiView):
 class QueueListView(ApiView):
     """The queues."""
 
-    permission_classes = (IsAuthenticated, may_view("queue"))
-    key_scopes = MappingProxyType({"GET": "view_queue"})
-
+    @accepts("view_queue", permission=may_view("queue"))
     def get(self, request: Request) -> Response:
         """List queues with their settings."""
         found = Queue.objects.order_by("name")[:MAX_LISTED]
@@ -59,10 +53,7 @@ class QueueListView(ApiView):
 class QueueView(ApiView):
     """One queue."""
 
-    permission_classes = (IsAuthenticated, may_view("queue"))
-    key_scopes = MappingProxyType({"GET": "view_queue", "PATCH": "change_queue"})
-    bodies = MappingProxyType({"PATCH": serializers.QueueEdit})
-
+    @accepts("view_queue", permission=may_view("queue"))
     def get(self, request: Request, name: str) -> Response:
         """Inspect a queue.
 
@@ -71,12 +62,12 @@ class QueueView(ApiView):
         found = _existing(_queue, name)
         return with_version(version_of(found), representation.queue(found))
 
+    @accepts("change_queue", body=serializers.QueueEdit, staff=("change_queue",))
     def patch(self, request: Request, name: str) -> Response:
         """Edit the settings of a queue.
 
         ``If-Match`` carries the ETag of the version that the edit is based on.
         """
-        require_staff(request, "queue_app.change_queue")
         changes = self.read_body(request)
         version = expected_version(request, version_of(_existing(_queue, name)))
         edited = edit_queue(check_queue_name(name), changes, version=version, by=self.username(request))
@@ -86,10 +77,7 @@ class QueueView(ApiView):
 class QueueStatsView(ApiView):
     """The tasks that wait and run in one queue."""
 
-    permission_classes = (IsAuthenticated, may_view("queue"))
-    key_scopes = MappingProxyType({"GET": "view_queue"})
-    queries = MappingProxyType({"GET": serializers.QueueStatsQuery})
-
+    @accepts("view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"))
     def get(self, request: Request, name: str) -> Response:
         """Return depth, age, running tasks and limit of a queue.
 
@@ -104,10 +92,7 @@ class QueueStatsView(ApiView):
 class AutoscaleView(ApiView):
     """The demand of one queue, for autoscalers."""
 
-    permission_classes = (IsAuthenticated, may_view("queue"))
-    key_scopes = MappingProxyType({"GET": "view_queue"})
-    queries = MappingProxyType({"GET": serializers.AutoscaleQuery})
-
+    @accepts("view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"))
     def get(self, request: Request, name: str) -> Response:
         """Return how many workers a queue could use.
 
@@ -122,9 +107,7 @@ class AutoscaleView(ApiView):
 class PolicyListView(ApiView):
     """The policies of the bands."""
 
-    permission_classes = (IsAuthenticated, may_view("prioritypolicy"))
-    key_scopes = MappingProxyType({"GET": "view_prioritypolicy"})
-
+    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"))
     def get(self, request: Request) -> Response:
         """List the policies of all bands."""
         found = PriorityPolicy.objects.order_by("priority")
@@ -134,10 +117,7 @@ class PolicyListView(ApiView):
 class PolicyView(ApiView):
     """The defaults of a band's tasks, which a task or its queue can override."""
 
-    permission_classes = (IsAuthenticated, may_view("prioritypolicy"))
-    key_scopes = MappingProxyType({"GET": "view_prioritypolicy", "PATCH": "change_prioritypolicy"})
-    bodies = MappingProxyType({"PATCH": serializers.PolicyEdit})
-
+    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"))
     def get(self, request: Request, band: str) -> Response:
         """Inspect the policy of a band.
 
@@ -146,12 +126,12 @@ class PolicyView(ApiView):
         policy = _policy(band)
         return with_version(version_of(policy), representation.policy(policy))
 
+    @accepts("change_prioritypolicy", body=serializers.PolicyEdit, staff=("change_prioritypolicy",))
     def patch(self, request: Request, band: str) -> Response:
         """Edit the policy of a band.
 
         ``If-Match`` carries the ETag of the version that the edit is based on.
         """
-        require_staff(request, "queue_app.change_prioritypolicy")
         changes = self.read_body(request)
         policy = _policy(band)
         version = expected_version(request, version_of(policy))
@@ -162,10 +142,7 @@ class PolicyView(ApiView):
 class PauseView(ApiView):
     """Pause a queue."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
-    key_scopes = MappingProxyType({"POST": "pause_queue"})
-    bodies = MappingProxyType({"POST": serializers.PauseUntil})
-
+    @accepts("pause_queue", body=serializers.PauseUntil, staff=("pause_queue",))
     def post(self, request: Request, name: str) -> Response:
         """Pause a queue.
 
@@ -181,10 +158,7 @@ class PauseView(ApiView):
 class ResumeView(ApiView):
     """Resume a queue."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_queue"))
-    key_scopes = MappingProxyType({"POST": "pause_queue"})
-    bodies = MappingProxyType({"POST": serializers.Nothing})
-
+    @accepts("pause_queue", body=serializers.Nothing, staff=("pause_queue",))
     def post(self, request: Request, name: str) -> Response:
         """Resume a queue."""
         self.read_body(request)
@@ -196,9 +170,7 @@ class ResumeView(ApiView):
 class AdminQueueView(ApiView):
     """All queues together, for staff."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.view_task"))
-    key_scopes = MappingProxyType({"GET": "view_task"})
-
+    @accepts("view_task", staff=("view_task",))
     def get(self, request: Request) -> Response:
         """Return depth, running tasks and limit of all queues together."""
         return Response(admin_queue())
@@ -207,9 +179,7 @@ class AdminQueueView(ApiView):
 class WorkerListView(ApiView):
     """The workers, for staff."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.view_worker"))
-    key_scopes = MappingProxyType({"GET": "view_worker"})
-
+    @accepts("view_worker", staff=("view_worker",))
     def get(self, request: Request) -> Response:
         """List the latest 200 workers, including stopped ones."""
         found = list(Worker.objects.order_by("-id")[:MAX_LISTED_WORKERS])

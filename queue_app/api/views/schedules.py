@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 from django.utils import timezone
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView
-from queue_app.api.permissions import require_staff, staff_with
+from queue_app.api.base import ApiView, accepts
 from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, Reason
 from queue_app.api.versions import expected_version, with_version
@@ -35,22 +32,19 @@ ID_DIGITS: Final = 18
 class ScheduleListView(ApiView):
     """The schedules."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.view_schedule"))
-    key_scopes = MappingProxyType({"GET": "view_schedule", "POST": "add_schedule"})
-    bodies = MappingProxyType({"POST": serializers.NewSchedule})
-
+    @accepts("view_schedule", staff=("view_schedule",))
     def get(self, request: Request) -> Response:
         """List the first 1000 schedules by name."""
         found = Schedule.objects.using(alias()).all()[:MAX_LISTED]
         return Response({"results": [representation.schedule(each, request.user) for each in found]})
 
+    @accepts("add_schedule", body=serializers.NewSchedule, staff=("view_schedule", "add_schedule"))
     def post(self, request: Request) -> Response:
         """Make a schedule.
 
         It ticks by ``cron``, at an interval of ``every`` seconds, or at ``instants``. Options of the task that are left
         out are those of the registered task.
         """
-        require_staff(request, "queue_app.add_schedule")
         values = self.read_body(request)
         name = values.pop("name")
         with self.recording(request):
@@ -61,10 +55,7 @@ class ScheduleListView(ApiView):
 class ScheduleView(ApiView):
     """One schedule."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.view_schedule"))
-    key_scopes = MappingProxyType({"GET": "view_schedule", "PATCH": "change_schedule", "DELETE": "delete_schedule"})
-    bodies = MappingProxyType({"PATCH": serializers.ScheduleEdit})
-
+    @accepts("view_schedule", staff=("view_schedule",))
     def get(self, request: Request, schedule_id: str) -> Response:
         """Inspect a schedule.
 
@@ -73,13 +64,13 @@ class ScheduleView(ApiView):
         found = _find(schedule_id)
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
+    @accepts("change_schedule", body=serializers.ScheduleEdit, staff=("view_schedule", "change_schedule"))
     def patch(self, request: Request, schedule_id: str) -> Response:
         """Change a schedule from its next tick on.
 
         A field that is left out keeps its value. ``If-Match`` carries the ETag of the version that the edit is based
         on. A change of a schedule that the code declares is shown as an override.
         """
-        require_staff(request, "queue_app.change_schedule")
         changes = self.read_body(request)
         found = _find(schedule_id)
         version = expected_version(request, edit.version_of(found))
@@ -87,12 +78,12 @@ class ScheduleView(ApiView):
             found = edit.update_schedule(found.name, changes, version=version)
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
+    @accepts("delete_schedule", staff=("view_schedule", "delete_schedule"))
     def delete(self, request: Request, schedule_id: str) -> Response:
         """Delete a schedule and its history; keep its tasks.
 
         A schedule that the code declares can only be paused.
         """
-        require_staff(request, "queue_app.delete_schedule")
         with self.recording(request):
             edit.delete_schedule(_find(schedule_id).name)
         return Response({"id": int(schedule_id), "deleted": True})
@@ -101,10 +92,7 @@ class ScheduleView(ApiView):
 class PauseView(ApiView):
     """Pause a schedule."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_schedule"))
-    key_scopes = MappingProxyType({"POST": "pause_schedule"})
-    bodies = MappingProxyType({"POST": PauseUntil})
-
+    @accepts("pause_schedule", body=PauseUntil, staff=("pause_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Pause a schedule.
 
@@ -120,10 +108,7 @@ class PauseView(ApiView):
 class ResumeView(ApiView):
     """Resume a schedule."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.pause_schedule"))
-    key_scopes = MappingProxyType({"POST": "pause_schedule"})
-    bodies = MappingProxyType({"POST": Nothing})
-
+    @accepts("pause_schedule", body=Nothing, staff=("pause_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Resume a schedule from its next tick on."""
         self.read_body(request)
@@ -135,10 +120,7 @@ class ResumeView(ApiView):
 class RunView(ApiView):
     """Run a schedule now."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.run_schedule"))
-    key_scopes = MappingProxyType({"POST": "run_schedule"})
-    bodies = MappingProxyType({"POST": Reason})
-
+    @accepts("run_schedule", body=Reason, staff=("run_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the task of a schedule now, whatever its pause or overlap rule."""
         self.read_body(request)
@@ -150,10 +132,7 @@ class RunView(ApiView):
 class BackfillView(ApiView):
     """Backfill a schedule."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.run_schedule"))
-    key_scopes = MappingProxyType({"POST": "run_schedule"})
-    bodies = MappingProxyType({"POST": serializers.Backfill})
-
+    @accepts("run_schedule", body=serializers.Backfill, staff=("run_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the tasks of the missing ticks in a range.
 
@@ -176,10 +155,7 @@ class BackfillView(ApiView):
 class TickListView(ApiView):
     """The ticks of a schedule."""
 
-    permission_classes = (IsAuthenticated, staff_with("queue_app.view_schedule"))
-    key_scopes = MappingProxyType({"GET": "view_schedule"})
-    queries = MappingProxyType({"GET": serializers.TickQuery})
-
+    @accepts("view_schedule", query=serializers.TickQuery, staff=("view_schedule",))
     def get(self, request: Request, schedule_id: str) -> Response:
         """List the ticks of a schedule, newest first."""
         query, found = self.read_query(request), _find(schedule_id)

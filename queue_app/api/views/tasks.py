@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Final
 
 from rest_framework.exceptions import PermissionDenied
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import export, representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, parse_id
+from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, parse_id
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import is_staff_with, staff_with
+from queue_app.api.permissions import is_staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import Reason
@@ -44,11 +42,7 @@ KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.
 class TaskListView(ApiView):
     """The tasks that the caller may see."""
 
-    throttle_scopes = MappingProxyType({"POST": "submits"})
-    key_scopes = MappingProxyType({"GET": "view_task", "POST": "add_task"})
-    queries = MappingProxyType({"GET": serializers.TaskListQuery})
-    bodies = MappingProxyType({"POST": serializers.Submission})
-
+    @accepts("view_task", query=serializers.TaskListQuery)
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
         query = self.read_query(request)
@@ -57,6 +51,7 @@ class TaskListView(ApiView):
         page = list_tasks(visible_tasks(request.user, wanted), wanted, page_size=size, before=before)
         return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
 
+    @accepts("add_task", body=serializers.Submission, throttle="submits")
     def post(self, request: Request) -> Response:
         """Submit a task.
 
@@ -72,9 +67,9 @@ class TaskListView(ApiView):
 class AdminTaskListView(TaskListView):
     """The tasks of all users, for staff."""
 
-    permission_classes = (IsAuthenticated, staff_with(VIEW))
     http_method_names = ("get", "head", "options")
 
+    @accepts("view_task", query=serializers.TaskListQuery, staff=("view_task",))
     def get(self, request: Request) -> Response:
         """List the tasks of all users, newest first."""
         return super().get(request)
@@ -83,9 +78,7 @@ class AdminTaskListView(TaskListView):
 class TaskCountView(ApiView):
     """The number of tasks that match a filter."""
 
-    key_scopes = MappingProxyType({"GET": "view_task"})
-    queries = MappingProxyType({"GET": serializers.TaskCountQuery})
-
+    @accepts("view_task", query=serializers.TaskCountQuery)
     def get(self, request: Request) -> Response:
         """Count tasks.
 
@@ -102,10 +95,8 @@ class TaskExportView(ApiView):
     """The tasks that match a filter, as a stream."""
 
     content_negotiation_class = AnyFormat
-    throttle_scopes = MappingProxyType({"GET": "heavy"})
-    key_scopes = MappingProxyType({"GET": "view_task"})
-    queries = MappingProxyType({"GET": serializers.TaskExportQuery})
 
+    @accepts("view_task", query=serializers.TaskExportQuery, throttle="heavy")
     def get(self, request: Request) -> Any:
         """Export tasks as NDJSON or CSV, newest first.
 
@@ -123,10 +114,8 @@ class TaskBulkView(ApiView):
     """Submission of many tasks at once."""
 
     body_factor = 8
-    throttle_scopes = MappingProxyType({"POST": "heavy"})
-    key_scopes = MappingProxyType({"POST": "add_task"})
-    bodies = MappingProxyType({"POST": serializers.Submissions})
 
+    @accepts("add_task", body=serializers.Submissions, throttle="heavy")
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks, all or none.
 
@@ -154,9 +143,7 @@ class _OneTaskView(ApiView):
 class TaskView(_OneTaskView):
     """One task."""
 
-    key_scopes = MappingProxyType({"GET": "view_task", "DELETE": BY_CONTENT})
-    queries = MappingProxyType({"GET": serializers.TaskWaitQuery, "DELETE": serializers.TaskDeleteQuery})
-
+    @accepts("view_task", query=serializers.TaskWaitQuery)
     def get(self, request: Request, task_id: str) -> Response:
         """Inspect a task, or wait for its end.
 
@@ -171,6 +158,7 @@ class TaskView(_OneTaskView):
             found = task_detail(wanted, user=user)
         return Response(representation.detail(found, request.user))
 
+    @accepts(BY_CONTENT, query=serializers.TaskDeleteQuery)
     def delete(self, request: Request, task_id: str) -> Response:
         """Cancel a task, or delete one that has ended.
 
@@ -192,8 +180,7 @@ class TaskView(_OneTaskView):
 class TaskExplainView(ApiView):
     """The reasons why one task is not running."""
 
-    key_scopes = MappingProxyType({"GET": "view_task"})
-
+    @accepts("view_task")
     def get(self, request: Request, task_id: str) -> Response:
         """Explain why a task is not running.
 
@@ -207,9 +194,7 @@ class TaskExplainView(ApiView):
 class TaskDecryptView(_OneTaskView):
     """The data of one encrypted task."""
 
-    key_scopes = MappingProxyType({"POST": "view_encrypted"})
-    bodies = MappingProxyType({"POST": Reason})
-
+    @accepts("view_encrypted", body=Reason)
     def post(self, request: Request, task_id: str) -> Response:
         """Decrypt the data of a task.
 
@@ -228,9 +213,7 @@ class TaskDecryptView(_OneTaskView):
 class TaskPriorityView(_OneTaskView):
     """The priority of one task."""
 
-    key_scopes = MappingProxyType({"PUT": "reprioritise_task"})
-    bodies = MappingProxyType({"PUT": serializers.PriorityChange})
-
+    @accepts("reprioritise_task", body=serializers.PriorityChange)
     def put(self, request: Request, task_id: str) -> Response:
         """Move a waiting task to another band."""
         band = self.read_body(request)["priority"]
@@ -245,9 +228,7 @@ class TaskPriorityView(_OneTaskView):
 class TaskSignalView(_OneTaskView):
     """The signals of one task."""
 
-    key_scopes = MappingProxyType({"POST": "send_signal"})
-    bodies = MappingProxyType({"POST": serializers.NewSignal})
-
+    @accepts("send_signal", body=serializers.NewSignal)
     def post(self, request: Request, task_id: str) -> Response:
         """Send a signal to a task, such as an approval.
 
@@ -265,8 +246,7 @@ class TaskSignalView(_OneTaskView):
 class AdminTaskPriorityView(TaskPriorityView):
     """The priority of any user's task, for staff."""
 
-    permission_classes = (IsAuthenticated, staff_with(VIEW))
-
+    @accepts("reprioritise_task", body=serializers.PriorityChange, staff=("view_task",))
     def put(self, request: Request, task_id: str) -> Response:
         """Move any user's waiting task to another band."""
         return super().put(request, task_id)

@@ -2,12 +2,13 @@
 
 import json
 import uuid
-from types import MappingProxyType
 from typing import Any, Final
 
 from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.request import Request
 
+from queue_app.api.base import accepts
+from queue_app.api.serializers.control import EventQuery
 from queue_app.api.views.events import EventStream
 from queue_app.api.views.workflows import find_workflow
 from queue_app.api.waiting import limited
@@ -54,8 +55,7 @@ class OneWorkflow:
 class WorkflowEventView(EventStream):
     """The events of one workflow."""
 
-    key_scopes = MappingProxyType({"GET": "view_workflow"})
-
+    @accepts("view_workflow", query=EventQuery, throttle="heavy")
     def get(self, request: Request, workflow_id: str) -> Any:
         """Stream the events of a workflow's tasks as server-sent events, and ``WorkflowChanged`` for the whole.
 

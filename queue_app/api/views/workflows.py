@@ -1,19 +1,16 @@
 """Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
 
-from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any
 
 from django.db.models import QuerySet
-from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView
-from queue_app.api.permissions import is_staff_with, require_staff, staff_with
+from queue_app.api.base import ApiView, accepts
+from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing, Reason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange
@@ -37,11 +34,8 @@ class WorkflowListView(ApiView):
     """The workflows that the caller may see."""
 
     body_factor = 8
-    throttle_scopes = MappingProxyType({"POST": "submits"})
-    key_scopes = MappingProxyType({"GET": "view_workflow", "POST": "add_task"})
-    queries = MappingProxyType({"GET": serializers.WorkflowQuery})
-    bodies = MappingProxyType({"POST": serializers.NewWorkflow})
 
+    @accepts("view_workflow", query=serializers.WorkflowQuery)
     def get(self, request: Request) -> Response:
         """List workflows, newest first."""
         query = self.read_query(request)
@@ -58,6 +52,7 @@ class WorkflowListView(ApiView):
         results = [representation.workflow(each, request.user) for each in page]
         return Response({"results": results, "next_before": page[-1].pk if more else None})
 
+    @accepts("add_task", body=serializers.NewWorkflow, throttle="submits")
     def post(self, request: Request) -> Response:
         """Submit a workflow: all of its tasks, or none.
 
@@ -75,8 +70,7 @@ class WorkflowListView(ApiView):
 class WorkflowView(ApiView):
     """One workflow."""
 
-    key_scopes = MappingProxyType({"GET": "view_workflow"})
-
+    @accepts("view_workflow")
     def get(self, request: Request, workflow_id: str) -> Response:
         """Inspect a workflow."""
         return Response(representation.workflow(find_workflow(request, workflow_id), request.user))
@@ -85,8 +79,7 @@ class WorkflowView(ApiView):
 class GraphView(ApiView):
     """The graph of a workflow."""
 
-    key_scopes = MappingProxyType({"GET": "view_workflow"})
-
+    @accepts("view_workflow")
     def get(self, request: Request, workflow_id: str) -> Response:
         """Return the graph of a workflow.
 
@@ -110,10 +103,6 @@ class GraphView(ApiView):
 class _SteeringView(ApiView):
     """An action on a whole workflow."""
 
-    permission_classes: Sequence[type[BasePermission]] = (IsAuthenticated, staff_with(VIEW, STEER))
-    key_scopes = MappingProxyType({"POST": "steer_workflow"})
-    bodies = MappingProxyType({"POST": Reason})
-
     def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
         found = self.workflow(request, workflow_id)
         number = act(found.pk, by=self.username(request), via=audit.API)
@@ -128,8 +117,6 @@ class _SteeringView(ApiView):
 class _OwnersToo(_SteeringView):
     """An action that users may take on their own workflows, as they may on their own tasks."""
 
-    permission_classes = (IsAuthenticated,)
-
     def workflow(self, request: Request, workflow_id: str) -> Workflow:
         """Return the workflow to steer, if it is the caller's own or staff steer it."""
         found = super().workflow(request, workflow_id)
@@ -141,6 +128,7 @@ class _OwnersToo(_SteeringView):
 class CancelView(_OwnersToo):
     """Cancel a workflow."""
 
+    @accepts("steer_workflow", body=Reason)
     def post(self, request: Request, workflow_id: str) -> Response:
         """Cancel the pending tasks of a workflow, and compensate the completed ones.
 
@@ -153,6 +141,7 @@ class CancelView(_OwnersToo):
 class PauseView(_SteeringView):
     """Pause a workflow."""
 
+    @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Pause a workflow; running tasks finish."""
         body = self.read_body(request)
@@ -162,8 +151,7 @@ class PauseView(_SteeringView):
 class ResumeView(_SteeringView):
     """Resume a workflow."""
 
-    bodies = MappingProxyType({"POST": Nothing})
-
+    @accepts("steer_workflow", body=Nothing, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Resume a workflow."""
         self.read_body(request)
@@ -173,10 +161,7 @@ class ResumeView(_SteeringView):
 class SignalView(ApiView):
     """The signals of a workflow."""
 
-    permission_classes = (IsAuthenticated, staff_with(VIEW, SEND))
-    key_scopes = MappingProxyType({"POST": "send_signal"})
-    bodies = MappingProxyType({"POST": NewSignal})
-
+    @accepts("send_signal", body=NewSignal, staff=("view_workflow", "send_signal"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Send a signal to the first task of a workflow that waits for it; keep it until one does."""
         body = self.read_body(request)
@@ -191,9 +176,7 @@ class SignalView(ApiView):
 class PriorityView(_OwnersToo):
     """The band of a workflow."""
 
-    key_scopes = MappingProxyType({"PUT": "steer_workflow"})
-    bodies = MappingProxyType({"PUT": PriorityChange})
-
+    @accepts("steer_workflow", body=PriorityChange)
     def put(self, request: Request, workflow_id: str) -> Response:
         """Move the waiting tasks of a workflow to another band.
 
@@ -206,6 +189,7 @@ class PriorityView(_OwnersToo):
 class RetryView(_SteeringView):
     """Retry a workflow."""
 
+    @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
         body = self.read_body(request)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from types import MappingProxyType
 
 import pytest
 from django.db import DataError, InterfaceError, OperationalError
 from django.test import Client, RequestFactory
 from rest_framework.exceptions import Throttled
 
-from queue_app.api.base import ApiView
+from queue_app.api.base import ApiView, accepts
 from queue_app.api.errors import printable
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
 
@@ -90,8 +89,8 @@ def test_addresses_of_the_project_are_left_alone():
 def raising(error: Exception):
     class Raising(ApiView):
         permission_classes = ()
-        key_scopes = MappingProxyType({"GET": "view_task"})
 
+        @accepts("view_task")
         def get(self, request):
             raise error
 

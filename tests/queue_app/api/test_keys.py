@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from types import MappingProxyType
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import get_resolver
 from django.utils import timezone
 
-from queue_app.api.base import BY_CONTENT, ApiView, NotFoundView
+from queue_app.api.base import BY_CONTENT, ApiView, NotFoundView, accepts
 from queue_app.api.views.metrics import MetricsView
 from queue_app.core.ids import uuid7
 from queue_app.exceptions import InvalidTaskData
@@ -101,9 +100,9 @@ def test_every_route_needs_a_scope_that_exists(with_key, db, queues):
     root = User.objects.create_superuser("root")
     asked = 0
     for view, methods, address in routes():
-        assert methods <= view.key_scopes.keys(), view
+        assert methods <= view.accepted.keys(), view
         for method in methods:
-            scope = view.key_scopes[method]
+            scope = view.accepted[method].scope
             assert scope in {*SCOPES, BY_CONTENT}, (view, method)
             bodies = [None] if scope != BY_CONTENT else [
                 {"action": "cancel", "filter": {}}, {"scope": "everything"}, {"scope": "type", "name": "x"}
@@ -133,15 +132,14 @@ def test_a_request_that_waits_is_refused_when_its_key_is_revoked(transactional_d
 
 def test_a_view_without_a_scope_cannot_be_routed():
     class Careless(ApiView):
-        key_scopes = MappingProxyType({"GET": "view_task"})
-
+        @accepts("view_task")
         def get(self, request):
             """Read."""
 
         def post(self, request):
             """Write."""
 
-    with pytest.raises(ImproperlyConfigured, match=r"Careless\.key_scopes names no scope for POST"):
+    with pytest.raises(ImproperlyConfigured, match="Careless names no scope for POST"):
         Careless.as_view()
 
 
