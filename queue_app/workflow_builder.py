@@ -84,7 +84,7 @@ class Builder:
         self._names[task_id] = label
         compensation = None
         if compensate is not None:
-            from queue_app.services.workflows.undo import undoing  # noqa: PLC0415 - needs models
+            from queue_app.services.workflows.store import undoing  # noqa: PLC0415 - needs models
 
             spec = self._spec_of(compensate)
             compensation = undoing(compensate, spec, args, dict(kwargs or {}), node.result)

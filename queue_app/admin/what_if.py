@@ -22,7 +22,7 @@ from queue_app.exceptions import InvalidTaskData, SimulationRefused
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind
 from queue_app.services.control import audit
-from queue_app.services.control.apply import apply, rows_of
+from queue_app.services.control.queues import apply, rows_of
 from queue_app.services.simulate.operation import applicable, refuse_unless_done, start_simulation
 from queue_app.services.simulate.simulate import table
 from queue_app.sql.database import atomic

@@ -27,10 +27,9 @@ from queue_app.models import (
 )
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
-from queue_app.services.control.apply import OVERALL_FIELDS
 from queue_app.services.control.limits import PACE
 from queue_app.services.control.pause import EVERYTHING
-from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
+from queue_app.services.control.queues import OVERALL_FIELDS, POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.inspect import TaskDetail
 from queue_app.services.schedules.edit import FIELDS, overridden
 

@@ -11,12 +11,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
+from queue_app.core.explanation import because, by
 from queue_app.dashboard import labels
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.said import said
-from queue_app.services.read.phrases import because, by
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.services.read.waits import Wait, waits
 

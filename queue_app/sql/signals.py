@@ -4,11 +4,16 @@ All of these statements lock the task's row first. So a signal either sees that 
 task sees the signal when it begins to wait.
 """
 
+import json
 import uuid
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
+from queue_app.core.ids import Id, parse_id
 from queue_app.core.records import ClaimedTask, TaskRef
-from queue_app.core.states import Status
+from queue_app.core.signals import Fields, fields_of
+from queue_app.core.states import TERMINAL
 from queue_app.core.steps import Step
 from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import REF
@@ -127,7 +132,20 @@ _OF_TASK: Final = _WAITS.format(whose="step.task_id = %s")
 _OF_WORKFLOW: Final = _WAITS.format(whose="t.workflow_id = %s AND t.status = 'blocked'")
 
 
-def awaited(task_id: uuid.UUID, *, in_workflow: bool = False) -> list[tuple[str, Any, str | None, Status]]:
-    """Return (signal, until, schema, status of the task) of what a task waits for, or what tasks of a workflow do."""
-    found = fetch_prepared((_OF_WORKFLOW if in_workflow else _OF_TASK, [task_id]))
-    return [(signal, until, schema, Status(status)) for signal, until, schema, status in found]
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A signal that a task waits for."""
+
+    signal: str
+    until: datetime | None
+    fields: Fields | None  # of the payload; None: any payload
+
+
+def awaited(task: Id, *, in_workflow: bool = False) -> list[Awaited]:
+    """Return the signals that a task waits for: at most one, as a task waits in one step; or those of a workflow's."""
+    found = fetch_prepared((_OF_WORKFLOW if in_workflow else _OF_TASK, [parse_id(task)]))
+    return [
+        Awaited(signal, until, None if schema is None else fields_of(json.loads(schema)))
+        for signal, until, schema, status in found
+        if status not in TERMINAL
+    ]

@@ -18,10 +18,10 @@ from queue_app.services.lifecycle import steps
 from queue_app.services.lifecycle.actions import cancel, reprioritise
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read.awaited import awaited
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import signals as rows
 from queue_app.sql.pending_work import pending_work
+from queue_app.sql.signals import awaited
 from tests.support.engine import Side, assert_index_agrees, at_once, put, row, somebody_waits_for_a_lock, until
 from tests.support.factories import StaffFactory
 from tests.workers import step_tasks

@@ -15,9 +15,8 @@ from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.limit import SCOPES
 from queue_app.services.control import pause
-from queue_app.services.control.apply import OVERALL_FIELDS
 from queue_app.services.control.limits import PACE
-from queue_app.services.control.queues import POLICY_FIELDS, QUEUE_FIELDS
+from queue_app.services.control.queues import OVERALL_FIELDS, POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.autoscale import TARGET_SECONDS
 
 MAX_SLOTS: Final = 1000

@@ -19,9 +19,9 @@ from queue_app.api.serializers import control as serializers
 from queue_app.exceptions import LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.services.control import audit, pause
-from queue_app.services.control.apply import apply
 from queue_app.services.control.limits import create_limit, delete_limit, update_limit
 from queue_app.services.control.pause import EVERYTHING
+from queue_app.services.control.queues import apply
 from queue_app.sql.database import atomic
 
 MAX_LISTED: Final = 1000

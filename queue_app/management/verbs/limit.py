@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import setting, settings_by_owner
 from queue_app.services.control import audit
-from queue_app.services.control.apply import apply
+from queue_app.services.control.queues import apply
 
 EXAMPLE = "taskqueue limit everything.max_concurrent=40 everything.adaptive=gradient2 --reason 'a new database'"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

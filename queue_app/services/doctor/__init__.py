@@ -3,8 +3,9 @@
 Each check yields what it finds. A check whose server does not answer is skipped; the server is reported instead.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.apps import apps
 from django.conf import settings
@@ -17,11 +18,14 @@ from queue_app import conf
 from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import logs, schedules, servers, work, workflows
+from queue_app.services.doctor import attention, servers, work
 from queue_app.sql import doctor as rows
 from queue_app.sql.database import fetch_all
 
 __all__ = ["CHECKS", "Finding", "Level", "examine"]
+
+#: The logger of the queue. It logs the failure that ends a task at the level ERROR.
+LOGGER: Final = "taskqueue"
 
 
 def check_settings() -> Iterator[Finding]:
@@ -74,6 +78,42 @@ def check_commands() -> Iterator[Finding]:
     yield ok("commands", f"runworker, runscheduler and taskqueue are the queue's{hidden}")
 
 
+def check_logging() -> Iterator[Finding]:
+    """Report settings in LOGGING that hide failures of tasks."""
+    logger = logging.getLogger(LOGGER)
+    record = logger.makeRecord(LOGGER, logging.ERROR, "", 0, "a task failed", (), None)
+    handlers = list(_handlers(logger))
+    if logger.disabled:
+        yield fail(
+            "logging",
+            f"LOGGING switches the logger {LOGGER!r} off, so failures of tasks are not logged",
+            'Set "disable_existing_loggers": False in LOGGING.',
+        )
+    elif not logger.isEnabledFor(logging.ERROR) or not logger.filter(record):
+        yield fail(
+            "logging",
+            f"LOGGING lets the logger {LOGGER!r} log nothing of the level ERROR, so failures of tasks are not logged",
+            f"Set the level of {LOGGER!r} to INFO in LOGGING, and remove filters that refuse its records.",
+        )
+    elif not handlers:
+        yield ok("logging", "LOGGING has no handler for the queue; runworker and runscheduler print on the terminal")
+    elif not any(handler.level <= logging.ERROR and handler.filter(record) for handler in handlers):
+        yield fail(
+            "logging",
+            f"no handler in LOGGING takes errors of the logger {LOGGER!r}, so failures of tasks are not logged",
+            f"Add a handler of the level INFO for {LOGGER!r} or the root logger, such as logging.StreamHandler.",
+        )
+    else:
+        yield ok("logging", "LOGGING has a handler for failures of tasks")
+
+
+def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
+    """Yield the handlers that get the logger's records, without those that drop every record."""
+    while logger is not None:
+        yield from (handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler))
+        logger = logger.parent if logger.propagate else None
+
+
 class Check(NamedTuple):
     """A check, and what it needs: the servers that it asks, and the tables of the queue."""
 
@@ -87,7 +127,7 @@ CHECKS: tuple[Check, ...] = (
     Check(check_settings),
     Check(check_cache_alias),
     Check(check_commands),
-    Check(logs.check_logging),
+    Check(check_logging),
     Check(servers.check_server, database=True),
     Check(servers.check_migrations, database=True),
     Check(servers.check_pooler, database=True),
@@ -97,13 +137,13 @@ CHECKS: tuple[Check, ...] = (
     Check(work.check_scheduler, redis=True, tables=True),
     Check(work.check_stalls, database=True, redis=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
-    Check(schedules.check_schedules, database=True, tables=True),
-    Check(workflows.check_workflows, database=True, tables=True),
+    Check(attention.check_schedules, database=True, tables=True),
+    Check(attention.check_workflows, database=True, tables=True),
     Check(work.check_workers, database=True, tables=True),
     Check(work.check_queues, database=True, redis=True, tables=True),
     Check(work.check_agreement, database=True, redis=True, tables=True),
-    Check(work.check_deaths, database=True, tables=True),
-    Check(work.check_advice, database=True, tables=True),
+    Check(attention.check_deaths, database=True, tables=True),
+    Check(attention.check_advice, database=True, tables=True),
     Check(servers.check_snapshots, database=True),
     Check(servers.check_tables, database=True, tables=True),
 )

@@ -1,4 +1,4 @@
-"""Checks of the work: index, scheduler, maintenance, workers, queues, dead letters."""
+"""Checks of the work: index, scheduler, maintenance, workers, queues."""
 
 import time
 from collections.abc import Iterator
@@ -8,15 +8,14 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.finding import Finding, Level, fail, ok, warn
+from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read import stalls
-from queue_app.services.read.advice import advice
-from queue_app.services.repair.ownership import ADVICE, check_owner, without_advice
+from queue_app.services.repair.rebuild import ADVICE, check_owner, without_advice
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 
@@ -29,8 +28,6 @@ CONDEMNED_RECENTLY: Final = timedelta(minutes=10)
 COMPARED: Final = 2_000_000
 #: Pause before a difference is counted again: tasks move between the two counts.
 SETTLE_SECONDS: Final = 1.0
-DEATHS_PER_MINUTE: Final = 10
-DEATH_WINDOW: Final = 300.0
 #: Period in seconds for which dead workers are reported.
 RECENTLY: Final = 3600.0
 #: Maximum number of workers, tasks or task types that a finding names.
@@ -248,23 +245,3 @@ def _difference(stats: IndexStats) -> str:
     if abs(executing - leased) > max(50, executing // 10):
         found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)
-
-
-def check_advice() -> Iterator[Finding]:
-    """Suggest changes, at most three; none is a problem by itself."""
-    for each in advice():
-        yield Finding("advice", Level.OK, each.text, each.hint)
-
-
-def check_deaths() -> Iterator[Finding]:
-    """Report a high rate of deaths."""
-    deaths = rows.deaths(DEATH_WINDOW)
-    minutes = DEATH_WINDOW / 60
-    if deaths / minutes > DEATHS_PER_MINUTE:
-        yield warn(
-            "dead letters",
-            f"{deaths:,} tasks died within the last {minutes:.0f} minutes",
-            "See their errors in the admin, pause the queue, fix the cause, then replay.",
-        )
-    else:
-        yield ok("dead letters", f"{deaths:,} within the last {minutes:.0f} minutes")

@@ -1,4 +1,4 @@
-"""Change single tasks on request: cancel, reprioritise, run now, retry, run again.
+"""Change single tasks on request: cancel, reprioritise, run now, retry, run again, delete.
 
 Each action on many tasks skips the tasks that it does not apply to; each action on one task raises instead.
 Ids may be texts, such as ``result.id``.
@@ -8,7 +8,8 @@ request from the rows, as it does with every heartbeat. The task then ends as ca
 
 Crash points: after the commit and before the index, the index proposes a cancelled task once, and the row refuses it;
 a task that was queued again is missing from the index until the reconciler pushes it. A worker that was not woken
-reads the request to stop with its next heartbeat; if it is dead, the reaper cancels the task.
+reads the request to stop with its next heartbeat; if it is dead, the reaper cancels the task. A deletion is one
+statement; if the release of the last attempt was lost, the reconciler ends a lease without a row.
 """
 
 import uuid
@@ -31,7 +32,7 @@ from queue_app.services.lifecycle.results import filled_in
 from queue_app.services.lifecycle.settle import notify_cancelled, queued_again, settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
-from queue_app.sql import schedules, waiting
+from queue_app.sql import schedules, upkeep, waiting
 from queue_app.sql.claim import lock_rows, statuses
 from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
 
@@ -175,3 +176,21 @@ def _refusal(task_id: Id, why: str) -> TaskNotFound | InvalidTransition:
     if status is None:
         return TaskNotFound(f"There is no task {task_id}.")
     return InvalidTransition(f"The task {predicate(status)}; {why}.", status=status)
+
+
+def delete(task_id: Id) -> None:
+    """Delete one ended task; raise ``TaskNotFound``, and ``InvalidTransition`` when it has not ended."""
+    found = parse_id(task_id)
+    if delete_many([found]):
+        return
+    task = Task.objects.filter(pk=found).only("status", "workflow_id").first()
+    if task is None:
+        raise TaskNotFound(f"There is no task {found}.")
+    why = f"it is {task.status}" if task.workflow_id is None else "it belongs to a workflow, and is purged with it"
+    raise InvalidTransition(f"The task cannot be deleted: {why}.", status=task.status)
+
+
+def delete_many(ids: Sequence[Id]) -> set[uuid.UUID]:
+    """Delete the ended tasks among ``ids`` that belong to no workflow, with their dead letters; return their ids."""
+    schedules.copy_outcomes()  # the ticks of schedules outlive their tasks
+    return upkeep.delete_ended([parse_id(given) for given in ids])

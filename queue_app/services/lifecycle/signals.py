@@ -24,10 +24,10 @@ from queue_app.services.advance import advance, changing
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason, check_signal_name
 from queue_app.services.notify import events
-from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.sql import signals as rows
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import alias, atomic
+from queue_app.sql.signals import Awaited, awaited
 from queue_app.sql.snapshot import types_of
 from queue_app.sql.workflow_advance import lock
 

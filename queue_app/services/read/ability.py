@@ -6,12 +6,11 @@ from typing import Any, Final, Protocol, Self
 
 from django.db.models import Sum
 
-from queue_app.core.explanation import Reason
+from queue_app.core.explanation import Reason, all_of
 from queue_app.core.sentence import joined, listed, say, say_n
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.read.phrases import all_of
 from queue_app.sql.database import alias
 
 #: Maximum number of workers that a sentence names.

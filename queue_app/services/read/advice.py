@@ -19,8 +19,7 @@ from queue_app.index import get_index
 from queue_app.index.server import waiting_kinds
 from queue_app.models import AuditEntry, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.read.held import ENOUGH, PERIOD, held
-from queue_app.services.read.trials import trials_of
+from queue_app.services.read.held import ENOUGH, PERIOD, held, trials_of
 from queue_app.sql import advice as rows
 from queue_app.sql.database import alias
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from queue_app import registry
-from queue_app.core.explanation import Explanation, Reason
+from queue_app.core.explanation import Explanation, Reason, at_limit, because, by, subject
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.records import TaskRef
@@ -31,11 +31,10 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read import stalls
 from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
-from queue_app.services.read.awaited import Awaited, awaited
 from queue_app.services.read.explain_workflow import in_workflow
 from queue_app.services.read.inspect import effective_options, get_task
-from queue_app.services.read.phrases import at_limit, because, by, subject
 from queue_app.sql.database import alias
+from queue_app.sql.signals import Awaited, awaited
 
 #: Maximum number of slot holders that a sentence names.
 NAMED: Final = 3

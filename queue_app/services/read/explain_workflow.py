@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from queue_app.core.explanation import Reason
+from queue_app.core.explanation import Reason, all_of, because, by, status_name
 from queue_app.core.sentence import say
 from queue_app.models import Task, Workflow
-from queue_app.services.read.phrases import all_of, because, by, status_name
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql.database import alias
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from django.db.models import Count, Min
 from django.utils import timezone
 
+from queue_app.core.explanation import at_limit, because, by, subject
 from queue_app.core.lanes import Lane
 from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.sentence import say
@@ -25,7 +26,6 @@ from queue_app.index import get_index
 from queue_app.index.server import WaitingLane, waiting_lanes
 from queue_app.models import Limit, Queue, Task
 from queue_app.services.read.ability import Workforce
-from queue_app.services.read.phrases import at_limit, because, by, subject
 from queue_app.sql import stats as rows
 from queue_app.sql.database import alias
 

@@ -1,4 +1,8 @@
-"""Simulations as operations: requested in the admin, carried out by a process of their own, kept for comparison.
+"""Simulations as operations: requested by staff or by the scheduler, carried out by a process of their own, and kept.
+
+The scheduler requests trials: higher limits where limits hold tasks back, so that suggestions have numbers
+(``read.advice``). The effort is bounded: one new trial a look, one for each limit and value in ``read.held.VALID``,
+at most ``MAX_TASKS`` tasks.
 
 Crash points: a process that dies leaves the operation running. After ``SILENT`` without a sign of life the scheduler
 starts another one, ``TRIES`` times in all. Nothing but the operation's row is written.
@@ -13,13 +17,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from queue_app.exceptions import InvalidTaskData, OperationEnded, TaskQueueError
+from queue_app.index.simulated import has_server
 from queue_app.models import Operation
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.enqueue.validate import check_reason
+from queue_app.services.read.held import held, mark, operations
 from queue_app.services.simulate.recorded import check_window
 from queue_app.services.simulate.scenario import changed, empty
 from queue_app.services.simulate.simulate import simulate
+from queue_app.sql import advice as rows
 from queue_app.sql.database import alias, atomic, clock
 
 SILENT: Final = timedelta(seconds=60)
@@ -37,7 +44,7 @@ def start_simulation(  # noqa: PLR0913 - by name
 ) -> Operation:
     """Request a simulation of a window; return its operation. Raises ``InvalidTaskData`` and ``SimulationRefused``.
 
-    ``trial`` is what ``read.trials`` finds it by.
+    ``trial`` is what ``read.held`` finds it by.
     """
     check_window(since, until)
     changed(empty(0, 1.0), scenario)  # to refuse what makes no sense now, not later
@@ -124,7 +131,7 @@ def _update(operation: Operation, **values: Any) -> None:
 
 
 def applicable(operation: Operation) -> dict[str, Mapping[str, Any]]:
-    """Return what ``services.control.apply`` can apply of a simulation that is done: {limit or band: fields}."""
+    """Return what ``services.control.queues.apply`` can apply of a simulation that is done: {limit or band: fields}."""
     if operation.state != OperationState.DONE:
         return {}
     bands = {f"band:{name}": values for name, values in operation.arguments.get("bands", {}).items()}
@@ -135,3 +142,25 @@ def refuse_unless_done(operation: Operation) -> None:
     """Raise ``InvalidTaskData`` if a simulation has nothing to apply."""
     if not applicable(operation):
         raise InvalidTaskData("operation", "This simulation is not done, or changes neither limits nor bands.")
+
+
+#: Interval of the looks.
+LOOK_SECONDS: Final = 600.0
+WINDOW: Final = timedelta(hours=1)
+MAX_TASKS: Final = 50_000
+REASON: Final = "For a suggestion: this limit holds tasks back while slots are idle."
+
+
+def request_trial() -> int:
+    """Request the simulation of one limit that holds tasks back; return how many were requested."""
+    if not has_server() or not (some := held()):
+        return 0
+    known = operations()
+    each = next((one for one in some if mark(one) not in known), None)
+    if each is None:
+        return 0
+    now = clock()
+    window = WINDOW * min(1.0, MAX_TASKS / max(1, rows.ended_since(now - WINDOW)))
+    changes = {"limits": {each.limit: {"max_concurrent": each.wanted}}}
+    start_simulation(changes, now - window, now, by="", reason=REASON, trial=mark(each))
+    return 1

@@ -8,28 +8,34 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from queue_app import conf, tracing
 from queue_app.core import trace
 from queue_app.core.graph import SHARD_SIZE, Edge, Graph, NewWorkflow, NodeExtra, check_size, sharded
-from queue_app.core.records import AttemptKey, Enqueued
+from queue_app.core.nodes import call_options
+from queue_app.core.records import AttemptKey, Enqueued, TaskSpec
+from queue_app.core.references import Reference, marked
+from queue_app.core.signatures import check_arguments
 from queue_app.core.states import TERMINAL, Status, predicate
-from queue_app.exceptions import AttemptOver, InvalidWorkflow, WorkflowNotFound
+from queue_app.exceptions import AttemptOver, InvalidWorkflow, WorkflowNotFound, WrongArguments
 from queue_app.hooks import before_enqueue
 from queue_app.models import TaskDependency, TaskGate, Workflow
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.limit_columns import MAX_CAP
 from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition
+from queue_app.registry import AnyTask
 from queue_app.services.enqueue.store import announce, ensure_queues, store_rows
 from queue_app.services.enqueue.validate import check_aware, check_integer, check_text
 from queue_app.sql import workflow_advance, workflow_settle
 from queue_app.sql import workflow_store as rows
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.insert import LimitApplies, clock_and_limits
+from queue_app.sql.workflow_store import compensation_text
 
 
 def check_workflow(
@@ -213,3 +219,18 @@ def _join(joins: Mapping[uuid.UUID, list[tuple[uuid.UUID, str]]]) -> dict[uuid.U
     gates += [(after, 0, 1 + n) for after, n in more.items() if after not in roots]
     rows.insert_edges(edges, gates)
     return {after: n for after, n in more.items() if after in roots}
+
+
+def undoing(task: AnyTask, spec: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], result: Reference) -> str:
+    """Return the call of a compensation: with the arguments of what it undoes, and its result if it takes one.
+
+    Raises ``WrongArguments``.
+    """
+    try:
+        check_arguments(task, args, {**kwargs, "result": result})
+        kwargs = {**kwargs, "result": result}
+    except WrongArguments:
+        check_arguments(task, args, kwargs)
+    found: list[Reference] = []
+    call = {"args": marked(list(args), found), "parameters": marked(dict(kwargs), found)}
+    return compensation_text(call_options(spec) | call)

@@ -22,8 +22,7 @@ from queue_app.exceptions import InvalidTaskData, InvalidWorkflow, near_matches
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.models.workflow import Condition, OnFailure
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type, check_text
-from queue_app.services.workflows.store import check_workflow, enqueue_workflow
-from queue_app.services.workflows.undo import undoing
+from queue_app.services.workflows.store import check_workflow, enqueue_workflow, undoing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from queue_app import conf
 from queue_app.index import get_index
 from queue_app.models import Task
 from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.lifecycle.actions import delete_many
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations.delete import delete_many
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.maintenance import purge
 from tests.queue_app.api.conftest import ApiClient

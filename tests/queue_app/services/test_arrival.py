@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queue_app.core.priorities import Band
 from queue_app.index import get_index
 from queue_app.models import Queue, Task
-from queue_app.services.control.apply import apply
+from queue_app.services.control.queues import apply
 from queue_app.services.lifecycle.actions import reprioritise
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish

@@ -12,7 +12,7 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, LimitStep, Queue
 from queue_app.services.control import adapt, probes
 from queue_app.services.control.adapt import adapt_limits
-from queue_app.services.control.apply import apply
+from queue_app.services.control.queues import apply
 from queue_app.sql import adaptive as rows
 from queue_app.sql.stats import active
 from tests.queue_app.services.control.test_adapt import adaptive, again, ended, later

@@ -9,7 +9,7 @@ from django.utils import timezone
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_schedule, resume_schedule
-from queue_app.services.doctor import Level, schedules, work
+from queue_app.services.doctor import Level, attention, work
 from queue_app.services.generation import condemn
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
@@ -69,34 +69,34 @@ def test_overdue_maintenance(engine):
 
 
 def test_schedules_that_are_late_or_fail(engine):
-    assert_finding(schedules.check_schedules, Level.OK, "0 tick")
+    assert_finding(attention.check_schedules, Level.OK, "0 tick")
     now = timezone.now()
     for name in ("nightly", "hourly"):
         create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60}, now=now - timedelta(minutes=30))
     later = now + timedelta(hours=1)
     Schedule.objects.filter(name="hourly").update(due_at=later, next_instant=later)
-    assert_finding(schedules.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,")
+    assert_finding(attention.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,")
     # A scheduler that cannot let it tick puts it off.
     Schedule.objects.filter(name="nightly").update(due_at=now + timedelta(minutes=1))
-    assert_finding(schedules.check_schedules, Level.FAIL, "nightly")
+    assert_finding(attention.check_schedules, Level.FAIL, "nightly")
     run_due(now=now + timedelta(minutes=1))
-    assert_finding(schedules.check_schedules, Level.OK, "2 tick")
+    assert_finding(attention.check_schedules, Level.OK, "2 tick")
 
 
 def test_a_schedule_fails_until_it_succeeds_or_is_paused(engine):
     now = timezone.now()
     schedule = create_schedule("nightly", {"task_type": ECHO, "args": [1], "every": 3600}, now=now)
     for hour, outcome in enumerate(["failed", "completed", "failed", "dead_letter", "expired"]):
-        assert_finding(schedules.check_schedules, Level.OK, "1 tick")
+        assert_finding(attention.check_schedules, Level.OK, "1 tick")
         schedule.ticks.create(instant=now + timedelta(hours=hour), at=now, task_id=uuid4(), outcome=outcome)
     schedule.ticks.create(instant=now + timedelta(hours=5), at=now, reason="Skipped, because the earlier one runs.")
     schedule.ticks.create(instant=now + timedelta(hours=6), at=now, task_id=uuid4())  # still runs
-    assert_finding(schedules.check_schedules, Level.WARN, "1 failed 3 times in a row or more: nightly (3 times)")
+    assert_finding(attention.check_schedules, Level.WARN, "1 failed 3 times in a row or more: nightly (3 times)")
     pause_schedule("nightly")
-    assert_finding(schedules.check_schedules, Level.OK, "1 tick")
+    assert_finding(attention.check_schedules, Level.OK, "1 tick")
     resume_schedule("nightly")
     schedule.ticks.filter(outcome=None).update(outcome="completed", task_id=uuid4())
-    assert_finding(schedules.check_schedules, Level.OK, "1 tick")
+    assert_finding(attention.check_schedules, Level.OK, "1 tick")
 
 
 def test_workers_that_are_missing_silent_or_dead(engine):
@@ -157,6 +157,6 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
 
 def test_many_deaths(engine, monkeypatch):
     monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
-    assert_finding(work.check_deaths, Level.OK, "0 within")
+    assert_finding(attention.check_deaths, Level.OK, "0 within")
     DeadLetterFactory.create_batch(6)
-    assert_finding(work.check_deaths, Level.WARN, "6 tasks died")
+    assert_finding(attention.check_deaths, Level.WARN, "6 tasks died")

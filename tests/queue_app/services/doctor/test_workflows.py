@@ -8,7 +8,7 @@ from queue_app import Workflow
 from queue_app.models import Workflow as Flow
 from queue_app.registry import type_of
 from queue_app.services.doctor import Level
-from queue_app.services.doctor.workflows import check_workflows
+from queue_app.services.doctor.attention import check_workflows
 from queue_app.services.lifecycle.finish import finish
 from tests.support.engine import failed, take
 from tests.workers import chores

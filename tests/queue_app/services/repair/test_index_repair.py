@@ -3,8 +3,8 @@
 import pytest
 
 from queue_app.exceptions import IndexUnavailable
-from queue_app.services.repair import index_repair as module
-from queue_app.services.repair.index_repair import IndexRepair
+from queue_app.services.repair import watchdog as module
+from queue_app.services.repair.watchdog import IndexRepair
 
 
 class Clock:

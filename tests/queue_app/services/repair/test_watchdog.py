@@ -12,7 +12,7 @@ from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task
 from queue_app.services.doctor import Level, work
 from queue_app.services.read import stalls
-from queue_app.services.repair import index_repair, watchdog
+from queue_app.services.repair import watchdog
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import snapshot
 from queue_app.workers.job import Job
@@ -23,7 +23,7 @@ from tests.support.yard import Yard, all_done
 @pytest.fixture
 def no_comparison(monkeypatch) -> None:
     """Switch off the repair of known causes: the comparison finds nothing, and no error condemns the index."""
-    monkeypatch.setattr(index_repair, "reconcile_everything", dict)
+    monkeypatch.setattr(watchdog, "reconcile_everything", dict)
     for module in ("queue_app.services.lifecycle.claim", "queue_app.services.notify.index", "queue_app.workers.job"):
         monkeypatch.setattr(f"{module}.condemn", lambda _because: False)
 
@@ -129,7 +129,7 @@ def test_the_evidence_is_said_in_plain_words(yard, no_comparison):
 
 
 def test_the_next_leader_takes_over_the_stall(yard, no_comparison, monkeypatch):
-    monkeypatch.setattr(index_repair, "condemn", lambda _because: False)
+    monkeypatch.setattr(watchdog, "condemn", lambda _because: False)
     yard.hire()
     with index_away("push"):
         put()

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from queue_app.exceptions import InvalidTaskData, OperationEnded
 from queue_app.models import AuditEntry, Limit, Operation, PriorityPolicy, Queue
-from queue_app.services.control.apply import apply
+from queue_app.services.control.queues import apply
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import cancel_operation
 from queue_app.services.simulate import operation as module
