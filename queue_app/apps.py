@@ -31,9 +31,9 @@ class QueueAppConfig(AppConfig):
     def ready(self) -> None:
         """Import the modules that register checks and receivers; they need the models."""
         from queue_app import checks, conf, receivers, telemetry  # noqa: F401, PLC0415
-        from queue_app.sql import infinity, keepalive  # noqa: F401, PLC0415
+        from queue_app.sql import connections  # noqa: PLC0415
 
-        keepalive.install(conf.load()[0].database_alias)
+        connections.add_keepalives(conf.load()[0].database_alias)
         if _SERVERS & sys.modules.keys():  # the start of a web server imports the Redis client, not a request
             from queue_app.services.notify.index import first  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
-from queue_app.services.generation import condemn
+from queue_app.services.notify.index import condemn
 from queue_app.services.upkeep.jobs import Answers
 
 logger = logging.getLogger("taskqueue")

@@ -36,7 +36,7 @@ from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.registry import known
 from queue_app.services.read.explain import explain_task
 from queue_app.services.read.inspect import effective_options
-from queue_app.sql.workflow_links import neighbours
+from queue_app.sql.workflow_graph import neighbours
 
 MAX_ATTEMPTS = 25
 MAX_SIMILAR = 5

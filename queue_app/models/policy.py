@@ -113,7 +113,7 @@ class IndexGeneration(models.Model):
     ready_at = models.DateTimeField(null=True, blank=True)
     tasks = models.BigIntegerField(default=0)  # queued rows that the last rebuild wrote
     leases = models.BigIntegerField(default=0)  # executing rows that it wrote
-    condemned = models.SmallIntegerField(default=0, db_default=0)  # condemnations in a row (services.generation)
+    condemned = models.SmallIntegerField(default=0, db_default=0)  # condemnations in a row (services.notify.index)
     condemned_at = models.DateTimeField(null=True, blank=True)
     condemned_because = models.CharField(max_length=300, blank=True, default="", db_default="")
 

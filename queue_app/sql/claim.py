@@ -15,11 +15,11 @@ from queue_app.sql.database import (
     BY_KEYS_ONLY,
     GENERATION_LOCK,
     fetch_all,
+    fetch_locked,
     fetch_prepared,
     fetch_together,
     once_more_after_deadlock,
 )
-from queue_app.sql.prepared import Row, Statement
 
 #: Time for which a claim waits for a locked row (s).
 LOCK_SECONDS: Final = 1
@@ -134,21 +134,3 @@ def give_back_unacknowledged(
         params.append(list(among))
         lock, give_back = (sql.replace(_UNACKNOWLEDGED, _UNACKNOWLEDGED_AMONG) for sql in (lock, give_back))
     return returned(once_more_after_deadlock(lambda: fetch_together((lock, params), (give_back, params))))
-
-
-def fetch_locked(ids: Sequence[uuid.UUID], sql: str, params: Sequence[Any]) -> list[Row]:
-    """Lock tasks, run the statement that changes them, and return its rows.
-
-    A deadlock is still possible with a statement that locks in no order, as the claim does.
-    """
-    return once_more_after_deadlock(lambda: fetch_prepared(lock_rows(ids), (sql, params)))
-
-
-def lock_rows(ids: Sequence[uuid.UUID]) -> Statement:
-    """Return the statement that locks tasks in the order of their ids.
-
-    It goes before a statement that changes several tasks, in the same transaction. Statements that lock in this order
-    do not deadlock with one another. The second statement's snapshot is younger than the locks, so it sees each row as
-    it is.
-    """
-    return "SELECT FROM queue_app_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)]

@@ -49,11 +49,11 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     Returns {(id, attempt): status now} of the attempts that still held their task. The result of a
     cancelled task is not stored.
     """
-    sql, params = _COMPLETE, [*_fence(outcomes), [outcome.started_at for outcome in outcomes]]
     if any(outcome.result is not None for outcome in outcomes):
         sql, params = COMPLETE_WITH_RESULTS, completion(outcomes)
     else:
-        params.append(params[0])
+        columns = [*_fence(outcomes), [outcome.started_at for outcome in outcomes]]
+        sql, params = _COMPLETE, [*columns, columns[0]]
     is_few = len(outcomes) <= FEW
     return _by_attempt(fetch_prepared(LOOK_UP, (sql, params)) if is_few else fetch_all(sql, params))
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queue_app.core.records import ClaimedTask, ProgressReport
-from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD
-from queue_app.sql.database import fetch_all, fetch_together, fetch_value
+from queue_app.sql.database import fetch_all, fetch_together, fetch_value, lock_rows
 from queue_app.sql.prepared import Statement
 
 _RELAXED: Final = ("SELECT set_config('synchronous_commit', 'off', true)", ())

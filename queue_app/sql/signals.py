@@ -15,9 +15,8 @@ from queue_app.core.records import ClaimedTask, TaskRef
 from queue_app.core.signals import Fields, fields_of
 from queue_app.core.states import TERMINAL
 from queue_app.core.steps import Step
-from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import REF
-from queue_app.sql.database import fetch_prepared
+from queue_app.sql.database import fetch_prepared, lock_rows
 
 #: Maximum number of signals that wait to be taken by one task.
 MAX_UNTAKEN: Final = 1_000

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.admission import READ_COMMITTED, SEED
-from queue_app.sql.claim import lock_rows
 from queue_app.sql.columns import REF
-from queue_app.sql.database import fetch_all, fetch_together
+from queue_app.sql.database import fetch_all, fetch_together, lock_rows
 
 #: More keys than these are locked by their task types.
 MANY: Final = 200

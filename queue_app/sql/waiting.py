@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
 from queue_app.sql.comparison import Cursor
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_locked
 from queue_app.sql.workflow_advance import TRY_SHARE
 
 #: Condition for scheduled tasks whose time has come within the last minute, or comes later.

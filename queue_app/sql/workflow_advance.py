@@ -12,9 +12,8 @@ from typing import Final
 
 from queue_app.core.records import AttemptKey, Outcome, TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
-from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_prepared
+from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_locked, fetch_prepared
 from queue_app.sql.finish import completion
 
 type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str, bool]  # before, after, shard, condition, whether a counter counts

@@ -6,9 +6,8 @@ from typing import Final
 
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.claim import fetch_locked
 from queue_app.sql.columns import REF
-from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_prepared, fetch_value
+from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_locked, fetch_prepared, fetch_value
 
 _PENDING: Final = "('blocked', 'executing', 'queued', 'scheduled')"
 _OF: Final = "t.workflow_id = flow.id"

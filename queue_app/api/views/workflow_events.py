@@ -15,7 +15,7 @@ from queue_app.api.waiting import limited
 from queue_app.core.events import Event
 from queue_app.models import Workflow
 from queue_app.sql.database import alias
-from queue_app.sql.workflow_links import members
+from queue_app.sql.workflow_graph import members
 
 #: The event that says that a workflow itself has changed, and the columns that it has.
 WORKFLOW_CHANGED: Final = "WorkflowChanged"

@@ -42,7 +42,7 @@ def record(  # noqa: PLR0913 - by name
     details = dict(after or {})
     if len(ids) > 1:
         details["ids"] = [str(name) for name in ids[:MAX_IDS]]
-    sensitive = registry.all_sensitive_names()
+    sides = mask([dict(before or {}), details], registry.all_sensitive_names())
     return AuditEntry.objects.using(alias()).create(
         at=timezone.now(),
         by=by[:USER_LENGTH],
@@ -51,8 +51,8 @@ def record(  # noqa: PLR0913 - by name
         target=target[:50],
         target_id=str(ids[0])[:TYPE_LENGTH] if len(ids) == 1 else "",
         count=max(len(ids), 1) if count is None else count,
-        before=_recordable(mask(dict(before or {}), sensitive)),
-        after=_recordable(mask(details, sensitive)),
+        before=_recordable(sides[0]),
+        after=_recordable(sides[1]),
         reason=storable(reason)[:REASON_LENGTH],
     )
 

@@ -33,8 +33,8 @@ from queue_app.services.lifecycle.settle import notify_cancelled, queued_again, 
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import schedules, upkeep, waiting
-from queue_app.sql.claim import lock_rows, statuses
-from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
+from queue_app.sql.claim import statuses
+from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 
 #: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})

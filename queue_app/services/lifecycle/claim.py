@@ -19,11 +19,10 @@ from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
 from queue_app.services.advance import advance, advance_returned, share
-from queue_app.services.generation import condemn
 from queue_app.services.lifecycle.results import with_results
 from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
-from queue_app.services.notify.index import breaker, notify_index
+from queue_app.services.notify.index import breaker, condemn, notify_index
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 from queue_app.sql.database import atomic

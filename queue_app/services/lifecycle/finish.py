@@ -44,7 +44,7 @@ from queue_app.sql import claim as claim_rows
 from queue_app.sql import finish as finish_rows
 from queue_app.sql import progress as progress_rows
 from queue_app.sql import snapshot, throttle
-from queue_app.sql.database import atomic, fetch_all, once_more_after_deadlock
+from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.finish import Verdict
 
 type Gate = tuple[str, str]  # scope, name
@@ -155,7 +155,7 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
     with atomic():
         workflows = advance.share(outcome.task.workflow_id for outcome in outcomes) if in_workflow else set[uuid.UUID]()
         if len(outcomes) > 1 or waiting:  # a signal that came before the lock is seen after it
-            fetch_all(*claim_rows.lock_rows([outcome.task.id for outcome in outcomes]))
+            fetch_all(*lock_rows([outcome.task.id for outcome in outcomes]))
         if completed:
             held |= finish_rows.complete(completed)
         if snoozed:

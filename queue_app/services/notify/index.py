@@ -1,4 +1,4 @@
-"""Notify the index of what was committed; a notification may be lost.
+"""Notify the index of what was committed, or condemn it; a notification may be lost.
 
 A process may die between COMMIT and the notification, or Redis may be away. The rows are committed, and the
 reconciler repairs the index from them. So a failed notification is logged, not raised. After a failure, no thread of
@@ -24,8 +24,8 @@ from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index, is_loaded
-from queue_app.services.generation import condemn
-from queue_app.sql.database import alias, connection
+from queue_app.sql import snapshot
+from queue_app.sql.database import alias, connection, is_in_transaction
 
 _log = logging.getLogger("taskqueue")
 
@@ -46,6 +46,8 @@ FORK_PATIENCE_SECONDS = 60.0
 HEAD_START_SECONDS = 0.02
 #: Maximum number of notifications that wait until a caller turns autocommit on again.
 MAX_MANUAL_HOOKS = 1000
+#: As in the column ``condemned_because``.
+MAX_BECAUSE = 300
 
 
 class Breaker:
@@ -69,6 +71,22 @@ class Breaker:
 
 
 breaker = Breaker()
+
+
+def condemn(because: str) -> bool:
+    """Make the rows refuse the present index; the scheduler, or any worker that claims, then rebuilds it.
+
+    Returns false if nothing was done: a rebuild is due anyway, or the last condemnation is too recent. Each further one
+    within ten minutes has to wait twice as long, up to five minutes. So a fault that a rebuild cannot cure does not
+    keep the workers from working in between. Inside the caller's transaction nothing is done, because every grant
+    would wait for the end of that transaction.
+
+    If the process dies after the commit, the next turn of the scheduler finds an outdated generation.
+    """
+    if is_in_transaction() or not snapshot.condemn(because[:MAX_BECAUSE]):
+        return False
+    signals.index_condemned.send(None, because=because)
+    return True
 
 
 def notify_index[**P, R](

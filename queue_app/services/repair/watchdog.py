@@ -28,8 +28,8 @@ from queue_app.core.sentence import joined, say
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import is_refusal
-from queue_app.services.generation import condemn
 from queue_app.services.notify import events
+from queue_app.services.notify.index import condemn
 from queue_app.services.read import stalls as record
 from queue_app.services.repair.lookout import Key, Lookout, Turns, moment
 from queue_app.services.repair.reap import reap_overdue

@@ -6,7 +6,7 @@ from django.db import connection, transaction
 from queue_app import signals
 from queue_app.exceptions import IndexNotReady
 from queue_app.models import IndexGeneration
-from queue_app.services.generation import condemn
+from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, put, take, take_ids

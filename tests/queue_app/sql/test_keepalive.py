@@ -3,7 +3,7 @@
 import psycopg
 from django.db import connection, connections
 
-from queue_app.sql.keepalive import KEEPALIVES, install
+from queue_app.sql.connections import KEEPALIVES, add_keepalives
 
 
 def test_a_connection_has_the_options_that_end_a_silence(db):
@@ -14,13 +14,13 @@ def test_a_connection_has_the_options_that_end_a_silence(db):
 def test_a_project_may_set_its_own(monkeypatch):
     own = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"tcp_user_timeout": 9000, "sslmode": "prefer"}}
     monkeypatch.setitem(connections.settings, "own", own)
-    install("own")
+    add_keepalives("own")
     assert own["OPTIONS"] == KEEPALIVES | {"tcp_user_timeout": 9000, "sslmode": "prefer"}
     psycopg.conninfo.make_conninfo(**own["OPTIONS"])  # libpq knows them
 
 
 def test_another_database_keeps_its_options(monkeypatch):
     monkeypatch.setitem(connections.settings, "lite", {"ENGINE": "django.db.backends.sqlite3"})
-    install("lite")
-    install("missing")
+    add_keepalives("lite")
+    add_keepalives("missing")
     assert "OPTIONS" not in connections.settings["lite"]

@@ -10,7 +10,7 @@ from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSett
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_schedule, resume_schedule
 from queue_app.services.doctor import Level, attention, work
-from queue_app.services.generation import condemn
+from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due

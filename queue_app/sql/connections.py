@@ -1,12 +1,10 @@
-"""Read times that PostgreSQL can hold and Python cannot, such as ``infinity``, as the ends of Python's calendar.
-
-The queue never writes them. Without this loader, one such value, set by hand, makes every list with its row fail.
-"""
+"""What the queue adds to connections to PostgreSQL: keepalives, and a loader for times that Python cannot hold."""
 
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import DataError
@@ -15,14 +13,25 @@ from psycopg.pq import Format
 from queue_app import conf
 
 TYPE: Final = "timestamptz"
+#: Options of libpq. After 25 s without any answer a connection breaks. By the defaults of Linux a process would wait
+#: for 15 minutes, or for two hours while it expects an answer.
+KEEPALIVES: Final[dict[str, Any]] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 
 
 class Bounded:
     """Marks loaders that know the ends of the calendar."""
 
 
-def install(connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """Add the loader to a new connection to the database of the queue."""
+def add_loader(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """Add the loader to a new connection: it reads ``infinity`` and the like as the ends of Python's calendar.
+
+    The queue never writes them. Without the loader, one such value, set by hand, makes every list with its row fail.
+    """
     if connection.alias != conf.load()[0].database_alias or connection.vendor != "postgresql":
         return
     adapters = connection.connection.adapters
@@ -47,4 +56,11 @@ def _bounded(base: Any) -> Any:
     return Loader
 
 
-connection_created.connect(install, dispatch_uid=__name__)
+def add_keepalives(alias: str) -> None:
+    """Let connections break whose other side (a machine, a firewall) is gone, unless the project sets these options."""
+    database = connections.settings.get(alias, {})
+    if "postg" in database.get("ENGINE", ""):
+        database["OPTIONS"] = KEEPALIVES | database.get("OPTIONS", {})
+
+
+connection_created.connect(add_loader, dispatch_uid=__name__)
