@@ -15,8 +15,8 @@ from django.tasks.base import Task
 from queue_app import codecs, registry
 from queue_app.core.graph import Graph, NodeExtra, ends_of
 from queue_app.core.ids import uuid7, uuid7s
-from queue_app.core.nodes import After, Node, Wait, call_options, waits_of
-from queue_app.core.records import NewTask, TaskRow, TaskSpec
+from queue_app.core.nodes import After, Node, Wait, waits_of
+from queue_app.core.records import NewTask, TaskRow, TaskSpec, call_options
 from queue_app.core.references import ADDED, MANY, ONE, Reference, marked
 from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import InvalidWorkflow

@@ -5,17 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from queue_app.core.records import TaskSpec
 from queue_app.core.references import Reference
 from queue_app.exceptions import InvalidWorkflow
-
-#: Options of a call that a compensation, or the tasks of a ``map``, are stored with.
-OPTIONS: Final = (
-    "task_type", "queue", "priority", "capabilities", "user", "max_retries", "timeout", "retry_delay",
-    "concurrency_key", "weight",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +68,3 @@ def waits_of(after: Any, condition: str) -> list[Wait]:
         else:
             raise InvalidWorkflow("after", f"after must be a list of nodes, which add() returns; it has {each!r:.60}.")
     return found
-
-
-def call_options(spec: TaskSpec) -> dict[str, Any]:
-    """Return the options of a task as JSON values, for ``NewTask``."""
-    values = {name: getattr(spec, name) for name in OPTIONS} | {"priority": spec.band.label}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

@@ -30,7 +30,7 @@ class NewTask:
     args: Sequence[Any] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
     queue: str | None = None
-    priority: Band | None = None
+    priority: Band | str | None = None
     capabilities: Collection[str] | None = None
     run_after: datetime | None = None
     delay: float | None = None  # seconds from now, instead of run_after
@@ -43,6 +43,19 @@ class NewTask:
     weight: int | None = None
     unique: "Unique | None" = None  # the rule of the registered task applies only to submissions
     metadata: dict[str, Any] | None = None  # of the original of a copy; None: hooks decide
+
+
+#: Options of a call that its rows keep.
+_CALL_OPTIONS: Final = (
+    "task_type", "queue", "priority", "capabilities", "user", "max_retries", "timeout", "retry_delay",
+    "concurrency_key", "weight",
+)  # fmt: skip
+
+
+def call_options(row: Any) -> dict[str, Any]:
+    """Return the options of a task, a ``TaskSpec`` or a schedule as JSON values, for ``NewTask``."""
+    values = {name: getattr(row, name) for name in _CALL_OPTIONS} | {"priority": Band(row.priority).label}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 from queue_app import registry
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
-from queue_app.core.records import Enqueued, NewTask, TaskRef
+from queue_app.core.records import Enqueued, NewTask, TaskRef, call_options
 from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import edited_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
@@ -133,23 +133,7 @@ def run_again(task_id: Id, *, parameters: dict[str, Any] | None = None, args: li
     if task.workflow_id is not None:  # the copy is in no workflow
         args, unmasked = filled_in(task.workflow_id, args, unmasked)
     registry.get(task.task_type)  # refuse a type that no code knows: it could never run
-    return enqueue(
-        NewTask(
-            task_type=task.task_type,
-            args=args,
-            parameters=unmasked,
-            queue=task.queue,
-            priority=task.band,
-            capabilities=tuple(task.capabilities),
-            user=task.user,
-            timeout=task.timeout,
-            max_retries=task.max_retries,
-            retry_delay=task.retry_delay,
-            concurrency_key=task.concurrency_key,
-            weight=task.weight,
-            metadata=payload.metadata or {},
-        )
-    )
+    return enqueue(NewTask(args=args, parameters=unmasked, metadata=payload.metadata or {}, **call_options(task)))
 
 
 def requeue(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:

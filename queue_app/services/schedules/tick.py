@@ -21,8 +21,7 @@ from django.db import DataError, IntegrityError
 
 from queue_app.core.catch_up import Plan, Policy, plan
 from queue_app.core.counters import TICK, lateness_of
-from queue_app.core.priorities import Band
-from queue_app.core.records import NewTask, TaskRow
+from queue_app.core.records import NewTask, TaskRow, call_options
 from queue_app.core.recurrence import jitter_of
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskQueueError
@@ -138,22 +137,7 @@ def task_of(schedule: Schedule, instant: datetime) -> TaskRow:
     parameters = schedule.parameters
     if schedule.instant_parameter:
         parameters = parameters | {schedule.instant_parameter: instant.isoformat()}
-    return check_task(
-        NewTask(
-            task_type=schedule.task_type,
-            args=schedule.args,
-            parameters=parameters,
-            queue=schedule.queue,
-            priority=Band(schedule.priority),
-            capabilities=schedule.capabilities,
-            user=schedule.user,
-            timeout=schedule.timeout,
-            max_retries=schedule.max_retries,
-            retry_delay=schedule.retry_delay,
-            concurrency_key=schedule.concurrency_key,
-            weight=schedule.weight,
-        )
-    )
+    return check_task(NewTask(args=schedule.args, parameters=parameters, **call_options(schedule)))
 
 
 def next_look(schedule: Schedule, next_instant: datetime | None) -> datetime | None:

@@ -17,8 +17,7 @@ from typing import Any
 from queue_app import conf, tracing
 from queue_app.core import trace
 from queue_app.core.graph import SHARD_SIZE, Edge, Graph, NewWorkflow, NodeExtra, check_size, sharded
-from queue_app.core.nodes import call_options
-from queue_app.core.records import AttemptKey, Enqueued, TaskSpec
+from queue_app.core.records import AttemptKey, Enqueued, TaskSpec, call_options
 from queue_app.core.references import Reference, marked
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import TERMINAL, Status, predicate
