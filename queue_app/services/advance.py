@@ -66,7 +66,7 @@ def share(workflows: Iterable[uuid.UUID | None]) -> set[uuid.UUID]:
 
 
 def advance(changes: Changes) -> set[uuid.UUID]:
-    """Let the workflows go on whose tasks changed to these states in this transaction.
+    """Let workflows go on after their tasks changed to these states in this transaction.
 
     Returns the tasks that were queued or scheduled and must wait for the end of a pause. The caller holds the locks of
     the workflows. Tasks in no workflow may be among them.
@@ -93,7 +93,7 @@ def complete(outcomes: Sequence[Outcome]) -> tuple[list[AttemptKey], set[uuid.UU
     """Complete tasks, some of workflows, and let these go on, in one statement; return the attempts, and the workflows.
 
     Of the workflows, only those are returned that may have ended, or have room under their cap: nothing was queued in
-    them. The tasks of other attempts are as they were; ``sql.workflow_advance.complete`` says which.
+    them. Attempts that lost their task change nothing (``sql.workflow_advance.complete``).
     """
     workflows = {one.task.workflow_id for one in outcomes if one.task.workflow_id is not None}
     done, opened = rows.complete(workflows, outcomes)
@@ -126,7 +126,7 @@ def give_up(ids: Collection[uuid.UUID]) -> None:
 
 
 def open_tasks(ids: Collection[uuid.UUID]) -> int:
-    """Queue tasks that wait for no other any more, unless their workflow holds them back; return how many."""
+    """Queue tasks whose parents have all ended, unless their workflow holds them back; return how many."""
     return push_opened(rows.open_tasks(ids))
 
 

@@ -11,8 +11,8 @@ from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
 from queue_app.sql.database import LOOK_UP, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
 
-#: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. Larger batches are planned
-#: anew.
+#: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. PostgreSQL plans
+#: larger batches each time.
 FEW: Final = 16
 
 # The `|| ''` hides the partial index of executing tasks from the planner.

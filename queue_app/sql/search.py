@@ -44,7 +44,7 @@ WITH RECURSIVE types AS (
 
 
 def types_of_ended() -> list[str]:
-    """Return the types of ended tasks, also those that no code knows any more."""
+    """Return the types of ended tasks, including those whose code is gone."""
     return [name for (name,) in fetch_all(_TYPES)]
 
 

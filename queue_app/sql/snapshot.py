@@ -120,7 +120,7 @@ def raise_generation(above: int = 0) -> int:
     """Begin a new generation; return its number, which is also above ``above``, that of the index.
 
     After a failover to a standby that lacks commits, the rows may be of an earlier generation than the index. A number
-    that is a million ahead is none.
+    that is a million ahead is damaged, and ignored.
     Waits for the claims that are being committed, so that the caller can then read every
     grant of an earlier generation.
     """

@@ -77,8 +77,8 @@ def lock_standing(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
 
 
 # A claim that already waits for the row would run the old arguments: it reads them as of its own beginning. So a queued
-# row is written anew, under the same id and in the same place. The claim finds the old row gone, and the next one takes
-# the new row with the new arguments.
+# row is deleted and stored again, under the same id and in the same place. The claim finds the old row gone, and the
+# next one takes the new row with the new arguments.
 _REWRITE: Final = f"""
 WITH gone AS (DELETE FROM queue_app_task WHERE id = ANY(%s) AND status = 'queued' RETURNING *),
 t AS (INSERT INTO queue_app_task SELECT * FROM gone RETURNING *)
@@ -108,13 +108,13 @@ FROM t JOIN before USING (id) WHERE before.queued_at IS NOT NULL
 
 
 def replace_arguments(payloads: Sequence[tuple[uuid.UUID, str, str, str | None]]) -> list[TaskRef]:
-    """Store new (id, args, parameters, metadata) of locked tasks that wait; return the queued ones, written anew."""
+    """Store new (id, args, parameters, metadata) of locked tasks that wait; return the queued ones, stored again."""
     columns = [list(column) for column in zip(*payloads, strict=True)]
     fetch_all(_PAYLOADS, columns)
     return [TaskRef.from_row(row) for row in fetch_all(_REWRITE, columns[:1])]
 
 
 def postpone(times: Sequence[tuple[uuid.UUID, datetime]], max_wait: float | None) -> list[TaskRef]:
-    """Let locked tasks wait anew, at most ``max_wait`` seconds after they were enqueued; return those once queued."""
+    """Start the wait of locked tasks over, up to ``max_wait`` seconds after their enqueue; return those once queued."""
     ids, when = (list(column) for column in zip(*times, strict=True))
     return [TaskRef.from_row(row) for row in fetch_all(_POSTPONE, [ids, max_wait, max_wait, ids, when])]

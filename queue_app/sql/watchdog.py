@@ -58,9 +58,8 @@ LEFT JOIN queue_app_limit AS family
 LEFT JOIN queue_app_limit AS k ON k.id = CASE
     WHEN num_nonnulls(own.max_concurrent, own.rate_count, own.min_delay_seconds) > 0 THEN own.id ELSE family.id END
 """
-# Whether nothing but a rate may hold a task back besides its queue. What is closed is known from what runs and from the
-# rows of limits, of which there are few, so a task costs some look-ups in hash tables. Own pause and that of the family
-# stop a key.
+# Whether only a rate or the queue may hold a task back. Running tasks and the rows of limits, which are few, tell which
+# gates are closed, so a task costs some look-ups in hash tables. A key stops by its own pause or that of its family.
 _PASSES: Final = """
 task_type IN (SELECT unnest(task_types) FROM worker) AND task_type NOT IN (SELECT name FROM closed_type)
 AND (concurrency_key = '' OR (concurrency_key NOT IN (SELECT name FROM closed_key)

@@ -27,7 +27,7 @@ _KEYS: Final = "SELECT DISTINCT hashtext(id::text) AS key FROM unnest(%s::uuid[]
 _SHARE: Final = f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
 
-# The statements below are planned anew each time: one call may open one task, the next a hundred thousand.
+# The statements below are planned each time, because one call may open one task, the next a hundred thousand.
 _EDGES: Final = """
 SELECT edge.before_id, edge.after_id, edge.shard, edge.condition, gate.task_id IS NOT NULL
 FROM queue_app_taskdependency AS edge
@@ -114,7 +114,7 @@ WHERE t.id = ANY(%s) AND flow.id = t.workflow_id AND {held} AND t.status IN ('qu
 RETURNING t.id
 """
 
-# Follows the edges whose end cannot come any more. A task that began needs none of them.
+# Follows the edges that can no longer be met. A task that began needs none of them.
 _WAITS: Final = "task.status = 'blocked' AND task.queued_at IS NULL AND task.attempt = 0"
 _DOOMED: Final = f"""
 WITH RECURSIVE doomed (id) AS (
@@ -186,7 +186,7 @@ def go_on(met: Collection[Met]) -> list[tuple[Status, TaskRef]]:
 
 
 def open_tasks(ids: Collection[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
-    """Let tasks go that wait for no other any more; return (status now, task) of each."""
+    """Let tasks go whose parents have all ended; return (status now, task) of each."""
     return go_on([(task_id, 0, 0) for task_id in ids])
 
 

@@ -49,7 +49,7 @@ class Held(NamedTuple):
     name: str
     seconds: float
     number: int  # of held workflows in all
-    task: str  # name of the task, empty if it holds no more
+    task: str  # name of the task, empty if it no longer holds the workflow
     status: str
 
 

@@ -1,4 +1,4 @@
-"""Store the callbacks of tasks that end, in the transaction that ends them: exactly once, whatever dies.
+"""Store the callbacks of tasks that end, in the transaction that ends them: exactly once, even after a crash.
 
 A callback that cannot be stored, because its module or its key is missing, is logged, and the task ends without it.
 
@@ -54,7 +54,7 @@ def _row(task: ClaimedTask | TaskRef, status: Status, metadata: str | None) -> T
     try:
         found = callbacks.follows(task, status, metadata)
         return None if found is None else _checked(task, *found, metadata)
-    except Exception:  # noqa: BLE001 - from code or settings of the project; else the task would run again for ever
+    except Exception:  # noqa: BLE001 - from code or settings of the project; else the task would run again and again
         _log.exception("The callback of task %s (%s) cannot be stored, so none follows.", task.id, task.task_type)
         return None
 

@@ -37,7 +37,7 @@ type BeforePush = Callable[[Enqueued], object]
 
 #: Queues that are committed and known to this process. Only an unknown name costs a query.
 _known_queues: Final[set[QueueKey]] = set()
-#: Queues of which this process has warned.
+#: Undeclared queues that this process has warned about.
 _undeclared: Final[set[str]] = set()
 _log = logging.getLogger("taskqueue")
 

@@ -174,7 +174,7 @@ def _find(rule: Unique, task_type: str, keys: Sequence[str]) -> Found:
 
 
 def _renew(rule: Unique, renewed: dict[uuid.UUID, TaskRow]) -> None:
-    """Give tasks that wait the arguments of the rows, and with ``debounce`` let them wait anew."""
+    """Give waiting tasks the arguments of the rows; with ``debounce``, start their wait over."""
     if rule.debounce is not None:
         times = [(task_id, row.spec.run_after) for task_id, row in renewed.items() if row.spec.run_after is not None]
         gone = rows.postpone(times, rule.seconds("max_wait"))

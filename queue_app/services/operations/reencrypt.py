@@ -107,7 +107,7 @@ def _reencrypt_shared(types: dict[uuid.UUID, str]) -> None:
 
 
 def reencrypt_schedules() -> int:
-    """Store the calls of all schedules anew, which encrypts them with the newest key; return how many."""
+    """Store the calls of all schedules again, which encrypts them with the newest key; return how many."""
     found = Schedule.objects.using(alias()).select_for_update().order_by("id")
     for schedule in found:
         schedule.save(using=alias(), update_fields=SEALED_FIELDS)

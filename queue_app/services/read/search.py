@@ -189,7 +189,7 @@ def _parameter_names() -> list[str]:
 
 
 def _with_parameter(text: str, names: Sequence[str]) -> Any:
-    """Return the tasks of which one of these parameters has this value."""
+    """Return the tasks in which one of these parameters has this value."""
     contained = Q()
     for value in meanings(text):
         for name in names:

@@ -41,7 +41,7 @@ from queue_app.sql import snapshot
 
 #: Interval of the looks.
 LOOK_SECONDS: Final = 1.0
-#: Longest gap between two looks. After a longer one the watch begins anew: the watchdog did not see what happened.
+#: Longest gap between two looks. After a longer one the watch starts over: the watchdog missed what happened.
 MAX_GAP_SECONDS: Final = 10.0
 #: Interval at which the row is written while nothing changes.
 WRITE_SECONDS: Final = 15.0
@@ -118,7 +118,7 @@ class Watchdog:
         self._looked_at = self._written_at = float("-inf")
 
     def note(self, answers: Answers) -> bool:
-        """Keep the answers of this turn's query; return true, because the watchdog runs whatever they say."""
+        """Keep the answers of this turn's query; return true, because the watchdog always runs."""
         self._answers = answers
         return True
 

@@ -1,11 +1,11 @@
 """Store the schedules that the code declares.
 
 While a deployment replaces the code, two versions of the declarations run side by side. Each scheduler reports its own
-every minute. The version that was seen first most recently is in force for as long as it is reported; a roll back to
-the older one takes effect when the newer one is reported no more.
+every minute. The version that appeared last is in force for as long as schedulers report it; a roll back to the older
+one takes effect once the newer one is no longer reported.
 
-A value that staff have changed stays as they left it, until they give it back. A schedule that the code
-declares no more is paused, never deleted.
+A value that staff have changed stays as they left it, until they give it back. A schedule that the code no longer
+declares is paused, never deleted.
 """
 
 import hashlib
@@ -37,9 +37,9 @@ from queue_app.sql.database import alias, atomic, clock
 
 #: Name of the row that knows the versions of the declarations.
 JOB: Final = "schedules"
-#: Time after its last report when a version of the declarations is taken for gone.
+#: Time after its last report when a version of the declarations counts as gone.
 GONE: Final = timedelta(minutes=5)
-#: Name by which the code pauses a schedule that it declares no more.
+#: Who paused a schedule that the code no longer declares.
 BY: Final = "the code"
 NOT_DECLARED: Final = "It is no longer declared in the code."
 
@@ -70,7 +70,7 @@ def synchronise(*, force: bool = False, now: datetime | None = None) -> list[str
 
 
 def _is_in_force(progress: dict[str, Any], version: str, now: datetime, *, force: bool) -> bool:
-    """Report this version, forget those that are gone, and return whether this one was seen first most recently."""
+    """Report this version, forget those that are gone, and return whether this one appeared last."""
     seen: dict[str, list[str]] = progress.setdefault("versions", {})
     for other in list(seen):
         if datetime.fromisoformat(seen[other][1]) < now - GONE:

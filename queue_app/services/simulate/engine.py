@@ -107,7 +107,7 @@ class Engine:
         self.clock = first
 
     def run(self) -> Outcome:
-        """Run to the end of the load, or until nothing can start any more."""
+        """Run to the end of the load, or until no task can start."""
         self._open()
         plan, load = self.plan, self.plan.load
         horizon = plan.end + max(plan.end - plan.begin, PATIENCE)

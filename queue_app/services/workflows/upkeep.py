@@ -1,4 +1,4 @@
-"""Keep workflows going, whatever died: settle open ones, sweep for forgotten tasks, end overdue ones, purge old ones.
+"""Keep workflows going after crashes: settle open ones, sweep for forgotten tasks, cancel overdue ones.
 
 The scheduler calls this; every part is bounded and safe to run twice at once.
 """
