@@ -28,6 +28,10 @@ ENOUGH: Final = 10
 #: oldest task waited this long (s).
 OFTEN: Final = 0.8
 LONG: Final = 120.0
+#: Time for which a trial is valid.
+VALID: Final = 4 * PERIOD
+#: A trial helps if the wait of 95 % falls to this share of itself.
+HELPS: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +165,6 @@ def _names(limit: Limit, own: set[str]) -> Callable[[str, str], str]:
         return key if key == limit.name or (key.startswith(family) and key not in own) else ""
 
     return of_key
-
-
-#: Time for which a trial is valid.
-VALID: Final = 4 * PERIOD
-#: A trial helps if the wait of 95 % falls to this share of itself.
-HELPS: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)

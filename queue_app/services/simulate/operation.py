@@ -36,6 +36,11 @@ SIGN: Final = timedelta(seconds=1)
 #: Progress in parts: reading, and both runs, which share the time.
 PARTS: Final = {"reading": 0, "unchanged": 10, "changed": 10}
 TOTAL: Final = 100
+#: Interval of the looks.
+LOOK_SECONDS: Final = 600.0
+WINDOW: Final = timedelta(hours=1)
+MAX_TASKS: Final = 50_000
+REASON: Final = "For a suggestion: this limit holds tasks back while slots are idle."
 _children: Final[list[subprocess.Popen[bytes]]] = []
 
 
@@ -142,13 +147,6 @@ def refuse_unless_done(operation: Operation) -> None:
     """Raise ``InvalidTaskData`` if a simulation has nothing to apply."""
     if not applicable(operation):
         raise InvalidTaskData("operation", "This simulation is not done, or changes neither limits nor bands.")
-
-
-#: Interval of the looks.
-LOOK_SECONDS: Final = 600.0
-WINDOW: Final = timedelta(hours=1)
-MAX_TASKS: Final = 50_000
-REASON: Final = "For a suggestion: this limit holds tasks back while slots are idle."
 
 
 def request_trial() -> int:
