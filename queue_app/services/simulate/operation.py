@@ -36,8 +36,8 @@ SIGN: Final = timedelta(seconds=1)
 #: Progress in parts: reading, and both runs, which share the time.
 PARTS: Final = {"reading": 0, "unchanged": 10, "changed": 10}
 TOTAL: Final = 100
-#: Interval of the looks.
-LOOK_SECONDS: Final = 600.0
+#: Interval at which the scheduler looks for a limit to try.
+TRIAL_SECONDS: Final = 600.0
 WINDOW: Final = timedelta(hours=1)
 MAX_TASKS: Final = 50_000
 REASON: Final = "For a suggestion: this limit holds tasks back while slots are idle."

@@ -19,7 +19,7 @@ django.setup()
 from queue_app.services import doctor
 logging.getLogger(doctor.LOGGER)  # exists before LOGGING is read, as after an import in the settings
 dictConfig({"version": 1, "disable_existing_loggers": False} | json.loads(sys.argv[1]))
-[finding] = logs.check_logging()
+[finding] = doctor.check_logging()
 print(json.dumps([finding.level, finding.message, finding.hint]))
 """
 

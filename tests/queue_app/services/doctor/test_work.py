@@ -156,7 +156,7 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
 
 
 def test_many_deaths(engine, monkeypatch):
-    monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
+    monkeypatch.setattr(attention, "DEATHS_PER_MINUTE", 1)
     assert_finding(attention.check_deaths, Level.OK, "0 within")
     DeadLetterFactory.create_batch(6)
     assert_finding(attention.check_deaths, Level.WARN, "6 tasks died")
