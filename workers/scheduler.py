@@ -29,8 +29,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.tick import BATCH, run_due
-from queue_app.services.simulate.operation import TRIAL_SECONDS
-from queue_app.services.simulate.operation import request_trial, run_simulations
+from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, run_simulations
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due

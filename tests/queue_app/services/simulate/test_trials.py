@@ -9,7 +9,7 @@ from django.utils import timezone
 from queue_app.models import Limit, Operation, Queue
 from queue_app.services.read.advice import advice
 from queue_app.services.read.held import held
-from queue_app.services.simulate import operation
+from queue_app.services.simulate import operation as trials
 from queue_app.services.simulate.operation import applicable, carry_out, request_trial
 from tests.queue_app.services.read.test_advice import snapshots
 from tests.support.factories import TaskFactory, WorkerFactory
@@ -104,7 +104,7 @@ def test_no_trial_without_need(engine, case):
 
 
 def test_without_a_server_program_there_are_no_trials(engine, monkeypatch):
-    monkeypatch.setattr(operation, "has_server", lambda: False)
+    monkeypatch.setattr(trials, "has_server", lambda: False)
     Limit.objects.create(scope="type", name="shop.export", max_concurrent=2)
     worked()
     workers()
@@ -113,7 +113,7 @@ def test_without_a_server_program_there_are_no_trials(engine, monkeypatch):
 
 
 def test_a_busy_hour_is_shortened(engine, monkeypatch):
-    monkeypatch.setattr(operation, "MAX_TASKS", 30)
+    monkeypatch.setattr(trials, "MAX_TASKS", 30)
     snapshots("exports", completed=2)
     Limit.objects.create(scope="type", name="shop.export", max_concurrent=2)
     worked()
