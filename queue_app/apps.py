@@ -1,6 +1,6 @@
 """The Django application."""
 
-import sys
+from traceback import walk_stack
 from typing import Final
 
 from django.apps import AppConfig
@@ -17,8 +17,8 @@ except ImportError as error:
     ) from None
 
 
-#: Modules that a web server imports to load the project, and other processes do not.
-_SERVERS: Final = frozenset({"django.core.wsgi", "django.core.asgi"})
+#: The module that sets Django up for commands of ``manage.py``, most of which never talk to Redis.
+_COMMANDS: Final = "django.core.management"
 
 
 class QueueAppConfig(AppConfig):
@@ -34,7 +34,8 @@ class QueueAppConfig(AppConfig):
         from queue_app.sql import connections  # noqa: PLC0415
 
         connections.add_keepalives(conf.load()[0].database_alias)
-        if _SERVERS & sys.modules.keys():  # the start of a web server imports the Redis client, not a request
+        # The start of a server or a script imports the Redis client, which no request or first enqueue should wait for.
+        if not any(frame.f_globals.get("__name__") == _COMMANDS for frame, _line in walk_stack(None)):
             from queue_app.services.notify.index import first  # noqa: PLC0415
 
             first.prepare()

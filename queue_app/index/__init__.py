@@ -2,8 +2,8 @@
 
 from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password, is_refusal, server_url
-from queue_app.index.index import MAX_CLAIM, Index, get_index
-from queue_app.index.lazy import is_loaded
+from queue_app.index.index import MAX_CLAIM, Index, get_index, is_open
+from queue_app.index.lazy import import_client, is_loaded
 from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, Taken
 from queue_app.index.stats import IndexStats
@@ -11,5 +11,5 @@ from queue_app.index.workers import Generation
 
 __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request", "Taken",
-    "get_index", "hide_password", "is_loaded", "is_refusal", "server_url",
+    "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "server_url",
 ]  # fmt: skip

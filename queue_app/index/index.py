@@ -342,3 +342,8 @@ def get_index() -> Index:
     """Return the index of this process under the current settings."""
     settings = conf.get()
     return _build(settings.redis_alias, settings.key_prefix)
+
+
+def is_open() -> bool:
+    """Return whether this process has asked for an index."""
+    return _build.cache_info().currsize > 0

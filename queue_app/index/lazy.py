@@ -9,6 +9,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from queue_app.index.scripts import source
+
 if TYPE_CHECKING:
     import redis
     import redis.commands.core
@@ -27,10 +29,18 @@ else:
     redis = _Lazy("redis")
 
 
+def import_client() -> None:
+    """Import the client library, and read what the first notification of a process needs beside it."""
+    for name in ("redis", "django_redis.client"):
+        import_module(name)
+    for script in ("push", "publish"):
+        source(script)
+
+
 def is_loaded() -> bool:
     """Whether the client library has been imported, so that its first use takes no time."""
     spec = getattr(sys.modules.get("redis"), "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
 
 
-__all__ = ["is_loaded", "redis"]
+__all__ = ["import_client", "is_loaded", "redis"]

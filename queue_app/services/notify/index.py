@@ -23,7 +23,7 @@ from queue_app import conf, signals, transition_log
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
-from queue_app.index import Index, get_index, is_loaded
+from queue_app.index import Index, get_index, import_client, is_loaded, is_open
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias, connection, is_in_transaction
 
@@ -107,7 +107,7 @@ def notify_index[**P, R](
 
 
 class FirstNotifications:
-    """Sends the first notifications of a process by a thread, which imports the client library of Redis.
+    """Sends the first notifications of a process by a thread, which imports the client library and connects to Redis.
 
     The import takes a tenth of a second or more, for which no caller should wait. The interpreter waits for the thread
     before it exits, and ``fork`` waits for it too: a child could not complete an import of its parent's thread.
@@ -117,14 +117,14 @@ class FirstNotifications:
         self._waiting: deque[tuple[Sequence[Entry], Sequence[Run]]] = deque()
         self._thread: threading.Thread | None = None
         self._since = 0.0  # monotonic
-        self._is_loaded = False  # whether the library has been imported
+        self._is_open = False  # whether this process has opened the index
         self._imported = threading.Event()
         os.register_at_fork(before=self._finish)
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run]) -> None:
-        """Notify the index; by the thread, if the library has not been imported yet."""
-        self._is_loaded = self._is_loaded or is_loaded()
-        if self._is_loaded or breaker.is_open:
+        """Notify the index; by the thread, if this process has not opened the index yet."""
+        self._is_open = self._is_open or is_open()
+        if self._is_open or breaker.is_open:
             notify_index(Index.notify, "push", entries, events)
             return
         self._waiting.append((entries, events))
@@ -135,17 +135,18 @@ class FirstNotifications:
                 self._thread.start()
             except RuntimeError:  # the interpreter is about to exit, or the system has no room for a thread
                 self._send()
-        elif is_loaded() or not self._thread.is_alive() or time.monotonic() > self._since + PATIENCE_SECONDS:
+        elif is_open() or not self._thread.is_alive() or time.monotonic() > self._since + PATIENCE_SECONDS:
             self._send()  # the thread may have ended a moment ago; and some servers run no threads of Python
 
     def prepare(self) -> None:
         """Import the library now."""
         with suppress(Exception):  # the first notification meets the same error, and reports it
-            get_index()
+            import_client()
         self._imported.set()
 
     def _send_soon(self) -> None:
-        time.sleep(HEAD_START_SECONDS)
+        if not is_loaded():
+            time.sleep(HEAD_START_SECONDS)
         self.prepare()
         self._send()
 
