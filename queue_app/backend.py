@@ -17,6 +17,7 @@ from django.core.checks import CheckMessage
 from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import TASK_MAX_PRIORITY
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
@@ -209,7 +210,7 @@ def _check_options(task: AnyTask) -> None:
     """Refuse common mistakes with a message that says what to write; Django's own checks follow."""
     priority: Any = task.priority
     run_after: Any = task.run_after
-    if not isinstance(priority, int) or isinstance(priority, bool):
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > TASK_MAX_PRIORITY:
         raise InvalidTask(f"priority must be a whole number between -100 and 100. It is {priority!r:.60}; {_BANDS}.")
     if run_after is not None and not isinstance(run_after, datetime):
         raise InvalidTask(

@@ -6,7 +6,7 @@ Their names travel with the task's metadata, so every process that ends a task k
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from django.tasks.base import Task
@@ -22,7 +22,6 @@ OPTIONS: Final = {Status.COMPLETED: "on_success", **dict.fromkeys(FAILURES, "on_
 MARK: Final = '"on_'
 #: Before the name of an endpoint of the setting ``WEBHOOKS``.
 WEBHOOK: Final = "webhook:"
-DELIVER: Final = "queue_app.webhooks.deliver"
 _NAMES: Final = tuple(sorted(set(OPTIONS.values())))
 #: Keys of metadata that belong to the queue; hooks cannot set them.
 RESERVED: Final = frozenset(_NAMES) | {versions.KEY}
@@ -57,7 +56,7 @@ def follows(task: Any, status: Status, metadata: str | None) -> tuple[str, list[
     if not name.startswith(WEBHOOK):
         return name, [str(task.id)]
     facts = {"task_id": str(task.id), "task_type": task.task_type, "status": status.value}
-    return DELIVER, [name.removeprefix(WEBHOOK), f"task.{status.value}", facts]
+    return registry.DELIVER, [name.removeprefix(WEBHOOK), f"task.{status.value}", facts]
 
 
 def inherited(metadata: str | None) -> dict[str, Any]:
@@ -72,14 +71,16 @@ def reserved(task: registry.AnyTask | None) -> dict[str, Any]:
     return declared_by(task) | ({} if version == 1 else {versions.KEY: version})
 
 
-def problems(endpoints: Collection[str]) -> Iterator[str]:
-    """Yield which callbacks of known tasks are no task, and none of the endpoints."""
+def problems(endpoints: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield which callbacks of known tasks are no task, and no endpoint with an address."""
     for task_type in registry.known_types():
         for option, name in declared_by(registry.known(task_type)).items():
             endpoint = name.removeprefix(WEBHOOK) if name.startswith(WEBHOOK) else None
             if endpoint is not None and endpoint not in endpoints:
                 meant = suggestion(endpoint, endpoints)
                 yield f"{option} of {task_type}: TASKQUEUE WEBHOOKS has no {endpoint!r}.{meant}"
+            elif endpoint is not None and not endpoints[endpoint].get("url"):
+                yield f"{option} of {task_type}: TASKQUEUE WEBHOOKS {endpoint} has no `url`, which a callback needs."
             elif endpoint is None and registry.find(name) is None:
                 meant = suggestion(name, registry.known_types())
                 yield f"{option} of {task_type}: no task is registered as {name!r}.{meant}"

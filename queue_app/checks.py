@@ -1,5 +1,6 @@
 """System checks of the settings, with stable ids and hints."""
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from importlib.util import find_spec
@@ -66,6 +67,50 @@ def check_settings(**_: Any) -> Iterator[CheckMessage]:
 
 
 @_check("taskqueue")
+def check_task_modules(**_: Any) -> Iterator[CheckMessage]:
+    """Report task modules of the project that cannot be imported (E023)."""
+    for module, error in _broken_modules().items():
+        yield Error(
+            f"The task module {module} cannot be imported: {_raised(error)}",
+            hint="Mend it, or install what it imports. Every process of the queue imports it to know its tasks.",
+            id="queue_app.E023",
+        )
+
+
+def _broken_modules() -> dict[str, Exception]:
+    from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
+
+    return registry.broken_modules() if _is_usable() and apps.is_installed("queue_app") else {}
+
+
+def _raised(error: Exception) -> str:
+    """Return an exception with the place that raised it, in one line."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text
+
+
+@_check("taskqueue")
+def check_task_options(**_: Any) -> Iterator[CheckMessage]:
+    """Report options of known tasks with which no call could be stored (E024)."""
+    if _broken_modules() or not (_is_usable() and apps.is_installed("queue_app")):
+        return
+    from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
+    from queue_app.core.records import NewTask  # noqa: PLC0415 - as the next
+    from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - it needs the models
+
+    for task_type in registry.known_types():
+        try:
+            check_spec(NewTask(task_type=task_type), registry.get(task_type))
+        except InvalidTaskData as error:
+            yield Error(
+                f"No call of the task {task_type} can be stored: {error}",
+                hint="Mend the options in its decorator.",
+                id="queue_app.E024",
+            )
+
+
+@_check("taskqueue")
 def check_encryption(**_: Any) -> Iterator[CheckMessage]:
     """Report unusable keys, a missing package, and encrypted tasks without a key (E018)."""
     yield from (Error(text, id="queue_app.E018") for text in encryption.problems())
@@ -75,7 +120,7 @@ def check_encryption(**_: Any) -> Iterator[CheckMessage]:
 def check_callbacks(**_: Any) -> Iterator[CheckMessage]:
     """Report endpoints of webhooks that cannot be used, and callbacks that do not exist (E019)."""
     found = [*webhooks.problems()]
-    if _is_usable():
+    if _is_usable() and not _broken_modules():
         found += callbacks.problems(conf.get().webhooks)
     yield from (Error(text, id="queue_app.E019") for text in found)
 
@@ -314,7 +359,7 @@ def check_schedules(**_: Any) -> Iterator[CheckMessage]:
     from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks
     from queue_app.services.schedules.edit import problem_of  # noqa: PLC0415 - it needs the models
 
-    if not (_is_usable() and apps.is_installed("queue_app")):
+    if not (_is_usable() and apps.is_installed("queue_app")) or _broken_modules():
         return
     for name, declaration in sorted(declared().items()):
         if (problem := problem_of(declaration.values)) is not None:

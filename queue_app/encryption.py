@@ -90,8 +90,8 @@ def _ciphers(keys: tuple[str, ...]) -> dict[str, Any]:
         parts = _ENTRY.fullmatch(entry)
         if parts is None or parts["id"] in found:  # the message must not repeat the key
             raise EncryptionUnavailable(
-                f"TASKQUEUE ENCRYPTION.KEYS: entry {position} is no id:key with an id of its own. `taskqueue encrypt"
-                " --new-key ID` makes one."
+                f"TASKQUEUE ENCRYPTION.KEYS: entry {position} must be ID:KEY, with an id of its own and a key of"
+                " 32 bytes in URL-safe Base64. `taskqueue encrypt --new-key ID` makes one."
             )
         found[parts["id"]] = AESGCM(urlsafe_b64decode(parts["key"].rstrip("=") + "="))
     if not found:

@@ -16,11 +16,12 @@ from weakref import WeakSet
 from django.apps import apps
 from django.tasks.base import Task
 from django.tasks.exceptions import InvalidTask
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, module_has_submodule
 
 from queue_app import conf
 from queue_app.core.masking import normal_name
-from queue_app.exceptions import UnknownTaskType
+from queue_app.core.sentence import say
+from queue_app.exceptions import InvalidTaskData, UnknownTaskType
 
 type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
 
@@ -29,6 +30,8 @@ _stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
 #: (type, task modules) of types that ``find`` looked for in vain; a page of failures asks for the same ones often.
 _missing: set[tuple[str, tuple[str, ...]]] = set()
 _MAX_MISSING = 10_000
+#: The task that delivers webhooks.
+DELIVER = "queue_app.webhooks.deliver"
 
 
 def type_of(task: AnyTask) -> str:
@@ -79,6 +82,20 @@ def discover() -> None:
         autodiscover_modules(module)
 
 
+def broken_modules() -> dict[str, Exception]:
+    """Import the task modules of all installed apps; return the error of each that cannot be imported."""
+    broken: dict[str, Exception] = {}
+    for name in conf.load()[0].task_modules:
+        for config in apps.get_app_configs():
+            module = f"{config.name}.{name}"
+            try:
+                if module_has_submodule(config.module, name):
+                    import_module(module)
+            except Exception as error:  # noqa: BLE001 - whatever the project's code raises
+                broken[module] = error
+    return broken
+
+
 def known_types() -> tuple[str, ...]:
     """Return all known task types, sorted."""
     return tuple(sorted(_tasks))
@@ -95,6 +112,15 @@ def get(task_type: str) -> AnyTask:
     return task
 
 
+def get_for_caller(task_type: str) -> AnyTask:
+    """``get`` for callers outside the project's code. They may not send webhooks, which it signs as its own."""
+    if task_type == DELIVER:
+        raise InvalidTaskData(
+            "task_type", "Only code of the project sends webhooks: queue_app.webhooks.send.", code="unknown_task_type"
+        )
+    return get(task_type)
+
+
 def known(task_type: str) -> AnyTask | None:
     """Return the task of this type if it is registered; import nothing."""
     return _tasks.get(task_type)
@@ -105,7 +131,9 @@ def find(task_type: str) -> AnyTask | None:
     sought = task_type, tuple(conf.load()[0].task_modules)
     if task_type not in _tasks and sought not in _missing:
         discover()
-        if not import_module_of(task_type) and len(_missing) < _MAX_MISSING:
+        with suppress(ImportError):
+            import_module_of(task_type)
+        if task_type not in _tasks and len(_missing) < _MAX_MISSING:
             _missing.add(sought)
     return _tasks.get(task_type)
 
@@ -164,13 +192,41 @@ def is_stand_in(function: Callable[..., Any]) -> bool:
 
 
 def import_module_of(task_type: str) -> bool:
-    """Import the module of a task type if an installed app contains it; return whether the type is registered now."""
+    """Import the module of a task type if an installed app contains it; return whether the type is registered now.
+
+    An app without this module is no error. Raises what an existing module raises.
+    """
     if task_type in _tasks:
         return True
     module, _, _ = task_type.rpartition(".")
-    if any(module == config.name or module.startswith(f"{config.name}.") for config in apps.get_app_configs()):
+    if _is_in_an_app(module):
         try:
             import_module(module)
-        except ImportError:
-            return False
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module exists, and imports another that does not
     return task_type in _tasks
+
+
+def why_unknown(task_type: str) -> str:
+    """Return why workers do not know a waiting task type, as far as this process can tell, and what to do."""
+    task = _tasks.get(task_type)
+    module = task.func.__module__ if task else task_type.rpartition(".")[0]
+    if module and not _is_in_an_app(module):
+        return say(
+            "No app in INSTALLED_APPS contains the module %(module)s, and workers import no other: move the function to"
+            " the module tasks of an app.",
+            module=module,
+        )
+    try:
+        if import_module_of(task_type):
+            return say("This process knows it: deploy the same code to the workers, and restart them.")
+    except Exception as error:  # noqa: BLE001 - whatever the project's code raises
+        # The message of an ImportError names modules; another may hold anything.
+        what = f"{type(error).__name__}: {error}" if isinstance(error, ImportError) else type(error).__name__
+        return say("Its module %(module)s cannot be imported: %(error)s.", module=module, error=what.rstrip("."))
+    return say("This process does not know it either: the function was renamed or removed, or newer code has it.")
+
+
+def _is_in_an_app(module: str) -> bool:
+    return any(module == config.name or module.startswith(f"{config.name}.") for config in apps.get_app_configs())

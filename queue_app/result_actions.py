@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 from django.db.transaction import TransactionManagementError
+from django.utils.asyncio import async_unsafe
 
 from queue_app.core.ids import Id, parse_id
 from queue_app.exceptions import TaskNotFound
@@ -33,6 +34,7 @@ class ResultActions:
         """Return the result of a task; the backend does it."""
         raise NotImplementedError
 
+    @async_unsafe("In a coroutine, write `await result.await_(…)`, not wait().")
     def wait_for(self, task_id: Id, seconds: float | timedelta | None) -> None:
         """Wait until a task has ended; raise ``TimeoutError``, and ``TransactionManagementError`` in a transaction."""
         from queue_app.services.notify.subscribe import wait_for_end  # noqa: PLC0415 - needs models

@@ -52,7 +52,20 @@ type Seconds = float | timedelta
 
 
 #: Names of options in other queues.
-_ELSEWHERE: Final = {"queue": "queue_name", **dict.fromkeys(("delay", "countdown", "eta"), "run_after")}
+_ELSEWHERE: Final = {
+    "queue": "queue_name",
+    "name": "task_type",
+    "bind": "takes_context",
+    "time_limit": "timeout",
+    **dict.fromkeys(("delay", "countdown", "eta"), "run_after"),
+}
+#: Names of methods in other queues.
+_METHODS_ELSEWHERE: Final = {
+    "delay_on_commit": "enqueue(…) in the transaction",
+    "apply_async": "using(…).enqueue(…)",
+    "send_with_options": "using(…).enqueue(…)",
+    **dict.fromkeys(("delay", "send"), "enqueue(…)"),
+}
 
 
 class Backoff(Protocol):
@@ -198,6 +211,11 @@ class QueueTask[**P, R](_Base[P, R]):
             """Raise ``TypeError``: a task is no function."""
             name = self.func.__name__
             raise TypeError(f"{name} is a task. Use {name}.enqueue(…) to store a call, {name}.call(…) to run it here.")
+
+        def __getattr__(self, name: str) -> Any:  # only for names that do not exist
+            meant = _METHODS_ELSEWHERE.get(name)
+            hint = f" Use {meant}." if meant else ""
+            raise AttributeError(f"A task has no attribute {name!r}.{hint}", name=name, obj=self)
 
     if TYPE_CHECKING:
 

@@ -77,6 +77,8 @@ def endpoint_of(name: str) -> Endpoint:
     url, private = given.get("url", ""), given.get("private", False)
     if not isinstance(url, str) or not isinstance(private, bool):
         raise _unusable(name, "`url` is a text, `private` is True or False.")
+    if not url and not given.get("hosts"):
+        raise _unusable(name, "needs a `url`, or `hosts` for addresses that your code names.")
     hosts = given.get("hosts") or [url and (urlsplit(url).hostname or "")]
     if not isinstance(hosts, list | tuple) or not all(isinstance(each, str) for each in hosts):
         raise _unusable(name, f'`hosts` is a list of texts such as ["*.example.org"], not {hosts!r:.100}.')
@@ -89,7 +91,7 @@ def endpoint_of(name: str) -> Endpoint:
 
 def _secrets(name: str, given: Any) -> Iterator[bytes]:
     if not isinstance(given, list | tuple) or not given:
-        raise _unusable(name, "needs a list of secrets.")
+        raise _unusable(name, f"needs a list of secrets: each {SECRET} and {LEAST} to {MOST} random bytes in base64.")
     for position, each in enumerate(given, 1):
         try:
             secret = b64decode(str(each).removeprefix(SECRET), validate=True)
@@ -121,7 +123,8 @@ def _target(endpoint: Endpoint, url: str) -> tuple[str, int, str, bool]:
     except ValueError:
         raise _unusable(endpoint.name, f"{url!r:.100} is no address.") from None
     if parts.scheme != "https" and not (endpoint.private and parts.scheme == "http"):
-        raise _unusable(endpoint.name, "the address must begin with https://.")
+        schemes = "https:// or http://" if endpoint.private else "https://"
+        raise _unusable(endpoint.name, f"the address must begin with {schemes}.")
     is_plain = parts.username is None and port != 0 and all("!" <= sign <= "~" for sign in str(url))
     if not is_plain or not _HOST.fullmatch(host) or ".." in host:
         raise _unusable(
@@ -133,15 +136,20 @@ def _target(endpoint: Endpoint, url: str) -> tuple[str, int, str, bool]:
     return host, port or (443 if parts.scheme == "https" else 80), path, parts.scheme == "https"
 
 
+def _address(endpoint: Endpoint, url: str) -> str:
+    """Return the address to call: the named one, or that of the endpoint."""
+    if not (url or endpoint.url):
+        raise _unusable(endpoint.name, "has no `url`: pass the address to `send` as url=…; a callback cannot.")
+    return url or endpoint.url
+
+
 def send(endpoint: str, event: str, data: Any, *, url: str = "") -> Any:
     """Enqueue a delivery in the caller's transaction; return its result. Raises ``InvalidTaskData``."""
     found = endpoint_of(endpoint)
     name: object = event  # whatever an untyped caller passed
     if not isinstance(name, str) or not _EVENT.fullmatch(name):
         raise InvalidTaskData("event", f"{event!r:.60} is no name of an event such as 'order.paid'.")
-    if not (url or found.url):
-        raise _unusable(endpoint, "has no `url`: pass the address as url=….")
-    _target(found, url or found.url)
+    _target(found, _address(found, url))
     return deliver.enqueue(endpoint, event, data, url) if url else deliver.enqueue(endpoint, event, data)
 
 
@@ -149,7 +157,7 @@ def send(endpoint: str, event: str, data: Any, *, url: str = "") -> Any:
 def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -> dict[str, Any]:
     """Deliver a webhook; retry for up to half a day, unless the receiver says that it is gone (410)."""
     found = endpoint_of(endpoint)
-    host, port, path, is_tls = _target(found, url or found.url)
+    host, port, path, is_tls = _target(found, _address(found, url))
     body = json.dumps({"type": event, "timestamp": timezone.now().isoformat(), "data": data}, separators=(",", ":"))
     headers = signed(str(context.task_result.id), int(time()), body.encode(), found.secrets)
     began = time()

@@ -222,7 +222,8 @@ class TaskDiscovery:
     def __init__(
         self, options: WorkerOptions, worker_id: uuid.UUID, transport: Transport, can_run: Callable[[AnyTask], bool]
     ) -> None:
-        self.requested = False  # whether to look for unknown task types
+        #: Whether to look for unknown task types. A burst does at once, as it may end before the first heartbeat.
+        self.requested = options.burst
         self.refused: list[str] = []  # known types that the pool of this worker cannot run
         self._options = options
         self._worker_id = worker_id
@@ -230,6 +231,7 @@ class TaskDiscovery:
         self._can_run = can_run
         self._slots = options.concurrency
         self._broken: set[str] = set()  # types whose modules cannot be imported
+        self._reported: set[str] = set()  # types that no module here has
         self._import(MAP)
         self.profile = self._make_profile()
 
@@ -261,11 +263,17 @@ class TaskDiscovery:
         if task_type in self._broken or task_type in self.refused:
             return False
         try:
-            return registry.import_module_of(task_type)
+            if registry.import_module_of(task_type):
+                return True
         except Exception:
-            logger.exception("the module of %s cannot be imported", task_type)
+            logger.exception("the module of %s cannot be imported; its tasks wait for another worker", task_type)
             self._broken.add(task_type)
             return False
+        if task_type not in self._reported:
+            self._reported.add(task_type)
+            why = registry.why_unknown(task_type)
+            logger.info("worker %s leaves tasks of %s to other workers. %s", self._options.name, task_type, why)
+        return False
 
     def _make_profile(self) -> Profile:
         types = registry.known_types()

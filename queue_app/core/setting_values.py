@@ -92,6 +92,11 @@ _MAXIMUM = 10**12
 _KEY_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 #: Settings whose values no message repeats.
 _SECRET = frozenset({"keys", "token", "webhooks"})
+#: Examples of dicts of dicts.
+_EXAMPLES: dict[str, str] = {
+    "schedules": '{"nightly": {"task": "shop.tasks.report", "cron": "0 3 * * *"}}',
+    "webhooks": '{"crm": {"url": "https://crm.example.com/hook", "secrets": ["whsec_…"]}}',
+}
 #: Allowed values of texts.
 _CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open")}
 
@@ -111,7 +116,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if typing.get_origin(hint) is dict:
         if isinstance(value, Mapping) and all(isinstance(each, Mapping) for each in value.values()):
             return dict(value)
-        raise ValueError('Use a dict such as {"nightly": {"task": "shop.tasks.report", "cron": "0 3 * * *"}}.')
+        raise ValueError(f"Use a dict such as {_EXAMPLES[name]}.")
     if isinstance(value, _FromEnvironment):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):

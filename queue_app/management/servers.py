@@ -98,13 +98,14 @@ def check_redis() -> None:
     except IndexUnavailable as error:
         refuses = "password" in str(error)  # so it runs
         remedy = "Correct the user and password" if refuses else "Start the server, or correct its address"
-        message = f"{_sentence(error)} {remedy} in CACHES (REDIS_URL)."
+        message = f"{_sentence(error)} {remedy} in CACHES[{conf.get().redis_alias!r}]."
         raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
 
 
 def check_postgresql() -> None:
     """Raise ``CommandError`` unless PostgreSQL answers, has the tables and passes the system checks."""
-    database = connections[conf.get().database_alias]
+    alias = conf.get().database_alias
+    database = connections[alias]
     address = database_url(database.settings_dict)
     try:
         with database.cursor() as cursor:
@@ -116,7 +117,7 @@ def check_postgresql() -> None:
             refuses = "FATAL" in reason  # so it runs: a wrong password, or no such user or database
             remedy = "Correct the user, password and name" if refuses else "Start the server, or correct its address"
             message = (
-                f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy} in DATABASES (DATABASE_URL)."
+                f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy} in DATABASES[{alias!r}]."
             )
         elif isinstance(error.__cause__, UndefinedTable):
             message = (

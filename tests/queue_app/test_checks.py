@@ -1,12 +1,14 @@
 """System checks, by their ids."""
 
 import pytest
+from django.conf import settings
 from django.core.checks import run_checks
 from django.db import connection
 from django.test import override_settings
 from psycopg import IsolationLevel
 
 from queue_app import callbacks, checks, registry
+from queue_app.services import doctor
 from tests.workers import chores
 
 
@@ -25,6 +27,22 @@ def test_problems_of_the_settings_have_suggestions():
     assert ids(messages) == ["queue_app.E001", "queue_app.E001"]
     assert "WORKER.CONCURENCY" in messages[0].msg
     assert "CONCURRENCY" in messages[0].hint
+
+
+def test_a_task_module_that_cannot_be_imported_is_one_error(tmp_path, monkeypatch):
+    (tmp_path / "shop_with_bug").mkdir()
+    (tmp_path / "shop_with_bug" / "__init__.py").touch()
+    (tmp_path / "shop_with_bug" / "tasks.py").write_text("import a_package_that_is_missing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, "shop_with_bug"]):
+        (found,) = run_checks(tags=["taskqueue"])
+        (finding,) = doctor.check_settings()
+    assert found.id == "queue_app.E023"
+    assert found.msg.startswith(
+        "The task module shop_with_bug.tasks cannot be imported: ModuleNotFoundError: No module"
+    )
+    assert found.msg.endswith("tasks.py, line 1)")
+    assert "shop_with_bug.tasks" in finding.message
 
 
 @pytest.mark.parametrize(("leader", "due", "wrong"), [(15, 0.5, False), (2, 1, True), (2.1, 1, False), (1, 5, True)])
@@ -159,3 +177,12 @@ def test_callbacks_wait_for_settings_that_can_be_used(monkeypatch):
         assert ids(run_checks(tags=["taskqueue"])) == ["queue_app.E001"]
     with override_settings(USE_TZ=False):
         assert ids(checks.check_callbacks()) == []
+
+
+def test_an_option_with_a_wrong_value_is_reported_before_the_first_enqueue(monkeypatch):
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    wrong = chores.quick.using(timeout="30")
+    monkeypatch.setitem(registry._tasks, registry.type_of(wrong), wrong)
+    (found,) = checks.check_task_options()
+    assert found.id == "queue_app.E024"
+    assert found.msg.endswith("can be stored: timeout must be a number of seconds.")

@@ -43,6 +43,15 @@ def in_coroutine():
     asyncio.run(view())
 
 
+def wait_in_coroutine():
+    result = add.enqueue(1, 2)
+
+    async def view():
+        result.wait(0)
+
+    asyncio.run(view())
+
+
 def in_shell(module):
     def report():
         """Do nothing."""
@@ -100,7 +109,7 @@ CODE = {
     "priority is too high": (
         lambda: add.using(priority=1000),
         InvalidTask,
-        "priority must be a whole number between -100 and 100.",
+        f"priority must be a whole number between -100 and 100. It is 1000; {BANDS}",
     ),
     "a queue with a blank": (
         lambda: add.using(queue_name="my mail").enqueue(1, 2),
@@ -121,6 +130,18 @@ CODE = {
         lambda: add.using(queue="mail"),
         TypeError,
         "A task has no option 'queue'. Did you mean 'queue_name'?",
+    ),
+    "a method of Celery": (lambda: add.delay(1, 2), AttributeError, "A task has no attribute 'delay'. Use enqueue(…)."),
+    "bind of Celery": (lambda: task(bind=True), TypeError, "has no option 'bind'. Did you mean 'takes_context'?"),
+    "a user instead of a name": (
+        lambda: add.using(user=User(username="ann")).enqueue(1, 2),
+        InvalidTaskData,
+        "user must be a string, such as user.get_username().",
+    ),
+    "wait in a coroutine": (
+        wait_in_coroutine,
+        SynchronousOnlyOperation,
+        "In a coroutine, write `await result.await_(…)`, not wait().",
     ),
     "enqueue in a coroutine": (
         in_coroutine,
@@ -248,7 +269,7 @@ def test_a_wrong_password_of_redis(db, settings, cached_in):
     cached_in(LOCATION=f"redis://:no@{settings.CACHES['default']['LOCATION'].rpartition('@')[2]}")
     message = refused()
     assert "invalid username-password pair" in message
-    assert message.endswith("Correct the user and password in CACHES (REDIS_URL).")
+    assert without_alias(message).endswith("Correct the user and password in CACHES['index'].")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -261,7 +282,7 @@ def test_a_wrong_password_of_postgresql(monkeypatch):
     finally:
         database.close()
     assert "password authentication failed for user" in message
-    assert message.endswith("Correct the user, password and name in DATABASES (DATABASE_URL).")
+    assert message.endswith("Correct the user, password and name in DATABASES['default'].")
 
 
 def test_a_cache_of_another_kind(db, cached_in):

@@ -12,8 +12,10 @@ from django.tasks import task_backends
 
 from queue_app import conf, registry, task, webhooks
 from queue_app.checks import check_callbacks
+from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
+from queue_app.services.enqueue.submit import submit
 from queue_app.testing import drain, freeze
 from queue_app.webhooks import deliver, endpoint_of, is_public, send, signed, verify
 
@@ -252,7 +254,7 @@ def test_an_address_of_the_caller_must_be_one_of_the_endpoints_hosts(settings, u
         {"url": "https://a.example/", "secrets": ["whsec_c2hvcnQ="]}, {"url": "http://a.example/", "secrets": [NEW]},
         {"url": "https://a.example/", "secrets": [NEW], "host": ["x"]}, {"url": "https://a.example/", "secrets": NEW},
         {"hosts": "*.example.com", "secrets": [NEW]}, {"hosts": [5], "secrets": [NEW]}, {"url": 5, "secrets": [NEW]},
-        {"url": "https://a.example/", "secrets": [NEW], "private": "no"},
+        {"url": "https://a.example/", "secrets": [NEW], "private": "no"}, {"secrets": [NEW]},
     ],
 )  # fmt: skip
 def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint):
@@ -273,6 +275,20 @@ def test_an_endpoint_without_an_address_asks_for_one(settings):
     use(settings, hosts=["*.example.com"], secrets=[NEW])
     with pytest.raises(InvalidTaskData, match="pass the address"):
         send("crm", "order.paid", 7)
+
+
+def test_a_callback_needs_an_endpoint_with_an_address(settings, paying):
+    use(settings, hosts=["*.example.com"], secrets=[NEW])
+    found = [problem.msg for problem in check_callbacks()]
+    why = "TASKQUEUE WEBHOOKS crm has no `url`, which a callback needs."
+    assert found == [f"{option} of {registry.type_of(paying)}: {why}" for option in ("on_failure", "on_success")]
+
+
+def test_callers_of_the_api_cannot_send_webhooks(settings):
+    use(settings, url="https://crm.example.com/hook", secrets=[NEW])
+    parameters = {"endpoint": "crm", "event": "order.paid", "data": 7}
+    with pytest.raises(InvalidTaskData, match="Only code of the project sends webhooks"):
+        submit(NewTask(task_type="queue_app.webhooks.deliver", parameters=parameters))
 
 
 def test_an_unknown_endpoint_is_answered_with_the_one_that_was_meant():

@@ -67,8 +67,45 @@ def test_a_module_that_breaks_is_tried_once(hire, monkeypatch, warnings_logged):
     for _ in range(3):
         assert worker._beat()
         worker.run_once()
-    assert warnings_logged().count(f"the module of {name}.greet cannot be imported") == 1
+    assert (
+        warnings_logged().count(f"the module of {name}.greet cannot be imported; its tasks wait for another worker")
+        == 1
+    )
     assert status(other) == Status.EXECUTING
+
+
+def test_a_missing_package_is_reported_and_a_missing_module_explained(hire, monkeypatch, warnings_logged, caplog):
+    name = "taskqueue_project.demo.needs_more"
+    new_module(monkeypatch, name, "import a_package_that_is_missing")
+    for kind in (f"{name}.greet", "taskqueue_project.demo.gone.greet", "elsewhere.greet"):
+        put(kind)
+    worker = hire()
+    with caplog.at_level("INFO", "taskqueue"):
+        for _ in range(2):
+            assert worker._beat()
+            worker.run_once()
+    assert (
+        warnings_logged().count(f"the module of {name}.greet cannot be imported; its tasks wait for another worker")
+        == 1
+    )
+    assert "No module named 'a_package_that_is_missing'" in caplog.text
+    (gone,) = [each for each in caplog.messages if "leaves tasks of taskqueue_project.demo.gone.greet" in each]
+    assert "the function was renamed or removed" in gone
+    (elsewhere,) = [each for each in caplog.messages if "leaves tasks of elsewhere.greet" in each]
+    assert "No app in INSTALLED_APPS contains the module elsewhere" in elsewhere
+
+
+def test_a_burst_discovers_before_it_ends(hire, monkeypatch):
+    name = "taskqueue_project.demo.brand_new"
+    new_module(monkeypatch, name, "from django.tasks import task\n@task\ndef greet():\n    return 'hi'\n")
+    task_id = put(f"{name}.greet")
+    worker = hire(burst=True)
+    try:
+        worker.run_once()
+        assert status(task_id) == Status.EXECUTING
+    finally:
+        registry._tasks.pop(f"{name}.greet", None)
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("kind", ["os.system", "tests.other.thing", "nothing"])

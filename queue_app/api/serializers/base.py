@@ -145,6 +145,8 @@ class Body(serializers.Serializer[Any]):
 
     #: Names that answers contain and requests must not.
     read_only_names: ClassVar[tuple[str, ...]] = ()
+    #: What to send instead of some of them.
+    read_only_hints: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
     example: ClassVar[Any] = None  # for the OpenAPI document
     into: ClassVar[type | None] = None  # what is made of the values
@@ -213,7 +215,8 @@ class Body(serializers.Serializer[Any]):
         fields = self.fields
         for name in [name for name in data if name not in fields][:MAX_ERRORS]:
             if name in self.read_only_names:
-                yield InvalidTaskData(name, f"{name} is set by the queue, not by callers.", code="read_only_field")
+                text = self.read_only_hints.get(name, f"{name} is set by the queue, not by callers.")
+                yield InvalidTaskData(name, text, code="read_only_field")
                 continue
             matches = [repr(match) for match in near_matches(name[:NAME_LENGTH], fields)]
             known = f"Known: {', '.join(sorted(fields))}." if fields else "Nothing is known here; leave it out."

@@ -72,6 +72,11 @@ class Call:
         if not self.options.get("json"):
             self.out.write(line)
 
+    def note(self, line: str) -> None:
+        """Write a line for a person to standard error, so that a script gets only the answer."""
+        if not self.options.get("json"):
+            self.err.write(line)
+
     def write_json(self, value: Any) -> None:
         """Write a value as JSON, if ``--json`` is given."""
         if self.options.get("json"):

@@ -49,8 +49,9 @@ def _create(call: Call) -> int:
     with atomic():
         key, secret = create_key(user, call["name"] or "key", scopes=call["scope"], expires_at=until, by=call.by)
         call.record("create_key", "user", [name], after={"prefix": key.prefix})
+    call.note(f"This key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…")
     return call.answer(
-        f"{secret}\nThis key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…",
+        secret,
         {"key": secret, "prefix": key.prefix, "scopes": key.scopes, "expires_at": key.expires_at},
     )
 

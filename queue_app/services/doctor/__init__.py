@@ -171,14 +171,15 @@ def _database_failure() -> Iterator[Finding]:
         alias = conf.load()[0].database_alias
         if alias in connections:
             connections[alias].close()
-        yield fail("postgresql", f"does not answer: {_line(error)}", "Start it, or set DATABASES (DATABASE_URL).")
+        yield fail("postgresql", f"does not answer: {_line(error)}", f"Start it, or correct DATABASES[{alias!r}].")
 
 
 def _redis_failure() -> Iterator[Finding]:
     try:
         get_index().ping()
     except (IndexUnavailable, ImproperlyConfigured) as error:
-        yield fail("redis", f"does not answer: {_line(error)}", "Start it, or set CACHES (REDIS_URL).")
+        alias = conf.load()[0].redis_alias
+        yield fail("redis", f"does not answer: {_line(error)}", f"Start it, or correct CACHES[{alias!r}].")
 
 
 def _line(error: Exception) -> str:

@@ -1,13 +1,13 @@
 """Checks of the work: index, scheduler, maintenance, workers, queues."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
 from django.utils import timezone
 
-from queue_app import conf
+from queue_app import conf, registry
 from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import IndexStats, get_index
@@ -32,6 +32,8 @@ SETTLE_SECONDS: Final = 1.0
 RECENTLY: Final = 3600.0
 #: Maximum number of workers, tasks or task types that a finding names.
 NAMED: Final = 5
+#: Maximum number of unknown task types whose cause a hint explains.
+EXPLAINED: Final = 3
 
 
 def check_index() -> Iterator[Finding]:
@@ -206,10 +208,20 @@ def check_queues() -> Iterator[Finding]:
         if unserved:
             named = ", ".join(t + (f" (needs {', '.join(caps)})" if caps else "") for t, caps in unserved[:NAMED])
             kinds = f"{len(unserved)} kinds" if len(unserved) > 1 else "1 kind"
-            hint = "Deploy the code of these task types to the workers, or start a worker with these --capabilities."
+            hint = _how_to_serve(unserved, serving)
             findings.append(fail("queues", f"{name} holds tasks of {kinds} that no worker can run: {named}", hint))
     total = sum(depths.values())
     yield from findings or [ok("queues", f"{_tasks(total)} queued, each with a worker that can run it")]
+
+
+def _how_to_serve(unserved: Sequence[tuple[str, tuple[str, ...]]], serving: Sequence[Worker]) -> str:
+    """Return what to do about kinds of tasks that no worker can run: the first unknown types with why."""
+    known = {name for worker in serving for name in worker.task_types}
+    unknown = list(dict.fromkeys(name for name, _ in unserved if name not in known))
+    hints = [f"{name}: {registry.why_unknown(name)}" for name in unknown[:EXPLAINED]]
+    if any(name in known for name, _ in unserved):
+        hints.append("Start a worker with these --capabilities.")
+    return " ".join(hints)
 
 
 def _by(name: str) -> str:

@@ -61,7 +61,7 @@ def _row(new: NewTask, queues: set[str]) -> TaskRow:
 
     ``queues`` collects the queues that exist, so that each is looked up once.
     """
-    registered = registry.get(check_task_type(new.task_type))
+    registered = registry.get_for_caller(check_task_type(new.task_type))
     spec = check_spec(new, registered)
     if spec.queue != registered.queue_name and spec.queue not in queues:
         if not Queue.objects.filter(pk=spec.queue).exists():

@@ -231,7 +231,8 @@ def _name(value: Any, field: str) -> str:
 def check_text(value: Any, field: str, limit: int, *, allow_blank: bool = False) -> str:
     """Return ``value`` if it is visible text of at most ``limit`` characters."""
     if not isinstance(value, str):
-        raise InvalidTaskData(field, f"{field} must be a string.", code="string_expected")
+        such_as = ", such as user.get_username()" if field == "user" else ""
+        raise InvalidTaskData(field, f"{field} must be a string{such_as}.", code="string_expected")
     if not (value.strip(" ") or allow_blank):
         raise InvalidTaskData(field, f"{field} must not be empty.", code="blank")
     if len(value) > limit:

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol, Self
 
 from django.db.models import Sum
 
+from queue_app import registry
 from queue_app.core.explanation import Reason, all_of
 from queue_app.core.sentence import joined, listed, say, say_n
 from queue_app.core.states import Status
@@ -140,5 +141,7 @@ def _none_able(task: Demand, lacks: Sequence[_Lack], *, named: bool) -> Reason:
     if closest:
         nearby = [listed([lack.worker.name, lack.words()], " ") for lack in closest]
         text = joined(text, say("Closest: %(workers)s.", workers=listed(nearby, "; ")))
+        if code == "no_worker_knows_type":
+            text = joined(text, registry.why_unknown(task.task_type))
     details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}
     return Reason(code, text, details=details)

@@ -100,7 +100,7 @@ def _conditions(node: NewNode, nodes: Mapping[str, NewNode], on_failure: str) ->
 
 def _add(graph: Graph, node: NewNode, ids: Mapping[str, uuid.UUID], waits: Mapping[str, str], user: str) -> uuid.UUID:
     new = node.task
-    registered = registry.get(check_task_type(new.task_type))
+    registered = registry.get_for_caller(check_task_type(new.task_type))
     if new.idempotency_key is not None:
         raise InvalidWorkflow("idempotency_key", "A task of a workflow cannot have an idempotency key; leave it out.")
     spec = _spec_of(new, user)
@@ -128,7 +128,7 @@ def _undoing(node: NewNode, user: str, args: Any, parameters: Any, task_id: uuid
     if not node.compensate:
         return None
     try:
-        task = registry.get(check_task_type(node.compensate))
+        task = registry.get_for_caller(check_task_type(node.compensate))
         spec = _spec_of(NewTask(task_type=node.compensate), user or node.task.user)
         return undoing(task, spec, args, parameters, Reference(ONE, (task_id,)))
     except InvalidTaskData as error:

@@ -130,6 +130,9 @@ def test_tasks_that_no_worker_can_run(engine):
     put("b")
     put("a", capabilities=("gpu",))
     assert_finding(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
+    (finding,) = work.check_queues()
+    assert finding.hint.startswith("b: This process does not know it either: the function was renamed or removed")
+    assert finding.hint.endswith("Start a worker with these --capabilities.")
 
 
 def test_pauses(engine):

@@ -218,6 +218,7 @@ def test_workers_that_cannot_run_it(engine):
     assert blocked(task_id) == "no_worker_with_capabilities"
     start_worker("b", offers=("gpu",), slots=8)
     assert blocked(task_id) == "no_worker_knows_type"
+    assert only(task_id, "no_worker_knows_type").text.endswith("renamed or removed, or newer code has it.")
     start_worker("a", offers=("gpu",), slots=2, name="small")
     reason = only(task_id, "too_heavy")
     text = "It takes 4 slots, and no worker that could run it has that many. Closest: small has only 2 slots"
