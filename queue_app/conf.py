@@ -42,7 +42,7 @@ class SchedulerSettings:
     """Intervals of the jobs of ``runscheduler``, in seconds."""
 
     leader_seconds: float = 15.0  # silence after which another scheduler leads
-    due_seconds: float = 0.5  # check for scheduled tasks whose time has come, and for an index to rebuild
+    due_seconds: float = 1.0  # check for scheduled tasks whose time has come, and for an index to rebuild
     fallback_seconds: float = 10.0  # repeat wake-up calls that may have been lost
     reap_seconds: float = 1.0  # check for dead workers
     overdue_seconds: float = 10.0  # time past its deadline after which a stuck worker loses a task

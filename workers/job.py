@@ -15,6 +15,11 @@ from queue_app.services.upkeep.jobs import Answers
 
 logger = logging.getLogger("taskqueue")
 
+#: Jobs that are due within this time run now, so that they share a turn and a query.
+TOGETHER_SECONDS = 0.1
+#: Time after which a job that found work, and can tell when work is due, has its next turn at the latest.
+AGAIN_SECONDS = 0.5
+
 
 @dataclass(slots=True)
 class Job:
@@ -62,14 +67,20 @@ class Job:
         self.failures, self.failing_since, self.error = 0, None, None
         return True
 
-    def wait(self, answers: Answers | None) -> float:
-        """Return the seconds until the next turn."""
+    def next_turn(self, asked_at: float, now: float, answers: Answers | None) -> float:
+        """Return when the next turn is, after one for which ``pending_work`` was asked at ``asked_at``.
+
+        It is counted from a full second (of the monotonic clock), so that the jobs stay together; it is earlier if work
+        is due earlier. The answers name only the first work that is due, so more may be due soon after it.
+        """
         if self.has_more:
-            return 0.0
+            return now
+        step = min(1.0, self.interval)
+        following = math.floor((now + min(TOGETHER_SECONDS, step / 2)) / step) * step + self.interval
         if answers is None or self.next_in is None:
-            return self.interval
+            return following
         soon = self.next_in(answers)
-        return min(self.interval, soon) if soon > 0 else self.interval
+        return min(following, asked_at + soon if soon > 0 else now + AGAIN_SECONDS)
 
     def _may_find_work(self, answers: Answers | None) -> bool:
         if answers is None or not self.asks:

@@ -35,7 +35,7 @@ from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.workers.health import LoopHeartbeat
-from queue_app.workers.job import Job, line
+from queue_app.workers.job import TOGETHER_SECONDS, Job, line
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
 from queue_app.workers.summary import Summary
 
@@ -51,8 +51,6 @@ DUE_SECONDS = 1.0
 PURGE_SECONDS = 0.3
 #: Time after which a new leader starts upkeep, which reads many rows. Other work is more urgent after a failover.
 UPKEEP_AFTER_SECONDS = 10.0
-#: Jobs that are due within this time run now, so that they share a turn and a query.
-TOGETHER_SECONDS = 0.1
 #: Number of times that the leader renews its lock before the lock would expire.
 RENEWALS = 5
 
@@ -94,7 +92,14 @@ class Scheduler:
                 asks=("generation",),
                 is_wanted=lambda answers: rebuild_is_needed(answers["generation"]),
             ),
-            Job("due", settings.due_seconds, self._make_all_due, asks=("due",)),
+            Job(
+                "due",
+                settings.due_seconds,
+                self._make_all_due,
+                asks=("due",),
+                is_wanted=lambda answers: answers["due"] <= 0,
+                next_in=lambda answers: answers["due"],
+            ),
             Job(
                 "schedules",
                 settings.due_seconds,
@@ -104,7 +109,15 @@ class Scheduler:
                 next_in=_seconds_until_a_tick,
             ),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
-            Job("reap", settings.reap_seconds, reaper.run_once, asks=reaper.QUESTIONS, is_wanted=reaper.is_wanted),
+            Job(
+                "reap",
+                settings.reap_seconds,
+                reaper.run_once,
+                # The last one is for the next job: asked each time, it leaves nearly all turns the same statement.
+                asks=(*reaper.QUESTIONS, "adaptive"),
+                is_wanted=reaper.is_wanted,
+            ),
+            Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job(
                 "overdue",
                 settings.reap_seconds,
@@ -113,7 +126,6 @@ class Scheduler:
                 is_wanted=lambda answers: answers["overdue"] is not False,
             ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
-            Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
             Job("simulations", settings.reap_seconds, run_simulations, asks=("operations",)),
             Job("trials", TRIAL_SECONDS, request_trial),
@@ -175,9 +187,7 @@ class Scheduler:
             if not job.run_once(self._answers):
                 self._pause_index(began)
             self.loop_heartbeat.beat()
-            # Counted from the begin of a short turn, so that the jobs stay together.
-            now = time.monotonic()
-            job.due_at = (turned_at if now - turned_at < TOGETHER_SECONDS else now) + job.wait(self._answers)
+            job.due_at = job.next_turn(turned_at, time.monotonic(), self._answers)
             ran.append(job.name)
         self._summary.log_if_due()
         return ran

@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -34,7 +33,7 @@ JOBS = ["rebuild", "due", "reap", "reconcile", "fallback"]
 
 def replace(job: Job, action: Callable[[], object]) -> None:
     """Replace the action of a job, and run it in each of its turns."""
-    job.action, job.asks = action, ()
+    job.action, job.asks, job.next_in = action, (), None
 
 
 def bide(seconds: float = 10) -> dict[str, object]:
@@ -256,20 +255,28 @@ def test_jobs_that_are_due_soon_run_with_jobs_that_are_due_now(make):
     assert scheduler.run_once() == ["rebuild", "due", "reap"]
 
 
-@pytest.mark.parametrize(("seconds", "together"), [(0.01, True), (1.0, False)])
-def test_jobs_of_a_short_turn_stay_together(make, monkeypatch, seconds, together):
-    """Otherwise each would get a turn and a query of its own. After a long turn each rests for its interval."""
+def test_jobs_of_different_intervals_have_their_turns_together():
+    """Otherwise each would get a turn and a query of its own, as soon as one takes longer than the others."""
+    job = Job("a", 1.0, lambda: None)
+    assert [job.next_turn(now, now, None) for now in (999.95, 1000.0, 1000.3, 1000.85)] == [1001] * 4
+    assert job.next_turn(1000.0, 1000.95, None) == 1002
+    assert Job("b", 3.0, lambda: None).next_turn(1000.0, 1000.3, None) == 1003
+    assert Job("c", 0.5, lambda: None).next_turn(1000.0, 1000.3, None) == 1000.5
+
+
+def test_a_job_that_can_tell_when_work_is_due_has_its_turn_then():
+    job = Job("a", 5.0, lambda: None, next_in=lambda answers: answers["due"])
+    found = {seconds: job.next_turn(1000.0, 1000.2, {"due": seconds}) for seconds in (2.5, 60.0, float("inf"), -1.0)}
+    assert found == {2.5: 1002.5, 60.0: 1005, float("inf"): 1005, -1.0: 1000.7}, "after work, more may be due soon"
+
+
+def test_a_task_becomes_due_at_its_time_even_between_two_turns(make):
+    """The interval is an hour here."""
+    put(QUICK, **bide(60))
     scheduler = make()
-    tick(scheduler, "due", "reap", "overdue")
-    clock = [time.monotonic() + 10]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    jobs = [job for job in scheduler.jobs if job.name in {"requests", "reconcile", "fallback"}]
-    for job in jobs:
-        job.due_at, job.interval = clock[0], 5.0
-        job.action = lambda: clock.append(clock.pop() + seconds)
-    assert scheduler.run_once() == [job.name for job in jobs]
-    assert (len({job.due_at for job in jobs}) == 1) is together
-    assert all(job.due_at >= job.turned_at + (0 if together else 5.0) for job in jobs)
+    tick(scheduler, "due")
+    assert scheduler._next_at() == next(job for job in scheduler.jobs if job.name == "due").due_at
+    assert time.monotonic() < scheduler._next_at() <= time.monotonic() + 60
 
 
 # -- backoff --------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def _ago(seconds: float) -> Any:
 
 
 def _write(name: str, **fields: Any) -> None:
-    MaintenanceJob.objects.using(alias()).update_or_create(name=name, defaults=fields)
+    MaintenanceJob.record(alias(), name, **fields)
 
 
 def succeeded_within(name: str, seconds: float) -> bool:
@@ -118,6 +118,11 @@ def pending_work(questions: Iterable[str], rests: Rests | None = None) -> Answer
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
     answers, took = rows.pending_work(names - resting, params)
     for name, seconds in took.items():
-        if rests and (not answers[name] or name == "startable"):  # which stays true for as long as tasks wait
+        if rests and (_is_empty(name, answers[name]) or name == "startable"):  # which stays true while tasks wait
             rests.begin(name, seconds)
     return dict.fromkeys(resting) | answers | ({"due": answers["recently_due"]} if "due" in resting else {})
+
+
+def _is_empty(question: str, answer: Any) -> bool:
+    """Whether an answer names no work for now."""
+    return answer > 0 if question in {"due", "recently_due"} else not answer
