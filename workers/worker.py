@@ -227,15 +227,15 @@ class Worker(WorkerLoop):
         draining = self._shutdown.draining
         done, free = self._in_flight.done, 0 if self._shutdown.is_closed else self._claimer.free_slots
         slots = self.slots if self.auto_slots else None
-        alive = self._transport.heartbeat(self.id, WorkerReport(draining, done, free, self._usage.read(), slots))
-        if alive and not self._shutdown.draining and self._transport.is_asked_to_drain(self.id):
+        answer = self._transport.heartbeat(self.id, WorkerReport(draining, done, free, self._usage.read(), slots))
+        if answer.should_drain and not self._shutdown.draining:
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()
         self._discovery.requested = self._check_cancelled = self._claimer.compare_rows = True
         self._wakeup.set()
         if not self._shutdown.draining:  # else its own scheduler has resigned
             self._look_for_scheduler()
-        return alive
+        return answer.alive
 
     def _look_for_scheduler(self) -> None:
         """Warn if no scheduler leads: at the first heartbeat; later after two, as a new leader needs some seconds."""

@@ -354,6 +354,13 @@ class WorkerReport(NamedTuple):
     slots: int | None = None  # its number of slots, if that changes
 
 
+class HeartbeatAnswer(NamedTuple):
+    """What a worker learns from its heartbeat."""
+
+    alive: bool  # false: it was declared dead, and must stop its tasks, or has stopped
+    should_drain: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
     """What one attempt reported since its last report: progress, log lines, and a request for more time."""

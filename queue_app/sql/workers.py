@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from queue_app.core.records import WorkerReport
+from queue_app.core.records import HeartbeatAnswer, WorkerReport
 from queue_app.sql.database import execute, fetch_all, fetch_value
 
 _LIVE: Final = "status IN ('active', 'draining')"
@@ -28,15 +28,17 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 )
 
 
-def heartbeat(worker_id: uuid.UUID, report: WorkerReport) -> bool:
-    """Record that the worker lives; return false if it was declared dead, and must stop its tasks, or has stopped."""
+def heartbeat(worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
+    """Record that the worker lives; return whether it was declared dead, and whether staff asked it to drain."""
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
         " free_slots = %s, concurrency = COALESCE(%s, concurrency), cpu_percent = %s, memory_bytes = %s"
-        f" WHERE id = %s AND {_LIVE}"
+        f" WHERE id = %s AND {_LIVE} RETURNING drain_requested_at IS NOT NULL"
     )
     status = "draining" if report.draining else "active"
-    return execute(sql, [status, report.tasks_done, report.free_slots, report.slots, *report.usage, worker_id]) == 1
+    params = [status, report.tasks_done, report.free_slots, report.slots, *report.usage, worker_id]
+    found = fetch_all(sql, params)
+    return HeartbeatAnswer(alive=bool(found), should_drain=bool(found) and found[0][0])
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:
@@ -46,12 +48,6 @@ def request_drain(worker_id: uuid.UUID, by: str) -> bool:
         " WHERE id = %s AND status = 'active' AND drain_requested_at IS NULL"
     )
     return execute(sql, [by, worker_id]) == 1
-
-
-def is_asked_to_drain(worker_id: uuid.UUID) -> bool:
-    """Return whether staff asked the worker to drain."""
-    sql = "SELECT 1 FROM queue_app_worker WHERE id = %s AND drain_requested_at IS NOT NULL"
-    return bool(fetch_all(sql, [worker_id]))
 
 
 def heartbeats() -> list[str]:

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, WorkerReport
+from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.core.wakeup import Call
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
@@ -33,11 +33,8 @@ class Transport(AttemptStore, Protocol):
         """Register a worker with an index that was rebuilt."""
         return None
 
-    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> bool:
-        """Report that the worker lives; return false if the worker was declared dead."""
-
-    def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
-        """Return whether staff asked the worker to drain."""
+    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
+        """Report that the worker lives; return whether it was declared dead, and whether staff asked it to drain."""
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         """Report that the worker exits."""

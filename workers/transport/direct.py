@@ -15,7 +15,6 @@ class DirectTransport(LocalStore):
     register = staticmethod(workers.register)
     register_again = staticmethod(workers.register_in_index)
     heartbeat = staticmethod(worker_rows.heartbeat)
-    is_asked_to_drain = staticmethod(worker_rows.is_asked_to_drain)
     deregister = staticmethod(workers.deregister)
     mark_dead = staticmethod(reap.mark_dead)
     wait_for_wake = staticmethod(workers.wait_for_wake)

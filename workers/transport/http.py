@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from queue_app import signals
 from queue_app.core.priorities import parse_band
-from queue_app.core.records import ClaimedTask, Outcome, ProgressReport, WorkerReport
+from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.core.wakeup import Call
@@ -85,7 +85,6 @@ class HttpTransport(Transport):
         self._local = threading.local()
         self._ids: dict[uuid.UUID, uuid.UUID] = {}  # the server's id of each worker of this process
         self._cancelled: set[uuid.UUID] = set()
-        self._is_asked_to_drain = False
         self._unserved: set[str] = set()
         self._state: Form = {"draining": False, "tasks_done": 0, "free_slots": 0}  # as of the last heartbeat
         self._running: set[tuple[uuid.UUID, int]] = set()  # attempts; two may belong to the same task
@@ -101,25 +100,21 @@ class HttpTransport(Transport):
             body[name] = list(getattr(profile, name))
         self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
 
-    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> bool:
+    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
         state = {name: getattr(report, name) for name in ("draining", "tasks_done", "free_slots")}
         self._state = state | report.usage._asdict()
         running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
         try:
             answer = self._call(worker_id, "heartbeat", self._state | {"running": running[:MAX_RUNNING]})
         except WorkerLost:
-            return False
+            return HeartbeatAnswer(alive=False)
         except ServerRefused as error:
             if error.status not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                 raise
-            return False  # the token was revoked, and with it the worker's tasks
+            return HeartbeatAnswer(alive=False)  # the token was revoked, and with it the worker's tasks
         self._cancelled = {uuid.UUID(task_id) for task_id in answer["cancel"]}
-        self._is_asked_to_drain = answer["drain"]
         self._unserved = set(answer.get("unserved", ()))
-        return True
-
-    def is_asked_to_drain(self, worker_id: uuid.UUID) -> bool:
-        return self._is_asked_to_drain
+        return HeartbeatAnswer(alive=True, should_drain=answer["drain"])
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})

@@ -275,16 +275,16 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     worker = _own(token, worker_id)
     if current_load is not None and not draining:
         free_slots = free_slots or max(0, worker.concurrency - current_load)
-    if not worker_rows.heartbeat(
-        worker_id, WorkerReport(draining, tasks_done, free_slots, Usage(cpu_percent, memory_bytes))
-    ):
+    report = WorkerReport(draining, tasks_done, free_slots, Usage(cpu_percent, memory_bytes))
+    answer = worker_rows.heartbeat(worker_id, report)
+    if not answer.alive:
         raise WorkerLost("The worker was declared dead; register again.")
     attempts = [(report.task_id, report.attempt) for report in reports]
     mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}
     record_progress([report for report in reports if (report.task_id, report.attempt) in mine])
     lost = [report.task_id for report in reports if (report.task_id, report.attempt) not in mine]
     cancel = sorted(worker_rows.cancel_requests(worker_id, [report.task_id for report in reports] or None))
-    return HeartbeatReply(cancel, lost, worker_rows.is_asked_to_drain(worker_id), _unserved(worker))
+    return HeartbeatReply(cancel, lost, answer.should_drain, _unserved(worker))
 
 
 def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:

@@ -76,7 +76,7 @@ def test_a_silent_worker_is_declared_dead_once(engine):
     signals.worker_reaped.disconnect(listener)
     assert heard == [hand.id]
     assert Worker.objects.get().status == "dead"
-    assert heartbeat(hand.id, WorkerReport()) is False
+    assert not heartbeat(hand.id, WorkerReport()).alive
     assert Worker.objects.get().status == "dead", "a late heartbeat does not revive it"
     assert hand.profile.id not in engine.check().profiles
 
@@ -106,7 +106,7 @@ def looks(reaper: Reaper, wait: Callable[[float], None], seconds: int) -> int:
 def beat(*hands: Hand) -> None:
     """Let workers send a heartbeat."""
     for hand in hands:
-        assert heartbeat(hand.id, WorkerReport())
+        assert heartbeat(hand.id, WorkerReport()).alive
 
 
 def dead() -> list[uuid.UUID]:
@@ -158,7 +158,7 @@ def test_a_worker_within_its_budget_keeps_its_tasks(engine, wait, draining):
     put_many(1)
     hand = enlist(engine)
     take(hand)
-    assert heartbeat(hand.id, WorkerReport(draining, tasks_done=1))
+    assert heartbeat(hand.id, WorkerReport(draining, tasks_done=1)).alive
     assert looks(Reaper(), wait, 30) == 0
     assert engine.check().leases
 

@@ -33,19 +33,19 @@ def test_from_register_to_deregister(engine, identity):
     assert (worker.id, worker.name, worker.status, worker.concurrency) == (identity.id, "box:1", "active", 3)
     assert (worker.queues, worker.capabilities, worker.task_types) == (["default"], ["gpu"], ["a"])
     assert engine.check().profiles == {PROFILE.id}
-    assert heartbeat(identity.id, WorkerReport(draining=False, tasks_done=5))
-    assert heartbeat(identity.id, WorkerReport(draining=True, tasks_done=6))
+    assert heartbeat(identity.id, WorkerReport(draining=False, tasks_done=5)) == (True, False)
+    assert heartbeat(identity.id, WorkerReport(draining=True, tasks_done=6)).alive
     assert Worker.objects.get().status == "draining"
     deregister(identity.id, PROFILE, tasks_done=8)
     worker = Worker.objects.get()
     assert (worker.status, worker.tasks_done) == ("stopped", 8)
     assert worker.stopped_at is not None
     assert engine.check().profiles == set()
-    assert not heartbeat(identity.id, WorkerReport(draining=False, tasks_done=9))
+    assert not heartbeat(identity.id, WorkerReport(draining=False, tasks_done=9)).alive
 
 
 def test_a_heartbeat_of_an_unknown_worker(engine):
-    assert heartbeat(uuid.uuid4(), WorkerReport()) is False
+    assert heartbeat(uuid.uuid4(), WorkerReport()) == (False, False)
 
 
 def test_registering_twice_keeps_one_row(engine, identity):
