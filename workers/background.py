@@ -22,7 +22,7 @@ from queue_app.workers.transport.base import Transport
 logger = logging.getLogger("taskqueue")
 
 #: Maximum length of one wait. The worker then claims once, in case it missed a call.
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 8.0
 RETRY_SECONDS = 1.0
 #: Pause after a call. Python runs one thread at a time, and the thread that claims should run first.
 REST_SECONDS = 0.001

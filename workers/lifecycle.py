@@ -36,8 +36,8 @@ DUMP = signal.SIGUSR1
 QUIET = signal.SIGUSR2
 _OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, HURRY, DUMP, QUIET)
 #: Maximum length of one sleep. Python runs a signal handler between two steps of the main thread. A signal that
-#: arrives just before the thread falls asleep is handled only after the sleep.
-MAX_SLEEP_SECONDS = 1.0
+#: arrives in the microseconds before the thread falls asleep is handled only after the sleep.
+MAX_SLEEP_SECONDS = 5.0
 #: Time that threads which tasks have left get to end when the main thread has ended.
 THREADS_SECONDS = 5.0
 MAX_STACK = 30  # frames of each thread in a dump

@@ -15,6 +15,8 @@ from queue_app.index.notifier import Notifier
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
 ONCE = frozenset({"claim"})
+#: Maximum delay of the reply to a blocking command; after that the connection counts as broken.
+LATE_SECONDS = 2.0
 
 
 @contextmanager
@@ -49,6 +51,27 @@ def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
         pool.release(connection)
 
 
+def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
+    """Run a command that blocks for up to ``seconds`` on the server; return its reply, ``None`` if none came.
+
+    The client would give up after the timeout of its sockets, which suits other commands.
+    """
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+    try:
+        connection.send_command(*command)
+        if connection.can_read(seconds + LATE_SECONDS):
+            return connection.read_response()
+        connection.disconnect()  # the reply may still come
+    except BaseException:
+        connection.disconnect()
+        raise
+    else:
+        return None
+    finally:
+        pool.release(connection)
+
+
 class Calls:
     """The connections of an index, and how it calls scripts."""
 
@@ -71,9 +94,16 @@ class Calls:
         try:
             if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes
                 return self._notifier.call(script, args, once=once)
-            return self._run_once(script, args) if once else script(keys=[self.keys.prefix], args=args)
+            return self._run_once(script, args) if once else self._run(script, args)
         except redis.RedisError as error:
             raise unavailable(name, self.alias, error) from error
+
+    def _run(self, script: redis.commands.core.Script, args: Sequence[Any]) -> Any:
+        """Run a script without the overhead of the client, which doubles the time of a short call."""
+        try:
+            return in_one_write(self._client, ("EVALSHA", script.sha, 1, self.keys.prefix, *args))[0]
+        except (redis.exceptions.NoScriptError, redis.ConnectionError):
+            return script(keys=[self.keys.prefix], args=args)  # the client loads the script, or connects again
 
     def _run_once(self, script: redis.commands.core.Script, args: Sequence[Any]) -> Any:
         """Run a script without the client, which repeats a command whose reply was lost."""
@@ -87,16 +117,6 @@ class Calls:
     def _total(self, name: str, calls: Iterable[Sequence[Any]]) -> int:
         """Run a script once for each list of arguments; return the sum of its replies."""
         return sum(int(self._call(name, *arguments)) for arguments in calls)
-
-    def _call_fast(self, name: str, *args: Any) -> Any:
-        """Run a script as ``_call``, without the overhead of the client, which doubles the time of a short call."""
-        if not self._notifier.has_unconfirmed_entries:
-            try:
-                script = self._script(name)
-                return in_one_write(self._client, ("EVALSHA", script.sha, 1, self.keys.prefix, *args))[0]
-            except (redis.exceptions.NoScriptError, redis.ConnectionError):
-                pass  # the client loads the script, and connects again
-        return self._call(name, *args)
 
     def _scan(self, name: str, *args: Any) -> list[Sequence[Any]]:
         """Call a script that takes and returns a cursor until it is done; return its pages."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from django.conf import settings
@@ -65,12 +64,6 @@ def connect(alias: str) -> redis.Redis:
     for option in ("socket_timeout", "socket_connect_timeout"):
         client.connection_pool.connection_kwargs.setdefault(option, SOCKET_SECONDS)
     return client
-
-
-def longest_wait(client: redis.Redis) -> float:
-    """Return how many seconds a command may block on the server before the client times out."""
-    limit = client.connection_pool.connection_kwargs.get("socket_timeout")
-    return math.inf if limit is None else 0.8 * float(limit)
 
 
 def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailable:

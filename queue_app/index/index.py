@@ -284,13 +284,13 @@ class Index(Workers):
     def position(self, task: TaskRef) -> int | None:
         """Return the position of a task in its queue, from 1; ``None`` when it does not wait here."""
         with translated("position", self.alias):
-            position: int | None = self._call_fast("position", task.lane, task.id.bytes)
+            position: int | None = self._call("position", task.lane, task.id.bytes)
         return position
 
     def future_position(self, entry: Entry) -> int:
         """Return the position that a task will have once it is pushed."""
         with translated("position", self.alias):
-            position: int = self._call_fast("position", entry.lane, entry.id.bytes, f"{entry.score:.3f}")
+            position: int = self._call("position", entry.lane, entry.id.bytes, f"{entry.score:.3f}")
         return position
 
     def explain(self, task: TaskRef) -> Placement:

@@ -8,8 +8,8 @@ from itertools import batched
 from typing import Any, NamedTuple, cast
 
 from queue_app.core.wakeup import Call
-from queue_app.index.calls import in_one_write, readable, translated
-from queue_app.index.client import longest_wait, text
+from queue_app.index.calls import blocking, in_one_write, readable, translated
+from queue_app.index.client import text
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, Leases
 from queue_app.index.profile import Profile
@@ -107,7 +107,7 @@ class Workers(Leases):
         tell, wake = self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))
         with translated("wait", self.alias):
             try:
-                found = self._client.blpop([tell, wake], timeout=min(timeout, longest_wait(self._client)))
+                found = blocking(self._client, timeout, "BLPOP", tell, wake, timeout)
             except redis.TimeoutError:  # the network was slow
                 return None
         if found is None:

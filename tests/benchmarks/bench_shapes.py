@@ -77,12 +77,12 @@ class Scene:
 
             return measured
 
-        plain = self.index._call, self.index._call_fast
-        self.index._call, self.index._call_fast = map(timed, plain)  # type: ignore[method-assign]
+        plain = self.index._call
+        self.index._call = timed(plain)  # type: ignore[method-assign]
         try:
             yield
         finally:
-            self.index._call, self.index._call_fast = plain  # type: ignore[method-assign]
+            self.index._call = plain  # type: ignore[method-assign]
         self.found.setdefault(name, []).append((max(took), sum(took)))
 
     def _cpu(self) -> float:
