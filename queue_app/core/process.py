@@ -1,5 +1,6 @@
 """Identities of processes that stay unique when the system reuses a pid."""
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -9,30 +10,31 @@ _START_TIME: Final = 19
 
 def machine_identity() -> str:
     """Return boot id and pid namespace, equal for processes that can see each other; empty if unknown."""
-    boot, namespace = _read("/proc/sys/kernel/random/boot_id"), _namespace()
-    return f"{boot}:{namespace}:" if boot and namespace else ""
+    try:
+        return _machine()
+    except OSError:
+        return ""
 
 
 def process_identity(pid: int) -> str:
     """Return boot id, pid namespace, pid and start time, as far as the platform provides them."""
-    return ":".join((_read("/proc/sys/kernel/random/boot_id"), _namespace(), str(pid), _start_time(pid)))
+    return f"{machine_identity() or '::'}{pid}:{_start_time(pid)}"
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
+@cache  # an error is not kept
+def _machine() -> str:
+    return f"{_read('/proc/sys/kernel/random/boot_id').strip()}:{Path('/proc/self/ns/pid').readlink()}:"
 
 
 def _start_time(pid: int) -> str:
     """Return the start time in clock ticks since boot; empty for a missing process or a zombie."""
-    state, *fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split() or [""]  # the command may contain spaces
-    return "" if state in {"", "Z", "X"} else fields[_START_TIME - 1]
+    try:
+        state, *fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()  # the command may contain spaces
+    except OSError:
+        return ""
+    return "" if state in {"Z", "X"} else fields[_START_TIME - 1]
+
+
+def _read(path: str) -> str:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - every second for each process of the machine
+        return file.read().decode(errors="replace")

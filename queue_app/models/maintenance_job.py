@@ -1,6 +1,6 @@
 """Upkeep jobs and their last runs: one row per job."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 
@@ -21,3 +21,10 @@ class MaintenanceJob(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def record(cls, database: str, name: str, **fields: Any) -> None:
+        """Change the row of a job, or make it."""
+        rows = cls.objects.using(database)
+        if not rows.filter(name=name).update(**fields):
+            rows.update_or_create(name=name, defaults=fields)

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
+from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
 from queue_app.core.records import Lease, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql import database
 from queue_app.sql.columns import LANE, REF, cap
-from queue_app.sql.database import GENERATION_LOCK, atomic, bound_transaction, execute, fetch_all, fetch_value
+from queue_app.sql.database import (
+    GENERATION_LOCK,
+    atomic,
+    bound_transaction,
+    execute,
+    fetch_all,
+    fetch_prepared,
+    fetch_value,
+)
 
 #: How long grants must wait, at most, for the one that changes the generation: they queue behind it.
 LOCK_WAIT: Final = "5s"
@@ -34,7 +42,8 @@ def executing(ids: Sequence[uuid.UUID] | None = None) -> list[Lease]:
 
 def leases(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, tuple[Status, Lease]]:
     """Return the status of each task that exists, and the lease that it was granted under last."""
-    found = fetch_all(f"SELECT t.status, {_LEASE} FROM queue_app_task AS t WHERE id = ANY(%s)", [list(ids)])
+    sql = f"SELECT t.status, {_LEASE} FROM queue_app_task AS t WHERE id = ANY(%s)"
+    found = fetch_all(sql, [list(ids)]) if ids else []
     return {row[0]: (Status(status), _lease(row)) for status, *row in found}
 
 
@@ -46,49 +55,42 @@ def _lease(row: Sequence[Any]) -> Lease:
     return Lease(task_id, lane_name(*lane), leased_at)
 
 
+_OF_EVERYTHING: Final = ("", "")  # scope and name
 _PACE: Final = "paused, rate_count, rate_seconds, rate_burst, min_delay_seconds, throttled_until"
-_OF_LIMITS: Final = f"SELECT scope, name, {cap()}, {_PACE} FROM queue_app_limit"
-_OF_QUEUES: Final = f"""
-SELECT name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END, fair_weights, "order" = 'arrival',
-    {cap()}, {_PACE}
-FROM queue_app_queue
+# The row of everything has, of all paces, only `paused`.
+_LIMITS: Final = f"""
+SELECT * FROM (
+    SELECT 'queue' AS scope, name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END,
+        fair_weights, "order" = 'arrival', {cap()}, {_PACE} FROM queue_app_queue
+    UNION ALL SELECT scope, name, NULL, NULL, NULL, false, {cap()}, {_PACE} FROM queue_app_limit
+    UNION ALL SELECT '', '', NULL, NULL, NULL, false, {cap()}, paused, NULL, NULL, NULL, NULL, NULL
+    FROM queue_app_runtimesettings WHERE id = 1
+) AS limits
 """
 
 
 def limits() -> dict[str, Limits]:
     """Return {gate: its limits} for every gate that has a row."""
-    return (
-        {EVERYTHING: global_limits()}
-        | {gate_of(row[0], row[1]): Limits(**_named(row[2:])) for row in fetch_all(_OF_LIMITS)}
-        | {gate_of(Scope.QUEUE, row[0]): _of_queue(row) for row in fetch_all(_OF_QUEUES)}
-    )
+    found = {(row[0], row[1]): _limits(row) for row in fetch_prepared((_LIMITS, []))}
+    return {EVERYTHING: found.pop(_OF_EVERYTHING, Limits())} | {gate_of(*row): limits for row, limits in found.items()}
 
 
 def global_limits() -> Limits:
     """Return the limits over everything."""
-    found = fetch_all(f"SELECT {cap()}, paused FROM queue_app_runtimesettings WHERE id = 1")
-    return Limits(max_concurrent=found[0][0], paused=found[0][1]) if found else Limits()
+    return limits_of(*_OF_EVERYTHING) or Limits()
 
 
 def limits_of(scope: str, name: str) -> Limits | None:
     """Return the limits of a queue, a task type or a key; ``None`` when it has no row."""
-    if scope == Scope.QUEUE:
-        found = fetch_all(f"{_OF_QUEUES} WHERE name = %s", [name])
-        return _of_queue(found[0]) if found else None
-    found = fetch_all(f"{_OF_LIMITS} WHERE scope = %s AND name = %s", [scope, name])
-    return Limits(**_named(found[0][2:])) if found else None
+    found = fetch_all(f"{_LIMITS} WHERE scope = %s AND name = %s", [scope, name])
+    return _limits(found[0]) if found else None
 
 
-def _of_queue(row: Sequence[Any]) -> Limits:
-    _name, per_user, fair_by, weights, by_arrival, *others = row
+def _limits(row: Sequence[Any]) -> Limits:
+    _scope, _name, per_user, fair_by, weights, by_arrival, *others = row
     shares = (json.loads(weights) if isinstance(weights, str) else weights) if fair_by else {}
-    return Limits(
-        **_named(others), max_concurrent_per_user=per_user, fair_by=fair_by, shares=shares, by_arrival=by_arrival
-    )
-
-
-def _named(values: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(("max_concurrent", *_PACE.split(", ")), values, strict=True))
+    paces = dict(zip(("max_concurrent", *_PACE.split(", ")), others, strict=True))
+    return Limits(**paces, max_concurrent_per_user=per_user, fair_by=fair_by, shares=shares, by_arrival=by_arrival)
 
 
 def abandon(leased_at: int) -> None:

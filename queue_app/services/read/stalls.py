@@ -50,6 +50,4 @@ def write(stalls: Sequence[Stall]) -> None:
     said = [asdict(stall) | {"text": as_json(stall.text), "steps": as_json(stall.steps)} for stall in stalls]
     progress = {"stalls": said}
     fields = {"started_at": now, "succeeded_at": now, "done": len(stalls), "progress": progress}
-    MaintenanceJob.objects.using(alias()).update_or_create(
-        name=WATCHDOG, defaults={**fields, "error": "\n".join(stall.text for stall in stalls)}
-    )
+    MaintenanceJob.record(alias(), WATCHDOG, **fields, error="\n".join(stall.text for stall in stalls))

@@ -3,8 +3,9 @@
 Each step is bounded, and cheap when nothing is wrong:
 
 - limits are copied again;
-- tasks that were queued within the last seconds are compared, newest first, and missing or misplaced ones are pushed;
-- all queued tasks are compared in the same way, page by page, once in ``FULL_PASS_SECONDS``;
+- all queued tasks are compared, page by page, once in ``FULL_PASS_SECONDS``, and missing or misplaced ones are pushed;
+- tasks that were queued within the last seconds are compared in the same way, newest first, unless the pages of this
+  step were all queued tasks;
 - leases that no executing row names are ended: at once if the row was granted under the lease and has ended since;
   else if two consecutive steps find the lease, so that claims under way are left alone;
 - executing rows without their lease, or with part of it, get it back, so that limits hold; the look at all executing
@@ -128,8 +129,7 @@ class Reconciler:
         index, self.grace = get_index(), LONGEST_GRACE
         repairs = {
             "limits": copy_limits(),  # first, so that they hold for what is pushed next
-            "missing": self._repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS))
-            + self._roll_on(index),
+            "missing": self._compare(index),
             "leases_ended": self._end_leases(index) + self._look_through(index),
             "leases_restored": self._restore_leases(index),
             "entries_ended": self.sweep.step(index),
@@ -160,6 +160,14 @@ class Reconciler:
         if not differing or index.generation().state == "loading":  # then much is missing, and on its way
             return 0
         return index.push(snapshot.refs(differing))
+
+    def _compare(self, index: Index) -> int:
+        """Compare the next pages of the full pass, and the recent window unless they were the whole pass."""
+        began = time.monotonic()
+        missing = self._roll_on(index)
+        if self.cursor is None and self.pass_began_at >= began:
+            return missing
+        return missing + self._repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS))
 
     def _roll_on(self, index: Index) -> int:
         """Compare as many pages as a full pass within ``FULL_PASS_SECONDS`` needs."""
