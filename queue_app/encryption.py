@@ -22,10 +22,12 @@ from typing import Any, Final
 from queue_app import conf, registry
 from queue_app.core.records import ClaimedTask, TaskFailure, TaskRow
 from queue_app.core.redaction import HIDDEN, SEALED, is_sealed
-from queue_app.exceptions import EncryptionUnavailable, InvalidTaskData, Undecryptable
+from queue_app.exceptions import ArgumentUndecryptable, EncryptionUnavailable, InvalidTaskData, Undecryptable
 
 #: Context of values of which no task type is known: steps, signals, compensations and calls of schedules.
 SHARED: Final = ""
+#: Class of the failure whose text names a key and no value, so that it stays readable.
+UNDECRYPTABLE: Final = f"{ArgumentUndecryptable.__module__}.{ArgumentUndecryptable.__qualname__}"
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 _ENTRY: Final = re.compile(r"(?P<id>[A-Za-z0-9_.-]{1,40}):(?P<key>[A-Za-z0-9_-]{43}=?)", re.ASCII)
@@ -141,7 +143,10 @@ def opened(value: Any, context: str) -> str:
         sealed = urlsafe_b64decode(data)
         plain: bytes = ciphers[key_id].decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context.encode())
     except (binascii.Error, ValueError, _invalid_tag()):
-        raise Undecryptable("The stored value was changed, or belongs to a task of another type.") from None
+        raise Undecryptable(
+            f"The key {key_id!r} of this process does not decrypt the stored value. Another key had this id, or the"
+            " value was changed or belongs to a task of another type."
+        ) from None
     return plain.decode()
 
 
@@ -212,7 +217,7 @@ def opened_task(task: ClaimedTask) -> ClaimedTask:
 
 def sealed_failure(failure: TaskFailure, task_type: str) -> TaskFailure:
     """Return a failure as it is stored: encrypted, message and traceback are both in the traceback."""
-    if not applies_to(task_type):
+    if not applies_to(task_type) or failure.exception_class == UNDECRYPTABLE:
         return failure
     text = json.dumps([failure.message, failure.traceback])
     return replace(failure, message=HIDDEN, traceback=seal(text, task_type))

@@ -292,6 +292,10 @@ class ArgumentUnreadable(TaskQueueError, Discard, code="argument_unreadable"):
     """A codec does not understand the form of an argument; the task is not retried."""
 
 
+class ArgumentUndecryptable(ArgumentUnreadable, code="argument_undecryptable"):
+    """No key here decrypts the arguments; the task is not retried. The message holds no value."""
+
+
 class Veto(TaskQueueError, Discard, code="vetoed"):
     """A hook refused to enqueue a task, or ended it as failed instead of running it."""
 

@@ -12,7 +12,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Outcome, TaskRef
 from queue_app.core.redaction import HIDDEN, Secrets, redact
 from queue_app.core.states import Status
-from queue_app.encryption import hides
+from queue_app.encryption import UNDECRYPTABLE, hides
 from queue_app.logs import ATTRIBUTE, printable
 from queue_app.transition_log import facts_of_attempt
 
@@ -131,7 +131,9 @@ def attempt_finished(outcome: Outcome, status: Status | None, retry_in: float | 
         return
     from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
 
-    if hides(outcome.task.task_type):  # outside of the rows nothing is encrypted
+    if (
+        hides(outcome.task.task_type) and outcome.failure.exception_class != UNDECRYPTABLE
+    ):  # outside of the rows nothing is encrypted
         outcome = replace(outcome, error=None, failure=replace(outcome.failure, message=HIDDEN, traceback=HIDDEN))
     assert outcome.failure is not None  # noqa: S101 - for the type checker
     secrets = secrets_of_call(outcome.task)

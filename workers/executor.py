@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.dispatch import Signal
@@ -24,7 +24,14 @@ from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.core.redaction import is_sealed
 from queue_app.core.signatures import check_arguments
 from queue_app.encryption import call_of
-from queue_app.exceptions import ArgumentUnreadable, EncryptionUnavailable, Snooze, Suspended, Throttle, Undecryptable
+from queue_app.exceptions import (
+    ArgumentUndecryptable,
+    EncryptionUnavailable,
+    Snooze,
+    Suspended,
+    Throttle,
+    Undecryptable,
+)
 from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
@@ -32,6 +39,11 @@ from queue_app.tasks import AnyResult
 from queue_app.workers import capture
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
 from queue_app.workers.outcomes import describe, ended, has_backoff, interruption_first, set_failed, visible_result
+
+logger = logging.getLogger("taskqueue")
+
+#: Interval at which a reason to leave tasks to other workers is logged.
+LEFT_SECONDS: Final = 60.0
 
 
 class Executor:
@@ -41,6 +53,7 @@ class Executor:
         self.worker_id = worker_id
         self.worker_name = name  # a slot process learns it with each task
         self.reports = reports
+        self._left: dict[tuple[str, str], float] = {}  # (task type, why left to another worker) -> last reported
 
     def run(self, held: ClaimedAttempt) -> Outcome:
         """Run one attempt in a context of its own and return its outcome; never raise.
@@ -101,10 +114,14 @@ class Executor:
         )  # which raises and names similar ones
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
-        if is_sealed(args):  # it could not be decrypted when it was claimed
-            args, kwargs = _readable(claimed)
-        if claimed.metadata is not None or getattr(task, "version", 1) > 1:
-            args, kwargs = versions.arguments_of(task, claimed.metadata, args, kwargs)
+        try:
+            if is_sealed(args):  # it could not be decrypted when it was claimed
+                args, kwargs = _readable(claimed)
+            if claimed.metadata is not None or getattr(task, "version", 1) > 1:
+                args, kwargs = versions.arguments_of(task, claimed.metadata, args, kwargs)
+        except Snooze as error:
+            self._report_left(claimed.task_type, str(error))
+            raise
         check_arguments(task, args, kwargs)
         seen = (
             visible_result(task, held, args, kwargs, self.worker_name or str(self.worker_id))
@@ -117,6 +134,13 @@ class Executor:
             args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, reports=self.reports), *args]
         is_coded = codecs.may_hold_forms(claimed.args, claimed.parameters)
         return _Call(task, args, kwargs, seen, is_coded)
+
+    def _report_left(self, task_type: str, why: str) -> None:
+        """Log, at most once a minute, why this process leaves a task to another worker; perhaps there is none."""
+        now = time.monotonic()
+        if now - self._left.get((task_type, why), -LEFT_SECONDS) >= LEFT_SECONDS:
+            self._left[task_type, why] = now
+            logger.warning("tasks of %s wait for another worker: %s", task_type, why)
 
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
@@ -192,7 +216,7 @@ def _readable(task: ClaimedTask) -> tuple[list[Any], dict[str, Any]]:
     except Undecryptable as error:
         if error.is_key_missing:
             raise Snooze(versions.NEXT_OFFER, str(error)) from None
-        raise ArgumentUnreadable(str(error)) from None
+        raise ArgumentUndecryptable(str(error)) from None
 
 
 def _end(held: ClaimedAttempt, result: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import uuid
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -28,6 +29,7 @@ from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import advance
 from queue_app.services.operations import reencrypt as reencryption
 from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.read.explain import explain
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
@@ -190,11 +192,15 @@ def test_a_result_by_reference_is_decrypted_for_the_next_task(hire):
 # -- keys --------------------------------------------------------------------------------------------
 
 
-def test_a_worker_without_the_key_leaves_the_task_to_another(hire, settings):
+def test_a_worker_without_the_key_leaves_the_task_to_another_and_says_so(hire, settings, warnings_logged):
     result = echo.enqueue(text="a")
     use(settings, SECOND)
     work(hire())
     assert status(result.id) == Status.SCHEDULED
+    wanted = "wait for another worker: The key 'first' is not in TASKQUEUE ENCRYPTION.KEYS: add it below the newest."
+    assert f"tasks of {type_of(echo)} {wanted}" in warnings_logged()
+    (reason,) = (each for each in explain(uuid.UUID(result.id)).reasons if each.code == "waits_until")
+    assert "Attempt 1 put it off" in reason.text
     assert not seen
     use(settings, SECOND, FIRST)
     run_now(result.id)
@@ -216,6 +222,25 @@ def test_a_changed_value_is_refused_and_not_retried(hire, change):
     work(hire())
     assert status(result.id) == Status.FAILED
     assert ((), {"text": "a"}) not in seen
+
+
+def test_another_key_of_the_same_id_is_named_in_the_log_and_on_the_row(hire, settings, warnings_logged):
+    result = echo.enqueue(text="a")
+    use(settings, "first:" + 42 * "c" + "A")
+    work(hire())
+    said = "The key 'first' of this process does not decrypt the stored value. Another key had this id"
+    assert any(said in line for line in warnings_logged())
+    assert said in TaskAttempt.objects.get(task_id=result.id).message
+
+
+def test_a_value_that_no_key_decrypts_does_not_stop_the_change_of_keys(hire, settings, warnings_logged):
+    changed, good = once.enqueue("b"), echo.enqueue(text="a")
+    TaskPayload.objects.filter(pk=changed.id).update(args={SEALED: "first:AAAA"})
+    use(settings, SECOND, FIRST)
+    call_command("taskqueue", "encrypt")
+    assert Operation.objects.get().state == "done"
+    assert "second:" in str(TaskPayload.objects.get(pk=good.id).args)
+    assert any(line.startswith(f"a value of task {changed.id} stays as it is") for line in warnings_logged())
 
 
 def test_without_a_key_an_encrypted_task_is_refused(engine, settings):

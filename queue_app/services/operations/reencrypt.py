@@ -5,14 +5,17 @@ transaction; the next page begins after it, and a repetition changes nothing.
 """
 
 import json
+import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db.models import Q
 
 from queue_app.core.redaction import HIDDEN, is_sealed
 from queue_app.encryption import SHARED, applies_to, resealed, seal, seal_call
+from queue_app.exceptions import Undecryptable
 from queue_app.models import (
     DeadLetter,
     Schedule,
@@ -28,6 +31,8 @@ from queue_app.models import (
 from queue_app.models.schedule import SEALED_FIELDS
 from queue_app.sql.database import alias
 
+logger = logging.getLogger("taskqueue")
+
 #: Model, column, whether it is JSON (else text), and whether the task type is authenticated with the value.
 _COLUMNS: Final[tuple[tuple[Any, str, bool, bool], ...]] = (
     (TaskResult, "value", True, True),
@@ -41,20 +46,35 @@ _COLUMNS: Final[tuple[tuple[Any, str, bool, bool], ...]] = (
 def reencrypt(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     """Encrypt the data of tasks with the newest key, in the caller's transaction; return the tasks that changed.
 
-    Raises ``EncryptionUnavailable`` without a key, and ``Undecryptable`` if the key of a value is missing.
+    A value that its key does not decrypt stays as it is. Raises ``EncryptionUnavailable`` without a key, and
+    ``Undecryptable`` if the key of a value is missing.
     """
     types = dict(Task.objects.using(alias()).filter(pk__in=ids).values_list("pk", "task_type"))
     changed: set[uuid.UUID] = set()
     for model, column, is_json, is_bound in _COLUMNS:
         for row in model.objects.using(alias()).filter(task_id__in=types):
             task_type = types[row.task_id]
-            _replace(row, column, task_type, SHARED if not is_bound else task_type, changed.add, is_json=is_json)
+            with _skipping_unreadable("task", row.task_id):
+                _replace(row, column, task_type, SHARED if not is_bound else task_type, changed.add, is_json=is_json)
     for payload in TaskPayload.objects.using(alias()).filter(pk__in=types):
-        _replace_call(payload, types[payload.pk], changed.add)
+        with _skipping_unreadable("task", payload.pk):
+            _replace_call(payload, types[payload.pk], changed.add)
     for attempt in TaskAttempt.objects.using(alias()).filter(task_id__in=types):
-        _replace_failure(attempt, types[attempt.task_id], changed.add)
+        with _skipping_unreadable("task", attempt.task_id):
+            _replace_failure(attempt, types[attempt.task_id], changed.add)
     _reencrypt_shared(types)
     return changed
+
+
+@contextmanager
+def _skipping_unreadable(kind: str, found_id: uuid.UUID | None) -> Iterator[None]:
+    """Log a value that its key does not decrypt: no further key would. A missing key stops the operation instead."""
+    try:
+        yield
+    except Undecryptable as error:
+        if error.is_key_missing:
+            raise
+        logger.error("a value of %s %s stays as it is: %s", kind, found_id, error)  # noqa: TRY400 - it says all
 
 
 def _replace(  # noqa: PLR0913 - by name
@@ -102,8 +122,9 @@ def _reencrypt_shared(types: dict[uuid.UUID, str]) -> None:
     """Do the same for signals to the workflows of these tasks."""
     flows = Task.objects.using(alias()).filter(pk__in=types, workflow_id__isnull=False).values("workflow_id")
     for sent in Signal.objects.using(alias()).filter(Q(workflow_id__in=flows), payload__isnull=False):
-        if is_sealed(sent.payload) and (text := resealed(sent.payload, SHARED, applies=True)):
-            _update(sent, {"payload": sent.payload}, {"payload": json.loads(text)})
+        with _skipping_unreadable("workflow", sent.workflow_id):
+            if is_sealed(sent.payload) and (text := resealed(sent.payload, SHARED, applies=True)):
+                _update(sent, {"payload": sent.payload}, {"payload": json.loads(text)})
 
 
 def reencrypt_schedules() -> int:

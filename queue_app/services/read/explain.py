@@ -138,6 +138,13 @@ def _waits_until(task: Task) -> Reason:
         return Reason("sleeps", text, until=task.run_after)
     if not task.failures:
         text = say("It starts no earlier than %(time)s.", time=_time(task.run_after))
+        if task.attempt:
+            why = say(
+                "Attempt %(n)s put it off: the code asked for that (Snooze), or the worker lacked a key or newer code."
+                " The log of the worker says which.",
+                n=task.attempt,
+            )
+            text = joined(text, why)
         return Reason("waits_until", text, until=task.run_after)
     most = effective_options(task).max_retries
     text = say(
