@@ -22,6 +22,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 os.environ["DJANGO_SETTINGS_MODULE"] = "bench_settings"
 os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
 
+#: The benchmarks, in the order in which all of them run.
+NAMES = [
+    "claim", "limits", "caps", "workers", "memory", "enqueue", "drain", "counting", "connections", "pickup", "idle",
+    "reconcile", "rebuild", "scrape", "growth", "soak", "http", "rows", "indexes", "admin", "schedules",
+    "workflows", "snapshot", "steps", "shapes", "adaptive", "simulate", "auto_slots",
+]  # fmt: skip
+
 
 def main() -> int:
     """Run the named benchmarks."""
@@ -31,51 +38,21 @@ def main() -> int:
         return beside_peers(sys.argv[2:])
     from taskqueue_project.embedded import EmbeddedServers  # noqa: PLC0415 - needs the path above
 
-    names = (
-        "claim",
-        "limits",
-        "caps",
-        "workers",
-        "memory",
-        "enqueue",
-        "drain",
-        "counting",
-        "connections",
-        "pickup",
-        "idle",
-        "reconcile",
-        "rebuild",
-        "scrape",
-        "growth",
-        "soak",
-        "http",
-        "rows",
-        "indexes",
-        "admin",
-        "schedules",
-        "workflows",
-        "snapshot",
-        "steps",
-        "shapes",
-        "adaptive",
-        "simulate",
-        "auto_slots",
-    )
     parser = argparse.ArgumentParser(prog="./dev bench")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes: to try, not to quote")
     options = parser.parse_args()
-    unknown = sorted(set(options.names) - set(names))
+    unknown = sorted(set(options.names) - set(NAMES))
     if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}; choose from {', '.join(names)}")
+        parser.error(f"there is no benchmark {unknown[0]!r}; choose from {', '.join(NAMES)}")
     if os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL"):
-        return run(options.names or names, quick=options.quick)
+        return run(options.names or NAMES, quick=options.quick)
     folder = Path(tempfile.mkdtemp(prefix="taskqueue-bench-"))
     servers = EmbeddedServers(folder)  # durable, as in production: nothing is gained by switching fsync off
     servers.start()
     try:
         os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = servers.database_url, servers.redis_url
-        return run(options.names or names, quick=options.quick)
+        return run(options.names or NAMES, quick=options.quick)
     finally:
         servers.stop()
         shutil.rmtree(folder, ignore_errors=True)

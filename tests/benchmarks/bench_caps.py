@@ -5,9 +5,8 @@ import time
 from contextlib import ExitStack
 from statistics import median
 
-from bench import Table, process, reset
+from bench import Table, process, rate_of_ended, reset
 from bench_app.tasks import noop
-from django.db import connection
 
 from queue_app.core.records import NewTask
 from queue_app.models import Limit, Queue, Task
@@ -70,15 +69,9 @@ def _rate(n: int, fields: dict[str, object], *, keys: bool) -> float:
         until = time.monotonic() + 300
         while Task.objects.exclude(status="completed").exists() and time.monotonic() < until:
             time.sleep(0.05)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
-            " FROM queue_app_task WHERE status = 'completed'"
-        )
-        done, seconds = cursor.fetchone()
+    rate = rate_of_ended(n)
     Queue.objects.filter(pk="default").update(
         max_concurrent=None, max_concurrent_per_user=None, rate_count=None, rate_seconds=None, rate_burst=None
     )
     Limit.objects.all().delete()
-    assert done == n, f"{done} of {n} were completed"
-    return float(done / float(seconds))
+    return rate

@@ -2,9 +2,8 @@
 
 from statistics import median
 
-from bench import Table, process, reset
+from bench import Table, drain, reset
 from bench_app.tasks import noop
-from django.db import connection
 from django.tasks import default_task_backend
 
 PAIRS = 7
@@ -24,11 +23,4 @@ def run(table: Table) -> None:
 def _rate(n: int, counted: bool) -> float:
     reset()
     default_task_backend.enqueue_many(noop, [((number,), {}) for number in range(n)])
-    with process("runworker", "--burst", TASKQUEUE__METRICS__ENABLED=str(counted)) as worker:
-        worker.wait(timeout=300)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) / EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
-            " FROM queue_app_task WHERE status = 'completed'"
-        )
-        return float(cursor.fetchone()[0])
+    return drain(n, TASKQUEUE__METRICS__ENABLED=str(counted))

@@ -1,17 +1,17 @@
 """What the indexes that only the API's filters need cost: enqueueing and draining with and without each, in turn.
 
-The processor time of PostgreSQL's processes is told as well: on a busy machine it says more than rates.
+Each line also has the processor time of PostgreSQL, which says more than rates on a busy machine.
 """
 
 from statistics import median
 from typing import NamedTuple
 
-import psutil
-from bench import Table, analyze, process, reset, timed
+from bench import Table, analyze, drain, reset, timed
 from bench_app.tasks import noop
 from bench_rows import fill
 from django.db import connection
 from django.db.models import Index, Model
+from growth import postgresql_seconds
 
 from queue_app.core.records import NewTask
 from queue_app.models import Task, TaskPayload
@@ -71,16 +71,6 @@ def _remake(model: type[Model], index: Index, *, there: bool) -> None:
         cursor.execute("CHECKPOINT")
 
 
-def _processor_time() -> float:
-    """Return the seconds that the processes of PostgreSQL have had so far, those that are gone among them."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        postmaster = psutil.Process(cursor.fetchone()[0]).parent()
-    assert postmaster is not None
-    own, living = postmaster.cpu_times(), [child.cpu_times() for child in postmaster.children()]
-    return own.children_user + own.children_system + sum(child.user + child.system for child in living)
-
-
 def _round(n: int) -> Round:
     """Enqueue and drain ``n`` tasks with parameters of their own, of a hundred concurrency keys."""
     calls = [
@@ -88,19 +78,10 @@ def _round(n: int) -> Round:
         for number in range(n)
     ]
     results = []
-    began = _processor_time()
+    began = postgresql_seconds()
     enqueued = n / timed(lambda: results.extend(enqueue_many(calls)))
-    stored = _processor_time()
-    with process("runworker", "--burst") as worker:
-        worker.wait(timeout=300)
-    drained = _processor_time()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
-            " FROM queue_app_task WHERE id >= %s AND status = 'completed'",
-            [min(result.id for result in results)],
-        )
-        done, seconds = cursor.fetchone()
-    assert done == n, f"{done} of {n} were completed"
+    stored = postgresql_seconds()
+    rate = drain(n, since=min(result.id for result in results))
+    drained = postgresql_seconds()
     micro = 1e6 / n
-    return Round(enqueued, n / float(seconds), (stored - began) * micro, (drained - stored) * micro)
+    return Round(enqueued, rate, (stored - began) * micro, (drained - stored) * micro)

@@ -4,9 +4,8 @@ import uuid
 from collections.abc import Callable
 from statistics import median
 
-from bench import Table, analyze, process, reset, timed
+from bench import Table, analyze, drain, reset, timed
 from bench_app.tasks import noop
-from django.db import connection
 
 from queue_app.core.records import NewTask
 from queue_app.index import Lease, Profile, get_index
@@ -144,16 +143,7 @@ def _rate(n: int) -> float:
         )
         for number in range(n)
     )
-    with process("runworker", "--burst") as worker:
-        worker.wait(timeout=300)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
-            " FROM queue_app_task WHERE status = 'completed'"
-        )
-        done, seconds = cursor.fetchone()
-    assert done == n, f"{done} of {n} were completed"
-    return n / float(seconds)
+    return drain(n)
 
 
 def _lift() -> None:

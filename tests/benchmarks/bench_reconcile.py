@@ -2,10 +2,8 @@
 
 import time
 
-import psutil
 from bench import Table, analyze, fill
-from django.db import connection
-from django_redis import get_redis_connection
+from growth import backend_seconds, valkey_seconds
 
 from queue_app import conf
 from queue_app.services.repair.reconcile import Reconciler
@@ -17,9 +15,8 @@ def run(table: Table) -> None:
     fill(n, types=10)
     analyze()
     reconciler = Reconciler()
-    servers = [_valkey(), _backend()]
     settings = conf.get().scheduler
-    before = [_cpu(server) for server in servers]
+    valkey, postgresql = valkey_seconds(), backend_seconds()
     own, began, steps, slowest = time.process_time(), time.perf_counter(), 0, 0.0
     while steps == 0 or reconciler.cursor is not None:
         at = time.perf_counter()
@@ -27,9 +24,10 @@ def run(table: Table) -> None:
         slowest = max(slowest, time.perf_counter() - at)
         steps += 1
     seconds = time.perf_counter() - began
-    cost = {"scheduler": time.process_time() - own}
-    cost |= {
-        name: _cpu(server) - start for name, server, start in zip(("valkey", "postgres"), servers, before, strict=True)
+    cost = {
+        "scheduler": time.process_time() - own,
+        "valkey": valkey_seconds() - valkey,
+        "postgres": backend_seconds() - postgresql,
     }
     parts = ", ".join(f"{name} {spent / settings.full_pass_seconds:.2%}" for name, spent in cost.items())
     print(
@@ -42,18 +40,3 @@ def run(table: Table) -> None:
         "≤ 1 %",
         f"{sum(cost.values()) / settings.full_pass_seconds:.2%} ({parts})",
     )
-
-
-def _valkey() -> psutil.Process:
-    return psutil.Process(get_redis_connection("default").info("server")["process_id"])
-
-
-def _backend() -> psutil.Process:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        return psutil.Process(cursor.fetchone()[0])
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system

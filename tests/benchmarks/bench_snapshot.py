@@ -1,6 +1,6 @@
 """The looks of the scheduler, and claims, while one transaction keeps an old snapshot open.
 
-All figures are processor time of PostgreSQL, as Linux counts it in nanoseconds.
+All figures are processor time of PostgreSQL.
 """
 
 import os
@@ -8,12 +8,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 
 import psycopg
 from bench import Table, analyze, fill, register
 from django.db import connection
+from growth import backend_seconds
 
 from queue_app.core.records import WorkerReport
 from queue_app.index import Profile
@@ -96,27 +96,19 @@ def _turns() -> list[float]:
     """Return what each turn of a scheduler took, one each second."""
     scheduler, seconds = Scheduler(), []
     for _ in range(TURNS):
-        before = _server_seconds()
+        before = backend_seconds()
         scheduler.run_once()
-        seconds.append(_server_seconds() - before)
+        seconds.append(backend_seconds() - before)
         time.sleep(1.0)
     return seconds
 
 
 def _claim_seconds(profile: Profile, worker_id: uuid.UUID) -> float:
     """Return the processor time that PostgreSQL takes for claims."""
-    before = _server_seconds()
+    before = backend_seconds()
     for _ in range(CLAIMS):
         assert len(claim(profile, worker_id, 10)) == 10
-    return _server_seconds() - before
-
-
-def _server_seconds() -> float:
-    """Return the processor time of the server process behind Django's connection."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        (pid,) = cursor.fetchone()
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    return backend_seconds() - before
 
 
 def _ms(seconds: float) -> str:

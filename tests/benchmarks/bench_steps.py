@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from bench import Table, peer_rates, process, reset
+from bench import Table, drain, peer_rates, reset
 from bench_app.tasks import plain_functions, ten_steps
 from django.db import connection
 from django.tasks import default_task_backend
@@ -20,7 +20,7 @@ def run(table: Table) -> None:
     for _ in range(ROUNDS):
         for name, found in rates.items():
             task, arguments = (plain_functions, ()) if name == "plain functions" else (ten_steps, (name != "steps",))
-            found.append(n * STEPS / _drain(task, arguments, n))
+            found.append(STEPS * _drain(task, arguments, n))
         peer += [rate for what, rate in peer_rates("dbos").items() if what == "steps"]
     plain, atomic, functions = (median(found) for found in rates.values())
     table.add(f"{n} tasks of {STEPS} durable steps, 8 slots, steps/s", "≥ 5 times DBOS in one run", f"{plain:,.0f}")
@@ -37,13 +37,4 @@ def _drain(task, arguments, n: int) -> float:
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE queue_app_stepresult")
     default_task_backend.enqueue_many(task, [((*arguments, number), {}) for number in range(n)])
-    with process("runworker", "--burst", "--concurrency", "8") as worker:
-        worker.wait(timeout=300)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*), EXTRACT(EPOCH FROM max(finished_at) - min(started_at))"
-            " FROM queue_app_task WHERE status = 'completed'"
-        )
-        done, seconds = cursor.fetchone()
-    assert done == n, f"{done} of {n} were completed"
-    return float(seconds)
+    return drain(n, "--concurrency", "8")

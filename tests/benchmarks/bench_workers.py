@@ -13,11 +13,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import psutil
 from bench import Table, reset
-from django.db import connection, connections
+from django.db import connections
 from django_redis import get_redis_connection
-from growth import ask
+from growth import postgresql_seconds, valkey_seconds
 
 from queue_app import conf
 from queue_app.core.priorities import Band
@@ -217,9 +216,4 @@ def _mixed(start: int, count: int) -> list[NewTask]:
 
 def _seconds() -> tuple[float, float]:
     """Return the processor time of Valkey and of PostgreSQL so far."""
-    used = get_redis_connection("default").info("cpu")
-    connection.ensure_connection()
-    postmaster = psutil.Process(ask("SELECT pg_backend_pid()")[0][0]).parent()
-    family = [postmaster, *postmaster.children(recursive=True)]
-    rows = sum(sum(process.cpu_times()[:4]) for process in family)  # of children that have ended too
-    return used["used_cpu_user"] + used["used_cpu_sys"], rows
+    return valkey_seconds(), postgresql_seconds()
