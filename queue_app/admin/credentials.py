@@ -97,7 +97,6 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
     form_class: type[CredentialForm]
     #: What to do with the secret.
     usage: Any
-    add_form_template = "admin/queue_app/credential/add.html"
     change_form_template = "admin/queue_app/credential/change_form.html"
     shows_changes = True
     used = column(
@@ -153,7 +152,7 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
             else:
                 return self.show_secret(request, made, secret)
         title = _("Add %(name)s") % {"name": self.opts.verbose_name}
-        return self.own_page(request, "credential/add.html", title, form=form)
+        return self.own_page(request, "credential/add.html", title, form=form, submit=title)
 
     def show_secret(self, request: HttpRequest, found: M, secret: str) -> HttpResponse:
         """Return the only page that ever shows a secret; no cache keeps it."""

@@ -138,7 +138,7 @@ class TaskSignalMixin(SignalMixin[Task]):
             return HttpResponseRedirect(self.next_page(request) or self.url_of("change", pk))
         return self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
-            original=task, form=form, awaited=wanted,
+            original=task, form=form, awaited=wanted, submit=_("Send"),
             detail=load_detail(task, timezone.now(), may_view_payload=bool(self.may_view_payload(request))),
         )  # fmt: skip
 
@@ -156,4 +156,5 @@ class WorkflowSignalMixin(SignalMixin[Workflow]):
         if form.is_valid() and self.send_signal(request, flow, form.cleaned_data["name"], form):
             return HttpResponseRedirect(self.url_of("change", pk))
         title = _("Send a signal to %(name)s") % {"name": flow.name}
-        return self.own_page(request, "workflow/signal.html", title, original=flow, form=form, names=names)
+        context = {"original": flow, "form": form, "names": names, "submit": _("Send")}
+        return self.own_page(request, "workflow/signal.html", title, **context)

@@ -85,7 +85,7 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
                 form.add_error("scenario", str(error))
             else:
                 return HttpResponseRedirect(self.url_of("change", operation.pk))
-        return self.own_page(request, "operation/what_if.html", _("What if?"), form=form)
+        return self.own_page(request, "operation/what_if.html", _("What if?"), form=form, submit=_("Simulate"))
 
     def outcome(self, operation: Operation) -> SafeString | str:
         """Return the result of a simulation: words, calibration, tables and bars."""

@@ -7,21 +7,15 @@
   const live = document.getElementById('tq-task-live');
   if (!live || !live.dataset.live) return;
   const moved = document.getElementById('tq-task-moved');
-  let shown = '';
 
-  /* Insert the new text. Opened parts stay open, and a log that was scrolled to its end stays at its end. */
+  /* Show the new text. A log that was scrolled to its end stays at its end. */
   function replace(html) {
-    if (html === shown || String(window.getSelection())) return;
-    shown = html;
-    const open = Array.from(live.querySelectorAll('details'), (node) => node.open);
-    const logs = Array.from(live.querySelectorAll('pre'), (node) => ({
-      top: node.scrollTop, atEnd: node.scrollTop + node.clientHeight >= node.scrollHeight - 4,
-    }));
-    live.innerHTML = html; // rendered and escaped by our own server
-    live.querySelectorAll('details').forEach((node, index) => { if (index < open.length) node.open = open[index]; });
-    live.querySelectorAll('pre').forEach((node, index) => {
-      if (logs[index]) node.scrollTop = logs[index].atEnd ? node.scrollHeight : logs[index].top;
-    });
+    if (String(window.getSelection())) return;
+    const isAtEnd = (log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
+    const atEnd = Array.from(live.querySelectorAll('pre')).filter(isAtEnd);
+    window.taskqueueMorph(live, new DOMParser().parseFromString(html, 'text/html').body);
+    atEnd.forEach((log) => { log.scrollTop = log.scrollHeight; });
+    document.dispatchEvent(new CustomEvent('taskqueue:updated', { detail: live }));
   }
 
   async function poll() {
