@@ -47,6 +47,8 @@ from queue_app.sql.database import atomic
 ANYTHING: Final = "*/*"
 #: Maximum age of what a waiting request knows about its key.
 KEY_SECONDS: Final = 1.0
+#: Digits of the largest number in an address.
+ID_DIGITS: Final = 18
 #: The scope depends on the body: the view calls ``check_scope`` itself.
 BY_CONTENT: Final = "by content"
 
@@ -297,6 +299,13 @@ class NotFoundView(ApiView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> NoReturn:
         raise exceptions.NotFound
+
+
+def parse_number(text: str, missing: Exception) -> int:
+    """Return the number in an address; raise ``missing`` if the text is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= ID_DIGITS):
+        raise missing
+    return int(text)
 
 
 def parse_id(text: str, missing: Exception) -> UUID:

@@ -3,10 +3,17 @@
 import uuid
 from typing import Any
 
+from django.db.models import Model, QuerySet
 from rest_framework.request import Request
 
 from queue_app.api.serializers.dead_letters import cursor_text
 from queue_app.services.read.dead_letters import DeathCursor
+
+
+def first_page[R: Model](rows: QuerySet[R], size: int) -> tuple[list[R], bool]:
+    """Return the first rows, and whether there are more."""
+    found = list(rows[: size + 1])
+    return found[:size], len(found) > size
 
 
 def page_of(request: Request, results: list[dict[str, Any]], before: uuid.UUID | DeathCursor | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView, accepts
+from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_number
 from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import control as serializers
 from queue_app.exceptions import LimitNotFound
@@ -25,7 +25,6 @@ from queue_app.services.control.queues import apply
 from queue_app.sql.database import atomic
 
 MAX_LISTED: Final = 1000
-ID_DIGITS: Final = 18
 
 
 class LimitListView(ApiView):
@@ -56,7 +55,7 @@ class LimitView(ApiView):
     @accepts("view_limit", staff=("view_limit",))
     def get(self, request: Request, limit_id: str) -> Response:
         """Inspect the limits of a task type or key."""
-        found = Limit.objects.filter(pk=_parse_id(limit_id)).first()
+        found = Limit.objects.filter(pk=parse_number(limit_id, LimitNotFound(limit_id))).first()
         if found is None:
             raise LimitNotFound(limit_id)
         return Response(representation.limit(found))
@@ -69,7 +68,7 @@ class LimitView(ApiView):
         """
         changes = self.read_body(request)
         with atomic():
-            found = update_limit(_parse_id(limit_id), changes)
+            found = update_limit(parse_number(limit_id, LimitNotFound(limit_id)), changes)
             _record(request, "limit.change", found, changes)
         return Response(representation.limit(found))
 
@@ -77,7 +76,7 @@ class LimitView(ApiView):
     def delete(self, request: Request, limit_id: str) -> Response:
         """Remove all limits of a task type or key, and its pause."""
         with atomic():
-            found = delete_limit(_parse_id(limit_id))
+            found = delete_limit(parse_number(limit_id, LimitNotFound(limit_id)))
             _record(request, "limit.delete", found)
         return Response({"id": int(limit_id), "deleted": True})
 
@@ -149,13 +148,6 @@ class ResumeTypeOrKeyView(_PauseView):
                 raise LimitNotFound(*names)
             _record(request, "resume", found)
         return Response(representation.pause(found))
-
-
-def _parse_id(text: str) -> int:
-    """Return the id in the address; a text that is not a number is missing."""
-    if not (text.isascii() and text.isdigit() and len(text) <= ID_DIGITS):
-        raise LimitNotFound(text)
-    return int(text)
 
 
 def _record(

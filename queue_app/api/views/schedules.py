@@ -10,7 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts
+from queue_app.api.base import ApiView, accepts, parse_number
+from queue_app.api.paging import first_page
 from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, Reason
 from queue_app.api.versions import expected_version, with_version
@@ -26,7 +27,6 @@ from queue_app.services.schedules.run import run_schedule
 from queue_app.sql.database import alias
 
 MAX_LISTED: Final = 1000
-ID_DIGITS: Final = 18
 
 
 class ScheduleListView(ApiView):
@@ -162,17 +162,15 @@ class TickListView(ApiView):
         ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=found.pk)
         if "before" in query:
             ticks = ticks.filter(instant__lt=query["before"])
-        page = list(ticks.order_by("-instant")[: query["limit"] + 1])
-        more = len(page) > query["limit"]
-        page = page[: query["limit"]]
+        page, more = first_page(ticks.order_by("-instant"), query["limit"])
         results = [representation.tick(each.tick) | {"status": each.status} for each in with_status(page)]
         return Response({"results": results, "next_before": page[-1].instant if more else None})
 
 
 def _find(schedule_id: str) -> Schedule:
-    """Return the schedule with the id in the address; a text that is not a number is missing."""
-    is_number = schedule_id.isascii() and schedule_id.isdigit() and len(schedule_id) <= ID_DIGITS
-    found = Schedule.objects.using(alias()).filter(pk=int(schedule_id)).first() if is_number else None
+    """Return the schedule with the id in the address."""
+    missing = ScheduleNotFound(f"There is no schedule {schedule_id[:20]!r}.")
+    found = Schedule.objects.using(alias()).filter(pk=parse_number(schedule_id, missing)).first()
     if found is None:
-        raise ScheduleNotFound(f"There is no schedule {schedule_id[:20]!r}.")
+        raise missing
     return found

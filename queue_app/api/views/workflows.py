@@ -9,13 +9,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts
+from queue_app.api.base import ApiView, accepts, parse_id
+from queue_app.api.paging import first_page
 from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing, Reason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange
-from queue_app.core.ids import parse_id
-from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
+from queue_app.exceptions import WorkflowNotFound
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS
 from queue_app.services.control import audit
@@ -46,9 +46,7 @@ class WorkflowListView(ApiView):
             found = found.filter(**STANDINGS[query["standing"]])
         if "before" in query:
             found = found.filter(pk__lt=query["before"])
-        page = list(found.order_by("-id")[: query["limit"] + 1])
-        more = len(page) > query["limit"]
-        page = page[: query["limit"]]
+        page, more = first_page(found.order_by("-id"), query["limit"])
         results = [representation.workflow(each, request.user) for each in page]
         return Response({"results": results, "next_before": page[-1].pk if more else None})
 
@@ -203,10 +201,8 @@ def _visible(request: Request) -> QuerySet[Workflow]:
 
 def find_workflow(request: Request, workflow_id: str) -> Workflow:
     """Return the workflow with the id in the address, if the caller may see it."""
-    try:
-        found = _visible(request).filter(pk=parse_id(workflow_id)).first()
-    except (InvalidTaskData, ValueError, LookupError):
-        found = None
+    missing = WorkflowNotFound(f"There is no workflow {workflow_id[:40]!r}.")
+    found = _visible(request).filter(pk=parse_id(workflow_id, missing)).first()
     if found is None:
-        raise WorkflowNotFound(f"There is no workflow {workflow_id[:40]!r}.")
+        raise missing
     return found

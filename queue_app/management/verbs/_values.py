@@ -59,12 +59,17 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object."""
+def json_value(text: str) -> Any:
+    """Parse JSON."""
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentTypeError(f"not JSON: {error}") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object."""
+    found = json_value(text)
     if not isinstance(found, dict):
         raise ArgumentTypeError("not a JSON object, such as '{\"order\": 7}'")
     return found

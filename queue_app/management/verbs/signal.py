@@ -1,11 +1,10 @@
 """Send a signal to a task, such as an approval."""
 
-import json
 import uuid
-from argparse import ArgumentParser, ArgumentTypeError
-from typing import Any
+from argparse import ArgumentParser
 
 from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.management.verbs._values import json_value
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.signals import signal
 
@@ -16,7 +15,7 @@ NEEDS = Needs.SETTINGS | Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", type=uuid.UUID, metavar="ID", help="id of the task, or of the workflow")
     parser.add_argument("name", metavar="NAME", help="name of the signal")
-    parser.add_argument("--payload", type=_json, metavar="JSON", help="what the task gets; default: null")
+    parser.add_argument("--payload", type=json_value, metavar="JSON", help="what the task gets; default: null")
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add_by(parser)
     add_json(parser)
@@ -28,10 +27,3 @@ def run(call: Call) -> int:
     sent = signal(call["id"], call["name"], call["payload"], **how)
     text = "the task goes on" if sent.is_awaited else "kept until the task waits for it"
     return call.answer(f"{call['id']}: {text}", {"signal_id": sent.id, "awaited": sent.is_awaited})
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"not JSON: {error}") from None
