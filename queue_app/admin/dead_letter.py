@@ -65,7 +65,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Go to the page of the task, which tells all of this. Only a dead letter whose task was purged has a page."""
+        """Go to the page of the task, which shows the dead letter. Only one whose task was purged has its own page."""
         letter = self.get_object(request, unquote(object_id))
         if letter is None or request.method == "POST" or not request.user.has_perm("queue_app.view_task"):
             return super().change_view(request, object_id, form_url, extra_context)

@@ -13,15 +13,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from queue_app.admin.task_search import (
-    ENDED,
-    FAILED_ANY,
-    MAX_TYPES,
-    SINCE,
-    WAIT_CODES,
-    statuses_of,
-    waiting_for,
-)
+from queue_app.admin.task_search import ENDED, FAILED_ANY, MAX_TYPES, SINCE, WAIT_CODES, statuses_of, waiting_for
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.dashboard.cache import Shared

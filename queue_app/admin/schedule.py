@@ -86,8 +86,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     has_run_permission = permission("run_schedule")
     outcomes = column(_lazy("last 20"), lambda schedule: pages.strip(schedule.recent))
     lateness = column(
-        _lazy("late by"),
-        lambda found: labels.duration(found.recent[0].tick.late_seconds) if found.recent else "-",
+        _lazy("late by"), lambda found: labels.duration(found.recent[0].tick.late_seconds) if found.recent else "-"
     )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:

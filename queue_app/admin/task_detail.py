@@ -51,7 +51,7 @@ def load_detail(
 ) -> dict[str, Any]:
     """Read the page of a task; parameters, result and messages only for users who may view them.
 
-    ``letter_id`` names a dead letter that was replayed, and is told instead of the present one.
+    ``letter_id`` names a replayed dead letter, to show it instead of the present one.
     """
     detail: dict[str, Any] = {"may_view_payload": may_view_payload}
     secrets: frozenset[str] = frozenset()

@@ -56,8 +56,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     )
     uses = column(_lazy("CPU, memory"), labels.usage, empty_value="-")
     process = column(
-        _lazy("version, process"),
-        lambda worker: two_lines(worker.version or _("unknown version"), process_of(worker)),
+        _lazy("version, process"), lambda worker: two_lines(worker.version or _("unknown version"), process_of(worker))
     )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:

@@ -180,10 +180,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         _act(lambda flow, _r, why: steer.resume_workflow(flow.pk, **why), "Resumed. Tasks that may run: %(number)d.")
     )
     retry = action_page("retry", "steer")(
-        _act(
-            lambda flow, _r, why: steer.retry_workflow(flow.pk, **why),
-            "Tasks that run again: %(number)d.",
-        )
+        _act(lambda flow, _r, why: steer.retry_workflow(flow.pk, **why), "Tasks that run again: %(number)d.")
     )
     reprioritise = action_page("reprioritise", "steer")(
         _act(

@@ -119,10 +119,6 @@ async def _send(
     status: HTTPStatus, content: Any, media_type: str, send: Send, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
     body = PlainJSON().render(content)
-    headers = [
-        (b"content-type", media_type.encode()),
-        (b"content-length", str(len(body)).encode()),
-        *headers,
-    ]
+    headers = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode()), *headers]
     await send({"type": "http.response.start", "status": int(status), "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -41,7 +41,7 @@ def duration(seconds: float) -> str:
 
 
 def usage(worker: Worker) -> str | None:
-    """Return the processor time and the memory of a worker at its last heartbeat; ``None`` if it told neither."""
+    """Return the processor time and the memory of a worker at its last heartbeat; ``None`` if it reported neither."""
     percent = None if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
     size = None if worker.memory_bytes is None else filesizeformat(worker.memory_bytes)
     return ", ".join(part for part in (percent, size) if part) or None

@@ -128,7 +128,7 @@ _answered: dict[str, datetime] = {}
 
 
 def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
-    """Return what the index tells, and when Redis last answered: this process, or the upkeep job that needs it."""
+    """Return the numbers of the index, and when Redis last answered this process or the upkeep job that needs Redis."""
     try:
         found = get_index().stats()
     except IndexUnavailable:

@@ -31,13 +31,13 @@ def overview_context(user: Any) -> dict[str, Any]:
         by_queue = {name: [each for each in found if each.code != NO_WORKER] for name, found in by_queue.items()}
     severe = [reason for found in by_queue.values() for reason in found if reason.severe and reason.count]
     stuck = sorted(_merged(severe), key=lambda reason: -reason.seconds)[:NAMED]
-    told = {(each.queue, each.text) for each in stuck if not each.queues}
+    in_banner = {(each.queue, each.text) for each in stuck if not each.queues}
     unserved = {name for each in stuck for name in each.queues}
-    told |= {(name, each.text) for name in unserved for each in by_queue[name] if each.code == NO_WORKER}
+    in_banner |= {(name, each.text) for name in unserved for each in by_queue[name] if each.code == NO_WORKER}
     rows = []
     for row in now.queues:  # what the banner says of a queue is not repeated in its row
         found = by_queue.get(row.queue.name, [])
-        others = [each for each in found if (each.queue, each.text) not in told]
+        others = [each for each in found if (each.queue, each.text) not in in_banner]
         rows.append((row, others, sum(each.count for each in found if each not in others)))
     suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
     stuck, suggested = _with_hints(stuck, suggested)
@@ -83,8 +83,8 @@ def _with_hints(stuck: list[Reason], suggested: list[Advice]) -> tuple[list[Reas
         replace(each, hint=said(lacking[each.queue].hint)) if each.code == LACKING and each.queue in lacking else each
         for each in stuck
     ]
-    told = {each.hint for each in hinted}
-    others = [each for each in suggested if said(each.hint) not in told]
+    hints = {each.hint for each in hinted}
+    others = [each for each in suggested if said(each.hint) not in hints]
     return hinted, [replace(each, text=said(each.text), hint=said(each.hint)) for each in others]
 
 

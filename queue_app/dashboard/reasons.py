@@ -37,7 +37,7 @@ NO_WORKER: Final = "no_worker"
 #: Codes of reasons that the queue names itself while no worker serves it.
 UNSERVED: Final = "no_worker_for_queue"
 OF_WHOLE_QUEUE: Final = frozenset({NO_WORKER, UNSERVED})
-#: The lists of tasks that wait begin with the oldest one, of which the reason tells.
+#: A list of waiting tasks begins with the oldest one, whose age the reason names.
 OLDEST: Final = {"sort": "oldest"}
 
 
@@ -57,7 +57,7 @@ class Reason:
     query: str = ""
     code: str = ""
     hint: str = ""
-    #: The queues of which the banner says it at once; ``queue`` then names them.
+    #: The queues that one line of the banner covers; ``queue`` then names them.
     queues: tuple[str, ...] = ()
     #: The page that shows more.
     page: str = ""

@@ -20,10 +20,7 @@ ALL: Final = (
     Metric("up", GAUGE, ("component",), "1 while the server (redis, postgresql) answers, else 0."),
     Metric("queue_depth", GAUGE, ("queue", "priority"), "Queued tasks by effective band."),
     Metric(
-        "queue_oldest_age_seconds",
-        GAUGE,
-        ("queue", "priority"),
-        "Age of the oldest queued task; 0 when there is none.",
+        "queue_oldest_age_seconds", GAUGE, ("queue", "priority"), "Age of the oldest queued task; 0 when there is none."
     ),
     Metric("queue_active", GAUGE, ("queue",), "Slots in use."),
     Metric("queue_paused", GAUGE, ("queue",), "1 while the queue, or the whole system, is paused."),
@@ -86,12 +83,7 @@ ALL: Final = (
         ("schedule",),
         "Latest ticks in a row whose tasks failed, of each failing schedule.",
     ),
-    Metric(
-        "workflow_state_total",
-        GAUGE,
-        ("state",),
-        "Stored workflows by state; numbers above 50 000 are estimates.",
-    ),
+    Metric("workflow_state_total", GAUGE, ("state",), "Stored workflows by state; numbers above 50 000 are estimates."),
     Metric("workflows_held", GAUGE, (), "Workflows that a failed task holds until a person retries or discards it."),
     Metric("workflow_held_seconds", GAUGE, (), "How long the longest-held workflow has been held; 0: none."),
     Metric("limit_value", GAUGE, ("scope", "name"), "Adaptive limits: the value in force."),

@@ -60,10 +60,10 @@ def run(
     except BaseException as error:  # noqa: BLE001 - like a worker: any exception is a failure
         attempted = claimed(call)
         _fail(call, error, retries, result_of)
-        _tell_hooks(attempted, call, error)
+        _call_hooks(attempted, call, error)
     else:
         call.value, call.status, call.finished_at = value, Status.COMPLETED, timezone.now()
-        _tell_hooks(claimed(call), call)
+        _call_hooks(claimed(call), call)
     if call.finished_at is not None:
         _call_back(call)
         task_finished.send_robust(sender, task_result=result_of(call))
@@ -77,7 +77,7 @@ def _call_back(call: StoredCall) -> None:
         registry.get(task_type).enqueue(*args)
 
 
-def _tell_hooks(attempted: ClaimedTask, call: StoredCall, error: BaseException | None = None) -> None:
+def _call_hooks(attempted: ClaimedTask, call: StoredCall, error: BaseException | None = None) -> None:
     now, failure = timezone.now(), None
     if error is not None:
         last = call.errors[-1]

@@ -115,7 +115,7 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Flow:
-    """A workflow of the demo, and what becomes of it while nobody acts."""
+    """A workflow of the demo, and its expected end if no person acts."""
 
     id: UUID
     name: str

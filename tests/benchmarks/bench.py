@@ -82,7 +82,7 @@ def analyze() -> None:
 
 
 def fill(n: int, *, types: int = 1, capabilities: tuple[str, ...] = (), band: Band = Band.NORMAL) -> None:
-    """Store n queued tasks in so many lanes, in order."""
+    """Store n queued tasks of ``types`` task types, in order."""
     for start in range(0, n, 10_000):
         enqueue_many(
             NewTask(
@@ -96,7 +96,7 @@ def fill(n: int, *, types: int = 1, capabilities: tuple[str, ...] = (), band: Ba
 
 
 def register(types: int = 1) -> tuple[Profile, uuid.UUID]:
-    """Register a worker that can run so many types."""
+    """Register a worker that knows ``types`` task types."""
     profile, worker_id = Profile.of([], [f"bench.type{number}" for number in range(types)], []), uuid.uuid4()
     get_index().register(profile, worker_id)
     return profile, worker_id

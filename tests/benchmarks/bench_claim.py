@@ -1,4 +1,4 @@
-"""What a claim costs, by depth, by tasks that nobody can run, and by lanes."""
+"""What a claim costs, by depth, by tasks that no worker can run, and by lanes."""
 
 from statistics import median
 
@@ -19,7 +19,7 @@ def run(table: Table) -> None:
         "1k": {"n": 5_000},
         "100k": {"n": table.sized(100_000)},
         "1M": {"n": table.sized(1_000_000)},
-        "100k behind 100k that nobody can run": {"n": table.sized(100_000), "blocked": table.sized(100_000)},
+        "100k behind 100k that no worker can run": {"n": table.sized(100_000), "blocked": table.sized(100_000)},
         "100k in 5 000 lanes": {"n": table.sized(100_000), "types": table.sized(5_000)},
     }
     for name, scene in scenes.items():
@@ -28,7 +28,7 @@ def run(table: Table) -> None:
     alone = script["1M"] / script["100k"]
     table.add("claim script alone, 1 M / 100 k queued", "≤ 1.2", f"{alone:.2f}")
     table.add("claim script and rows, 1 M / 1 k queued", "≤ 1.3", f"{whole['1M'] / whole['1k']:.2f}")
-    for name, asked in (("100k behind 100k that nobody can run", "≤ 1.3"), ("100k in 5 000 lanes", "≤ 1.5")):
+    for name, asked in (("100k behind 100k that no worker can run", "≤ 1.3"), ("100k in 5 000 lanes", "≤ 1.5")):
         table.add(f"claim script and rows, {name} / 100 k", asked, f"{whole[name] / whole['100k']:.2f}")
         table.add(f"claim script alone, {name} / 100 k", "-", f"{script[name] / script['100k']:.2f}")
     table.add("claim script alone, µs a task (batches of 10)", "rough script: 17", f"{script['100k'] * 1e6:.1f}")

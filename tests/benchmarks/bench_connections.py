@@ -12,7 +12,7 @@ POOLS = {"threads": tasks.read, "processes": tasks.read, "async": tasks.aread}
 
 
 def run(table: Table) -> None:
-    """Count the connections of others all the while, and compare the first tenth of the tasks with all of them."""
+    """Count the connections while tasks run, and compare the first tenth of the tasks with all of them."""
     n = table.sized(10_000)
     for pool, task in POOLS.items():
         reset()

@@ -18,7 +18,7 @@ TABLES = ("queue_app_task", "queue_app_taskpayload", "queue_app_taskresult")
 
 
 def run(table: Table) -> None:
-    """Take each step with so many tasks, and count for a million."""
+    """Take each step with ``TASKS`` tasks, and scale the figures to a million."""
     reset()
     n = table.sized(TASKS)
     factor = MILLION / n

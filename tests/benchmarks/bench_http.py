@@ -173,7 +173,7 @@ class Caller:
         connection.call(self._insert, b"201")
 
     def posts(self, seconds: float, *, pace: float = 0.0) -> int:
-        """Submit for so long, as fast as it goes or so many a second; return how many."""
+        """Submit for some seconds, as fast as possible or ``pace`` a second; return the number."""
         return self._calls(self.submit, seconds, pace=pace)
 
     def rate(self, call: Callable[[Connection], None], seconds: float, server: Server) -> Rate:
@@ -183,7 +183,7 @@ class Caller:
         return Rate(count / (time.monotonic() - began), (server.cpu() - cpu) / count)
 
     def reads_beside_posts(self, seconds: float, pace: float) -> list[float]:
-        """Return the times that reads of the newest task take while so many tasks a second are submitted."""
+        """Return how long reads of the newest task take while ``pace`` tasks a second are submitted."""
         times: list[float] = []
         with ThreadPoolExecutor(1) as pool:
             posting = pool.submit(self.posts, seconds, pace=pace)

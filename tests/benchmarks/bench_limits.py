@@ -136,10 +136,7 @@ def _rate(n: int) -> float:
     reset()
     enqueue_many(
         NewTask(
-            task_type=type_of(noop),
-            args=[number],
-            user=f"user{number % 50}",
-            concurrency_key=f"customer:{number % 20}",
+            task_type=type_of(noop), args=[number], user=f"user{number % 50}", concurrency_key=f"customer:{number % 20}"
         )
         for number in range(n)
     )

@@ -76,7 +76,7 @@ FILTERS = {
 
 
 def fill(rows: int) -> None:
-    """Make so many tasks with parameters: one in a hundred failed, one in a thousand queued, the others completed."""
+    """Make tasks with parameters: one in a hundred failed, one in a thousand queued, the others completed."""
     with connection.cursor() as cursor:
         cursor.execute(_TASKS, {"rows": rows})
         cursor.execute(_PAYLOADS)

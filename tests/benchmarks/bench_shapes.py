@@ -97,7 +97,7 @@ class Scene:
                 call()
 
     def claims(self, name: str, worker: tuple[Profile, uuid.UUID], calls: int = ROUNDS, want: int = 10) -> None:
-        """Measure claims until nothing is left to move, or so many of them; the slowest counts."""
+        """Measure some claims; the slowest counts."""
         with self.line(name):
             for _ in range(calls):
                 self.index.claim(*worker, want)
@@ -119,7 +119,7 @@ def user_cap(scene: Scene, n: int) -> None:
 
 
 def family(scene: Scene, n: int) -> None:
-    """A family of keys is paused behind the open gate of a type."""
+    """A family of keys is paused behind a limit of a type that has room."""
     index = scene.index
     index.set_limits("t:a", Limits(max_concurrent=10_000))
     index.set_limits("k:customer", Limits(max_concurrent=5))
@@ -161,7 +161,7 @@ def beats(scene: Scene, n: int) -> None:
 
 
 def fair(scene: Scene, n: int) -> None:
-    """A fair queue of so many users."""
+    """A fair queue of n users."""
     index = scene.index
     index.set_limits("q:default", Limits(fair_by="user"))
     worker = scene.worker()
@@ -172,7 +172,7 @@ def fair(scene: Scene, n: int) -> None:
 
 
 def profiles(scene: Scene, n: int) -> None:
-    """So many kinds of worker."""
+    """Workers of n profiles."""
     index = scene.index
     n = min(n, 1_000)  # workers, not tasks
     workers = [scene.worker(capabilities=(f"host{i}",)) for i in range(n)]
@@ -193,7 +193,7 @@ def profiles(scene: Scene, n: int) -> None:
 
 
 def leases(scene: Scene, n: int) -> None:
-    """The first limit of a family, while so many tasks run."""
+    """The first limit of a family, while many tasks run."""
     n = n * 3 // 10
     scene.index.restore_leases(
         Lease(task, lane_name("default", "a", (), f"u{k % 1000}", f"customer:{k}", 1), 1_000_000 + k)
@@ -204,7 +204,7 @@ def leases(scene: Scene, n: int) -> None:
 
 
 def queues(scene: Scene, n: int) -> None:
-    """So many queues; 5 000 at the last size."""
+    """Many queues: 5 000 at the last size."""
     worker = scene.worker()
     scene.fill(n // 20, lambda i: lane_name(f"q{i}", "a", ()))
     scene.claims("claim over 5 000 queues", worker)

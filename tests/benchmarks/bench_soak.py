@@ -69,14 +69,14 @@ class Soak:
 
 
 def until_at_most(waiting: int) -> None:
-    """Wait until no more than so many tasks wait or run."""
+    """Wait until at most ``waiting`` tasks wait or run."""
     while sum(queue.total + queue.active for queue in get_index().stats().queues) > waiting:
         time.sleep(0.05)
 
 
 @contextmanager
 def soaking(size: int) -> Iterator[Soak]:
-    """Start the system; each part has so many tasks."""
+    """Start the system; each part has ``size`` tasks."""
     reset()
     with ExitStack() as stack:
         scheduler = stack.enter_context(process("runscheduler", "--with-maintenance", **ENVIRONMENT))
@@ -90,13 +90,13 @@ def run(table: Table) -> None:
     """Print what each part leaves behind; compare the last one with one on empty tables, right after it."""
     size = table.sized(TASKS // PARTS)
     with soaking(size) as soak:
-        lines = [told(soak.part()) for _ in range(PARTS)]
+        lines = [printed(soak.part()) for _ in range(PARTS)]
     with soaking(size) as fresh:
-        lines.append(told(fresh.part()))
+        lines.append(printed(fresh.part()))
     report(table, lines)
 
 
-def told(line: list[str]) -> list[str]:
+def printed(line: list[str]) -> list[str]:
     """Print one line of the table, with its names, and return it."""
     print("  " + ", ".join(f"{name} {value}" for name, value in zip(COLUMNS, line, strict=True)), flush=True)
     return line

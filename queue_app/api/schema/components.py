@@ -190,10 +190,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         }
     ),
     "QueueNumbers": _QUEUE_NUMBERS,
-    "QueueStats": record(
-        _QUEUE_NUMBERS["properties"] | _TOTALS,
-        optional=_TOTALS,
-    ),
+    "QueueStats": record(_QUEUE_NUMBERS["properties"] | _TOTALS, optional=_TOTALS),
     "Stats": record({"index": TEXT, **_ALL_QUEUES, "throughput": _COUNTS}),
     "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(_COUNTS)}),
     "Queue": record({"name": TEXT, "paused": FLAG}),

@@ -65,7 +65,7 @@ def reason(**options: Any) -> Field:
 
 
 def tail(most: int | Callable[[], int], after: str = "", **options: Any) -> Field:
-    """Any text, of which the last ``most`` characters are kept; what a row cannot hold is escaped.
+    """Any text; its last ``most`` characters are kept, and characters that a row cannot hold are escaped.
 
     With ``after``, a longer text is kept from such a character on: a part of a secret would not be masked.
     """

@@ -10,13 +10,7 @@ from queue_app.api.serializers.control import Edit, Reason, columns
 from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
 from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
-from queue_app.models.columns import (
-    CONCURRENCY_KEY_LENGTH,
-    MAX_WEIGHT,
-    NAME_LENGTH,
-    TYPE_LENGTH,
-    USER_LENGTH,
-)
+from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT, NAME_LENGTH, TYPE_LENGTH, USER_LENGTH
 from queue_app.services.enqueue.validate import MAX_CAPABILITIES, MAX_RETRIES, MAX_TIMEOUT_SECONDS
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 

@@ -137,9 +137,7 @@ class TaskFilters(Query):
     aliases: ClassVar[Mapping[str, str]] = {f"finished_{end}": f"completed_{end}" for end in ("after", "before")}
 
     status = kinds.several(
-        kinds.word(STATUS_NAMES, "unknown_status"),
-        source="statuses",
-        help_text="pending: not ended.",
+        kinds.word(STATUS_NAMES, "unknown_status"), source="statuses", help_text="pending: not ended."
     )
     priority = kinds.several(kinds.band(), source="bands", help_text="The band of the task itself.")
     effective_priority = kinds.several(
@@ -189,7 +187,7 @@ class TaskQuery(TaskFilters):
 
 
 def _searched(parameter: str, texts: list[str], task_types: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the objects of which parameters must contain one: the text itself, and its value as JSON."""
+    """Return the alternatives, one of which the parameters must contain: the text itself, and its value as JSON."""
     path = parameter.removeprefix(PARAMETERS_PREFIX).split("__")
     if len(path) > MAX_PATH or not all(path):
         message = f"Name 1 to {MAX_PATH} keys, like parameters__customer__id=7."

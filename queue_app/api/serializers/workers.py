@@ -24,7 +24,7 @@ MAX_NUMBER: Final = 2**31 - 1
 MESSAGE: Final = UNMASKED_FACTOR * MAX_MESSAGE
 TRACEBACK: Final = UNMASKED_FACTOR * MAX_TRACEBACK
 STATUSES: Final = ("completed", "failed", "snoozed", "throttled", "waiting", "released")
-#: Maximum seconds for which a remote worker may throttle a gate: other workers' tasks pass the same gate.
+#: Maximum seconds for which a remote worker may throttle a limit, which holds for the tasks of other workers too.
 MAX_THROTTLE: Final = 3600.0
 #: Status of a result -> the field that it requires, and the error without it.
 REQUIRED: Final = {
@@ -118,7 +118,7 @@ class Failure(Body):
 
 
 class Throttle(Body):
-    """The gate that an attempt closes."""
+    """The limit that an attempt throttles."""
 
     into = Throttling
     scope = kinds.word(THROTTLE_SCOPES, required=True)

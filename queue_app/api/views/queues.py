@@ -82,7 +82,7 @@ class QueueStatsView(ApiView):
         """Return depth, age, running tasks and limit of a queue.
 
         Depth and age of the oldest task are given by band. With ``totals=true`` the answer also counts all tasks that
-        the queue ever stored, by the rows: exact, whatever happened to Redis.
+        the queue ever stored. The count comes from the rows, so it is exact even after a loss of Redis.
         """
         counts_all = self.read_query(request)["totals"]
         found = queue_summary(_existing(_queue, name)).as_dict()

@@ -122,7 +122,7 @@ class RunView(ApiView):
 
     @accepts("run_schedule", body=Reason, staff=("run_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
-        """Enqueue the task of a schedule now, whatever its pause or overlap rule."""
+        """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
         self.read_body(request)
         with self.recording(request):
             tick = run_schedule(_find(schedule_id).name, by=self.username(request))

@@ -42,7 +42,7 @@ class OneWorkflow:
         return [event for event in found if event.task_id in own]
 
     def changes(self) -> bytes:
-        """Return an event if the workflow has changed since the last call; the first call tells its state."""
+        """Return an event if the workflow has changed since the last call; the first call returns its state."""
         with limited():
             row = Workflow.objects.using(alias()).filter(pk=self._id).values_list(*WORKFLOW_COLUMNS).first()
         if row is None or row == self._known:

@@ -35,19 +35,19 @@ def ordinary(context: TaskContext, number: int, note: str) -> dict[str, object]:
 
 @task
 def lasts(seconds: float) -> None:
-    """Take as long as it is told."""
+    """Wait for some seconds."""
     time.sleep(seconds)
 
 
 @task
 async def awaits(seconds: float) -> None:
-    """Take as long as it is told, without a thread."""
+    """Wait for some seconds without a thread."""
     await asyncio.sleep(seconds)
 
 
 @task
 def computes(seconds: float) -> None:
-    """Use a core for as long as it is told, where nothing else wants it."""
+    """Use a core for some seconds, if nothing else uses it."""
     for _ in range(int(seconds * 20_000_000)):
         pass
 
