@@ -6,8 +6,7 @@ import pytest
 
 from queue_app.api.browsable import linked
 from queue_app.api.examples import examples
-from queue_app.api.reference import type_words
-from queue_app.api.views.docs import document
+from queue_app.api.views.docs import document, type_words
 
 ID = "01a1fc14-da10-717b-a823-56ad4650e023"
 
