@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, Subquery
 
 from queue_app import registry
-from queue_app.core.ids import CLOCKS_DIFFER, first_at
+from queue_app.core.ids import first_at
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.core.states import PENDING, TERMINAL, Status
@@ -28,7 +28,7 @@ _SINCE_CREATION: Final = ("created", "queued", "started", "finished")
 _COLUMNS: Final = {"run": "run_after"}
 #: Times that lie before the end of a task.
 _BEFORE_THE_END: Final = ("created", "queued", "started")
-#: Maximum difference between the clocks of two database servers, after a failover.
+#: Maximum difference between two clocks: of the machine that made an id and the database, or of two database servers.
 _CLOCK_SKEW: Final = timedelta(minutes=10)
 #: Number of unsuccessful tasks up to which their parameters are read instead of those of all tasks with the same ones.
 FEW: Final = 10_000
@@ -165,10 +165,10 @@ def is_one_type(wanted: TaskFilter) -> bool:
 def newest_id(wanted: TaskFilter) -> uuid.UUID | None:
     """Return an id above those of all tasks that match, or ``None``: ids begin with the time of their creation.
 
-    Only a machine whose clock is ahead by more than ``CLOCKS_DIFFER`` makes greater ones.
+    Only a machine whose clock is ahead by more than ``_CLOCK_SKEW`` makes greater ones.
     """
     limits = [limit for time in _SINCE_CREATION if (limit := getattr(wanted, f"{time}_before")) is not None]
-    return first_at(min(limits), CLOCKS_DIFFER) if limits else None
+    return first_at(min(limits), _CLOCK_SKEW) if limits else None
 
 
 def parts(wanted: TaskFilter, tasks: TaskQuerySet) -> list[TaskQuerySet]:
