@@ -53,8 +53,6 @@ class CredentialForm(forms.Form):
 
 
 class KeyForm(CredentialForm):
-    """A new API key."""
-
     username = forms.CharField(label=_lazy("User"), help_text=_lazy("The key acts as this user."))
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in SCOPES],
@@ -75,8 +73,6 @@ class KeyForm(CredentialForm):
 
 
 class TokenForm(CredentialForm):
-    """A new worker token."""
-
     queues = forms.CharField(
         required=False, label=_lazy("Queues"), help_text=_lazy("Names, separated by commas. Empty: all queues.")
     )

@@ -57,8 +57,6 @@ def posted_reason(request: HttpRequest) -> str:
 
 
 class ReasonForm(PlainModelForm):
-    """A form that asks for the reason of the change."""
-
     reason = ReasonField(
         label=_lazy("Reason of the change"), help_text=_lazy("Shown in the history and the audit log.")
     )
@@ -118,8 +116,6 @@ def read_action(data: Mapping[str, Any]) -> tuple[str, ReplayOptions]:
 
 
 class EditForm(forms.Form):
-    """Edited parameters of a task that runs again, and the reason."""
-
     parameters = forms.CharField(
         strip=False,
         widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 16, "spellcheck": "false"}),

@@ -62,8 +62,6 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
 
 @admin.register(QueueStats)
 class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
-    """The snapshots of the queues, newest first."""
-
     list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
     fields = list_display

@@ -34,8 +34,6 @@ OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 
 @admin.register(Operation)
 class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
-    """The actions on many tasks or dead letters, newest first."""
-
     actions = ("stop_selected",)
     change_form_template = "admin/queue_app/operation/change_form.html"
     change_list_template = "admin/queue_app/operation/change_list.html"

@@ -30,8 +30,6 @@ LIMITS_NOTE = _lazy("A change applies from the next claim on.")
 
 
 class PauseForm(forms.Form):
-    """The reason of a pause, and its length."""
-
     reason = forms.CharField(label=_lazy("Reason:"), required=False, max_length=REASON_LENGTH)
     seconds = forms.ChoiceField(label=_lazy("A pause lasts:"), choices=LENGTHS, required=False)
 

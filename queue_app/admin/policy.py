@@ -52,8 +52,6 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
 
 @admin.register(Limit)
 class LimitAdmin(PausingAdmin[Limit]):
-    """The limits of task types and concurrency keys."""
-
     empty_text = _lazy("No task type or concurrency key has a limit. Limits of a queue are on the queue's page.")
     fieldsets = (
         (None, {"fields": ("scope", "name")}),

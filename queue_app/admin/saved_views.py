@@ -23,8 +23,6 @@ MAX_VIEWS = 50
 
 
 class ViewForm(PlainModelForm):
-    """A name for the list as it is filtered now."""
-
     class Meta:
         model = SavedView
         fields = ("name", "query", "shared")

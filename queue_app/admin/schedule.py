@@ -43,8 +43,6 @@ MAX_IN_WEEK: Final = 1000
 
 @admin.register(Schedule)
 class ScheduleAdmin(PausingAdmin[Schedule]):
-    """The schedules."""
-
     change_form_template = "admin/queue_app/schedule/change_form.html"
     change_list_template = "admin/queue_app/schedule/change_list.html"
     empty_text = _lazy("No schedule yet. Add one here, or declare one in code with @schedule.")

@@ -91,8 +91,6 @@ class ScheduleForm(ReasonForm):
 
 
 class BackfillForm(forms.Form):
-    """The range to fill, how fast, and why."""
-
     start = forms.SplitDateTimeField(label=_lazy("From"), widget=AdminSplitDateTime)
     end = forms.SplitDateTimeField(label=_lazy("Until, not included"), widget=AdminSplitDateTime)
     rate = forms.FloatField(

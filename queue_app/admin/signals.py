@@ -53,8 +53,6 @@ class SignalForm(forms.Form):
 
 
 class WorkflowSignalForm(SignalForm):
-    """The name of the signal, its payload, and the reason."""
-
     name = forms.CharField(
         label=_lazy("Signal"), max_length=NAME_LENGTH, widget=forms.TextInput({"class": "vTextField"})
     )
@@ -90,8 +88,6 @@ def _form_field(name: str, field: dict[str, Any]) -> forms.Field:
 
 
 class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
-    """Sends signals."""
-
     has_send_permission = permission("send_signal")
 
     def send_signal(self, request: HttpRequest, found: M, name: str, form: SignalForm) -> bool:
@@ -120,8 +116,6 @@ class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
 
 
 class TaskSignalMixin(SignalMixin[Task]):
-    """The page of the signal that a task waits for."""
-
     may_view_payload = permission("view_payload")
 
     @page("<uuid:pk>/signal/", "signal")

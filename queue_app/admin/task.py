@@ -67,8 +67,6 @@ class TaskChangeList(AnnotatedChangeList):
 
 @admin.register(Task)
 class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
-    """The tasks, newest first."""
-
     changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")

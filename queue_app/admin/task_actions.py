@@ -102,7 +102,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
 
     def buttons(self, request: HttpRequest, task: Task, letter: DeadLetter | None) -> dict[str, Any]:
-        """Return which buttons a task's page has. Who may replay its dead letter needs no retry beside it."""
+        """Return which buttons a task's page has. A button that replays the dead letter makes one to retry needless."""
         may_retry = self.has_retry_permission(request)
         may_replay = letter is not None and letter.state == OPEN_NAME and request.user.has_perm(REPLAY_PERMISSION)
         return {

@@ -40,8 +40,6 @@ EXAMPLE: Final = '[limits."queue:imports"]\nmax_concurrent = 4\n'
 
 
 class WhatIfForm(forms.Form):
-    """The window, and what to change."""
-
     hours = forms.TypedChoiceField(label=_lazy("Window"), choices=HOURS, coerce=int, initial=24)
     scenario = forms.CharField(
         label=_lazy("Changes"),
@@ -64,8 +62,6 @@ class WhatIfForm(forms.Form):
 
 
 class WhatIfAdmin(QueueAppAdmin[Operation]):
-    """The pages of simulations, for the admin of operations."""
-
     @page("what-if/", "what_if")
     def what_if_view(self, request: HttpRequest) -> HttpResponse:
         if not request.user.has_perm(PERMISSION):

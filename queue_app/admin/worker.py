@@ -30,8 +30,6 @@ SHOWN_RUNNING = 3
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
-    """The workers, newest first."""
-
     empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)
     list_display = ("named", "state", "slots", "runs_now", "uses", "served", "tasks_done", "process")

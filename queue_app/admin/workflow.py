@@ -45,8 +45,6 @@ MAX_AWAITED: Final = 50
 
 
 class StandingFilter(admin.SimpleListFilter):
-    """Filter by what a workflow is doing now."""
-
     title = _lazy("standing")
     parameter_name = "standing"
 
@@ -70,8 +68,6 @@ def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], said: str) 
 
 @admin.register(Workflow)
 class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
-    """The workflows, newest first."""
-
     change_form_template = "admin/queue_app/workflow/change_form.html"
     empty_text = _lazy("No workflow yet. Code makes them with queue_app.Workflow, the API at /api/v1/workflows.")
     list_display = ("named", "standing", "progress", "age")

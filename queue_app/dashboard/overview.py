@@ -54,7 +54,7 @@ def overview_context(user: Any) -> dict[str, Any]:
 
 
 def _merged(stuck: list[Reason]) -> list[Reason]:
-    """Say once of all queues that no worker serves them: when workers die, these are many."""
+    """Make one message of the many that say of one queue each that no worker serves it."""
     unserved = [each for each in stuck if each.code == NO_WORKER]
     if not unserved:
         return stuck

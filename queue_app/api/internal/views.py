@@ -59,8 +59,6 @@ class WorkerView(ApiView):
 
 
 class RegisterView(WorkerView):
-    """Register a worker."""
-
     @accepts(body=serializers.Registration)
     def post(self, request: Request) -> Response:
         """Register a worker.
@@ -74,8 +72,6 @@ class RegisterView(WorkerView):
 
 
 class PollView(WorkerView):
-    """Claim tasks for a worker."""
-
     @accepts(body=serializers.Poll)
     def post(self, request: Request, worker_id: str) -> Response:
         """Claim tasks for a worker.
@@ -92,8 +88,6 @@ class PollView(WorkerView):
 
 
 class WaitView(WorkerView):
-    """Wait until there may be work for a worker."""
-
     @accepts(body=serializers.Wait)
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
@@ -107,8 +101,6 @@ class WaitView(WorkerView):
 
 
 class ResultView(WorkerView):
-    """Report how attempts ended."""
-
     @accepts(body=serializers.Report)
     def post(self, request: Request, worker_id: str) -> Response:
         """Report how attempts ended.
@@ -149,8 +141,6 @@ class ResultView(WorkerView):
 
 
 class StepView(WorkerView):
-    """Read and store the steps of a task."""
-
     @accepts(body=serializers.StepCall)
     def post(self, request: Request, worker_id: str) -> Response:
         """Read or store the steps of a running task, or let it wait for a signal.
@@ -167,8 +157,6 @@ class StepView(WorkerView):
 
 
 class HeartbeatView(WorkerView):
-    """Receive the heartbeat of a worker."""
-
     @accepts(body=serializers.Heartbeat)
     def post(self, request: Request, worker_id: str) -> Response:
         """Send the heartbeat of a worker.
@@ -193,8 +181,6 @@ class HeartbeatView(WorkerView):
 
 
 class DeregisterView(WorkerView):
-    """Deregister a worker."""
-
     @accepts(body=serializers.Farewell)
     def post(self, request: Request, worker_id: str) -> Response:
         """Deregister a worker.

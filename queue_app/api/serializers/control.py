@@ -95,21 +95,15 @@ class Resumption(Body):
 
 
 class Reason(Body):
-    """Why a person acts."""
-
     example: ClassVar[Any] = {"reason": "the bank is down"}
     reason = kinds.reason(default="")
 
 
 class PauseUntil(Reason):
-    """Why something is paused, and until when."""
-
     resume_at = kinds.moment(pause.check_resume_at, allow_null=True)
 
 
 class Pause(PauseUntil, Resumption):
-    """What to pause, why, and until when."""
-
     example: ClassVar[Any] = Resumption.example | Reason.example
 
 
@@ -118,14 +112,10 @@ class Nothing(Body):
 
 
 class QueueStatsQuery(Query):
-    """Whether to count all tasks that a queue ever stored."""
-
     totals = kinds.flag(default=False, help_text="true: also total_enqueued, total_completed, oldest_enqueued_at.")
 
 
 class AutoscaleQuery(Query):
-    """The workers that an autoscaler starts, and its aim."""
-
     slots = kinds.whole(1, MAX_SLOTS, help_text="Number of slots of one worker.")
     seconds = kinds.whole(
         1, MAX_SECONDS, default=int(TARGET_SECONDS), help_text="Time in which the tasks should be finished."
@@ -140,8 +130,6 @@ def entry(value: Any, name: str) -> str:
 
 
 class EventQuery(Query):
-    """Which events to stream, and after which one."""
-
     queue = kinds.name()
     task_type = kinds.text(TYPE_LENGTH)
     user = kinds.text(USER_LENGTH)

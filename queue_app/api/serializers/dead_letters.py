@@ -48,29 +48,21 @@ class LetterFilters(Query):
 
 
 class LetterListQuery(LetterFilters):
-    """Which dead letters to list, and which page."""
-
     state = kinds.word((*STATE_NAMES, ALL), "unknown_status", default=OPEN_NAME)
     page_size = page_size()
     cursor = Field(_cursor, {"type": "string", "pattern": CURSOR}, help_text="next_cursor of the previous page.")
 
 
 class LetterBodyFilter(InBody, LetterFilters):
-    """Filters in a body."""
-
     into = DeadLetterFilter
 
 
 class DiscardSelection(Selection):
-    """Dead letters to discard."""
-
     example: ClassVar[Any] = {"filter": {"reason": "crash_loop"}, "dry_run": True}
     filter = LetterBodyFilter(help_text="The same names as in the query of a list.")
 
 
 class ReplaySelection(DiscardSelection):
-    """Dead letters to replay."""
-
     example: ClassVar[Any] = {"filter": {"exception_class": "TimeoutError"}, "rate": 10}
     rate = rate()
     stop_after_failures = kinds.whole(
@@ -79,8 +71,6 @@ class ReplaySelection(DiscardSelection):
 
 
 class Replay(Body):
-    """How to replay one dead letter."""
-
     example: ClassVar[Any] = {"parameters": {"order_id": 43}, "reason": "the address was wrong"}
     parameters = kinds.payload_object(help_text="New parameters; masked values keep their old value.")
     reason = kinds.reason()

@@ -69,8 +69,6 @@ NewSchedule: Final[type[Body]] = type(
 
 
 class Backfill(Reason):
-    """The range to fill, and how fast."""
-
     example: ClassVar[Any] = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True}
     start = kinds.moment(required=True, help_text="The first instant.")
     end = kinds.moment(required=True, help_text="The end of the range, which is not filled itself.")
@@ -79,7 +77,5 @@ class Backfill(Reason):
 
 
 class TickQuery(Query):
-    """Which ticks to list: the newest, or those before an instant."""
-
     before = kinds.moment(help_text="Only ticks before this instant, as in the next address.")
     limit = kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE)

@@ -84,8 +84,6 @@ class Submission(Body):
 
 
 class Submissions(Body):
-    """Many tasks to store."""
-
     example: ClassVar[Any] = {"tasks": [Submission.example, Submission.example | {"parameters": {"order_id": 43}}]}
     tasks = ListOf(Submission(), MAX_TASKS, least=1, code="batch_too_large", required=True)
 
@@ -116,8 +114,6 @@ def new_tasks(values: dict[str, Any], user: str, key_header: str | None) -> list
 
 
 class NewSignal(Body):
-    """A signal to a task."""
-
     example: ClassVar[Any] = {"name": "approved", "payload": {"approved": True}}
     name = Field(lambda value, _: check_signal_name(value), kinds.NAME, required=True)
     payload = Field(lambda value, _: value, {}, allow_null=True, default=None)  # the service checks it
@@ -125,8 +121,6 @@ class NewSignal(Body):
 
 
 class PriorityChange(Body):
-    """The new band of a task."""
-
     example: ClassVar[Any] = {"priority": "high"}
     priority = kinds.band(required=True)
 
@@ -274,35 +268,25 @@ def _fields() -> ListOf:
 
 
 class TaskListQuery(TaskQuery):
-    """Which tasks to list, which of their fields, and which page."""
-
     fields = _fields()  # type: ignore[assignment]  # the framework takes declared fields out of the class
     page_size = page_size()
     cursor = Field(_cursor, {"type": "string", "format": "uuid"}, help_text="next_cursor of the previous page.")
 
 
 class TaskCountQuery(TaskQuery):
-    """Which tasks to count."""
-
     exact = kinds.flag(default=False, help_text="true: count beyond 10 000 tasks as well.")
 
 
 class TaskExportQuery(TaskQuery):
-    """Which tasks to export, with which fields, and how."""
-
     fields = _fields()  # type: ignore[assignment]  # the framework takes declared fields out of the class
     format = kinds.word(FORMATS, "unknown_format", default=FORMATS[0])
 
 
 class TaskWaitQuery(Query):
-    """How long to wait for the end of a task."""
-
     wait = kinds.whole(0, MAX_WAIT, help_text="Maximum seconds to wait for the end of the task.")
 
 
 class TaskDeleteQuery(Query):
-    """Whether to delete an ended task instead of cancelling a pending one."""
-
     delete = kinds.flag(default=False, help_text="true: delete the task, which must have ended.")
 
 
@@ -331,8 +315,6 @@ def _band_of_action(values: Mapping[str, Any]) -> InvalidTaskData | None:
 
 
 class TaskSelection(Selection):
-    """An action on many tasks."""
-
     example: ClassVar[Any] = {"action": "reprioritise", "priority": "high", "filter": {"parameters": {"order_id": 42}}}
     rules = (
         *Selection.rules,

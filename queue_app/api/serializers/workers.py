@@ -50,8 +50,6 @@ def _worker_name(value: Any, name: str) -> str:
 
 
 class Registration(Body):
-    """A worker that begins."""
-
     example: ClassVar[Any] = {"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "capacity": 4}
     aliases: ClassVar[Mapping[str, str]] = {"concurrency": "capacity"}
     name = Field(
@@ -67,8 +65,6 @@ class Registration(Body):
 
 
 class Poll(Body):
-    """A worker that wants tasks."""
-
     example: ClassVar[Any] = {"available_capacity": 4, "wait": 20}
     aliases: ClassVar[Mapping[str, str]] = {"want": "available_capacity"}
     available_capacity = kinds.whole(1, MAX_BATCH, default=1, source="want")
@@ -82,8 +78,6 @@ class Poll(Body):
 
 
 class Wait(Body):
-    """A worker that waits for a call."""
-
     example: ClassVar[Any] = {"wait": 20}
     wait = _wait(required=True)
 
@@ -99,8 +93,6 @@ NO_CLASS: Final = "Error"
 
 
 class Failure(Body):
-    """The error of an attempt."""
-
     into = TaskFailure
     exception_class = kinds.tail(MESSAGE, default=NO_CLASS)
     message = kinds.tail(MESSAGE, default="")
@@ -118,16 +110,12 @@ class Failure(Body):
 
 
 class Throttle(Body):
-    """The limit that an attempt throttles."""
-
     into = Throttling
     scope = kinds.word(THROTTLE_SCOPES, required=True)
     seconds = kinds.number(0, MAX_THROTTLE, required=True)
 
 
 class Result(_Attempt):
-    """How one attempt ended."""
-
     example: ClassVar[Any] = _Attempt.example | {"status": "completed", "result": {"n": 7}}
     rules = tuple(needs("status", {status}, *missing) for status, missing in REQUIRED.items())
     attempt = kinds.whole(
@@ -141,8 +129,6 @@ class Result(_Attempt):
 
 
 class Results(Body):
-    """How attempts ended."""
-
     results = ListOf(Result(), MAX_BATCH, required=True)
 
 
@@ -162,8 +148,6 @@ class Report(Body):
 
 
 class StepForm(Body):
-    """A step of a task."""
-
     position = kinds.whole(1, MAX_NUMBER, required=True)
     name = kinds.text(STEP_NAME_LENGTH, required=True)
     kind = kinds.word(StepKind, required=True)
@@ -209,8 +193,6 @@ class StepCall(_Attempt):
 
 
 class Progress(_Attempt):
-    """How far one attempt is."""
-
     progress = kinds.number(0, 1, allow_null=True)
     message = kinds.tail(200, " ", default="")
     extend = kinds.number(0, MAX_TIMEOUT_SECONDS, default=0.0, help_text="Seconds by which the deadline moves.")
@@ -226,8 +208,6 @@ def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 class Farewell(Body):
-    """A worker that leaves."""
-
     example: ClassVar[Any] = {"tasks_done": 12}
     running = ListOf(Progress(), MAX_RUNNING, default=(), into=_once, unique=True)
     draining = kinds.flag(default=False)
@@ -235,8 +215,6 @@ class Farewell(Body):
 
 
 class Heartbeat(Farewell):
-    """A worker that lives."""
-
     example: ClassVar[Any] = {"running": [_Attempt.example | {"progress": 0.5}]}
     status = kinds.word(("active", "draining"), "unknown_status", help_text="draining: the same as draining=true.")
     current_load = kinds.whole(0, 1000, help_text="Slots in use, by the worker's own count; the rows decide.")

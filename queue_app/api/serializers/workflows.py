@@ -42,8 +42,6 @@ class NodeSubmission(Submission):
 
 
 class NewWorkflow(Body):
-    """A workflow to store."""
-
     example: ClassVar[Any] = {
         "name": "ship order 7",
         "tasks": [
@@ -63,8 +61,6 @@ class NewWorkflow(Body):
 
 
 class WorkflowQuery(Query):
-    """Which workflows to list, newest first."""
-
     state = kinds.word([state.value for state in WorkflowState])
     standing = kinds.word(list(STANDINGS), help_text="open: not ended; held by a failed task; paused.")
     before = kinds.identifier(help_text="Only workflows before this one, as in the next address.")

@@ -29,8 +29,6 @@ NO_SECRETS: Final = Secrets()
 
 
 class DeadLetterListView(ApiView):
-    """The dead letters that the caller may see."""
-
     @accepts("view_deadletter", query=serializers.LetterListQuery)
     def get(self, request: Request) -> Response:
         """List dead letters, latest death first.
@@ -93,8 +91,6 @@ class DeadLetterView(_OneLetterView):
 
 
 class ReplayView(_OneLetterView):
-    """Replay of one dead letter."""
-
     @accepts("replay_deadletter", body=serializers.Replay)
     def post(self, request: Request, letter_id: str) -> Response:
         """Queue the task of a dead letter again.
@@ -122,8 +118,6 @@ class _ManyLettersView(ApiView):
 
 
 class ReplayManyView(_ManyLettersView):
-    """Replay of many dead letters."""
-
     @accepts("replay_deadletter", body=serializers.ReplaySelection, staff=("view_deadletter", "replay_deadletter"))
     def post(self, request: Request) -> Response:
         """Replay many dead letters.
@@ -140,8 +134,6 @@ class ReplayManyView(_ManyLettersView):
 
 
 class DiscardManyView(_ManyLettersView):
-    """Discarding of many dead letters."""
-
     @accepts("discard_deadletter", body=serializers.DiscardSelection, staff=("view_deadletter", "discard_deadletter"))
     def post(self, request: Request) -> Response:
         """Discard many dead letters.

@@ -46,8 +46,6 @@ class Narrowed(Protocol):
 
 
 class EventStream(ApiView):
-    """A stream of events."""
-
     content_negotiation_class = AnyFormat
 
     def streamed(self, request: Request, narrowed: Narrowed | None = None) -> StreamingHttpResponse:
@@ -73,8 +71,6 @@ class EventStream(ApiView):
 
 
 class EventView(EventStream):
-    """Events of the tasks that the caller may see."""
-
     @accepts("view_task", query=EventQuery, throttle="heavy")
     def get(self, request: Request) -> Any:
         """Stream the events of tasks as server-sent events.

@@ -28,8 +28,6 @@ MAX_LISTED: Final = 1000
 
 
 class LimitListView(ApiView):
-    """The limits of task types and of concurrency keys."""
-
     @accepts("view_limit", staff=("view_limit",))
     def get(self, request: Request) -> Response:
         """List the limits of task types and keys."""
@@ -50,8 +48,6 @@ class LimitListView(ApiView):
 
 
 class LimitView(ApiView):
-    """The limits of one task type or key."""
-
     @accepts("view_limit", staff=("view_limit",))
     def get(self, request: Request, limit_id: str) -> Response:
         """Inspect the limits of a task type or key."""
@@ -82,8 +78,6 @@ class LimitView(ApiView):
 
 
 class OverallLimitsView(ApiView):
-    """The limits over all queues."""
-
     @accepts("view_runtimesettings", staff=("view_runtimesettings",))
     def get(self, request: Request) -> Response:
         """Inspect the limits over all queues."""
@@ -116,8 +110,6 @@ class _PauseView(ApiView):
 
 
 class PauseTypeOrKeyView(_PauseView):
-    """Pause a task type, a key, or everything."""
-
     @accepts(BY_CONTENT, body=serializers.Pause)
     def post(self, request: Request) -> Response:
         """Pause a task type, a key, or everything.
@@ -133,8 +125,6 @@ class PauseTypeOrKeyView(_PauseView):
 
 
 class ResumeTypeOrKeyView(_PauseView):
-    """Resume a task type, a key, or everything."""
-
     @accepts(BY_CONTENT, body=serializers.Resumption)
     def post(self, request: Request) -> Response:
         """Resume a task type, a key, or everything.

@@ -38,8 +38,6 @@ FOR_STAFF: Final = frozenset(
 
 
 class BulkActionView(ApiView):
-    """Actions on many tasks."""
-
     @accepts(BY_CONTENT, body=TaskSelection, throttle="heavy")
     def post(self, request: Request) -> Response:
         """Cancel, reprioritise, replay, retry, run or delete many tasks.
@@ -70,8 +68,6 @@ class BulkActionView(ApiView):
 
 
 class OperationView(ApiView):
-    """An action on many tasks or dead letters."""
-
     @accepts("view_operation")
     def get(self, request: Request, operation_id: str) -> Response:
         """Inspect an operation: its state and its progress."""

@@ -29,8 +29,6 @@ MAX_LISTED_WORKERS: Final = 200
 
 
 class StatsView(ApiView):
-    """The tasks that wait and run, over all queues."""
-
     @accepts("view_queue", permission=may_view("queue"))
     def get(self, request: Request) -> Response:
         """Return depth, age, workers and throughput of all queues.
@@ -41,8 +39,6 @@ class StatsView(ApiView):
 
 
 class QueueListView(ApiView):
-    """The queues."""
-
     @accepts("view_queue", permission=may_view("queue"))
     def get(self, request: Request) -> Response:
         """List queues with their settings."""
@@ -51,8 +47,6 @@ class QueueListView(ApiView):
 
 
 class QueueView(ApiView):
-    """One queue."""
-
     @accepts("view_queue", permission=may_view("queue"))
     def get(self, request: Request, name: str) -> Response:
         """Inspect a queue.
@@ -75,8 +69,6 @@ class QueueView(ApiView):
 
 
 class QueueStatsView(ApiView):
-    """The tasks that wait and run in one queue."""
-
     @accepts("view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"))
     def get(self, request: Request, name: str) -> Response:
         """Return depth, age, running tasks and limit of a queue.
@@ -90,8 +82,6 @@ class QueueStatsView(ApiView):
 
 
 class AutoscaleView(ApiView):
-    """The demand of one queue, for autoscalers."""
-
     @accepts("view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"))
     def get(self, request: Request, name: str) -> Response:
         """Return how many workers a queue could use.
@@ -105,8 +95,6 @@ class AutoscaleView(ApiView):
 
 
 class PolicyListView(ApiView):
-    """The policies of the bands."""
-
     @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"))
     def get(self, request: Request) -> Response:
         """List the policies of all bands."""
@@ -140,8 +128,6 @@ class PolicyView(ApiView):
 
 
 class PauseView(ApiView):
-    """Pause a queue."""
-
     @accepts("pause_queue", body=serializers.PauseUntil, staff=("pause_queue",))
     def post(self, request: Request, name: str) -> Response:
         """Pause a queue.
@@ -156,8 +142,6 @@ class PauseView(ApiView):
 
 
 class ResumeView(ApiView):
-    """Resume a queue."""
-
     @accepts("pause_queue", body=serializers.Nothing, staff=("pause_queue",))
     def post(self, request: Request, name: str) -> Response:
         """Resume a queue."""
@@ -168,8 +152,6 @@ class ResumeView(ApiView):
 
 
 class AdminQueueView(ApiView):
-    """All queues together, for staff."""
-
     @accepts("view_task", staff=("view_task",))
     def get(self, request: Request) -> Response:
         """Return depth, running tasks and limit of all queues together."""
@@ -177,8 +159,6 @@ class AdminQueueView(ApiView):
 
 
 class WorkerListView(ApiView):
-    """The workers, for staff."""
-
     @accepts("view_worker", staff=("view_worker",))
     def get(self, request: Request) -> Response:
         """List the latest 200 workers, including stopped ones."""

@@ -30,8 +30,6 @@ MAX_LISTED: Final = 1000
 
 
 class ScheduleListView(ApiView):
-    """The schedules."""
-
     @accepts("view_schedule", staff=("view_schedule",))
     def get(self, request: Request) -> Response:
         """List the first 1000 schedules by name."""
@@ -53,8 +51,6 @@ class ScheduleListView(ApiView):
 
 
 class ScheduleView(ApiView):
-    """One schedule."""
-
     @accepts("view_schedule", staff=("view_schedule",))
     def get(self, request: Request, schedule_id: str) -> Response:
         """Inspect a schedule.
@@ -90,8 +86,6 @@ class ScheduleView(ApiView):
 
 
 class PauseView(ApiView):
-    """Pause a schedule."""
-
     @accepts("pause_schedule", body=PauseUntil, staff=("pause_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Pause a schedule.
@@ -106,8 +100,6 @@ class PauseView(ApiView):
 
 
 class ResumeView(ApiView):
-    """Resume a schedule."""
-
     @accepts("pause_schedule", body=Nothing, staff=("pause_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Resume a schedule from its next tick on."""
@@ -118,8 +110,6 @@ class ResumeView(ApiView):
 
 
 class RunView(ApiView):
-    """Run a schedule now."""
-
     @accepts("run_schedule", body=Reason, staff=("run_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
@@ -130,8 +120,6 @@ class RunView(ApiView):
 
 
 class BackfillView(ApiView):
-    """Backfill a schedule."""
-
     @accepts("run_schedule", body=serializers.Backfill, staff=("run_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the tasks of the missing ticks in a range.
@@ -153,8 +141,6 @@ class BackfillView(ApiView):
 
 
 class TickListView(ApiView):
-    """The ticks of a schedule."""
-
     @accepts("view_schedule", query=serializers.TickQuery, staff=("view_schedule",))
     def get(self, request: Request, schedule_id: str) -> Response:
         """List the ticks of a schedule, newest first."""

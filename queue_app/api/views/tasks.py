@@ -40,8 +40,6 @@ KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.
 
 
 class TaskListView(ApiView):
-    """The tasks that the caller may see."""
-
     @accepts("view_task", query=serializers.TaskListQuery)
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
@@ -65,8 +63,6 @@ class TaskListView(ApiView):
 
 
 class AdminTaskListView(TaskListView):
-    """The tasks of all users, for staff."""
-
     http_method_names = ("get", "head", "options")
 
     @accepts("view_task", query=serializers.TaskListQuery, staff=("view_task",))
@@ -76,8 +72,6 @@ class AdminTaskListView(TaskListView):
 
 
 class TaskCountView(ApiView):
-    """The number of tasks that match a filter."""
-
     @accepts("view_task", query=serializers.TaskCountQuery)
     def get(self, request: Request) -> Response:
         """Count tasks.
@@ -92,8 +86,6 @@ class TaskCountView(ApiView):
 
 
 class TaskExportView(ApiView):
-    """The tasks that match a filter, as a stream."""
-
     content_negotiation_class = AnyFormat
 
     @accepts("view_task", query=serializers.TaskExportQuery, throttle="heavy")
@@ -111,8 +103,6 @@ class TaskExportView(ApiView):
 
 
 class TaskBulkView(ApiView):
-    """Submission of many tasks at once."""
-
     body_factor = 8
 
     @accepts("add_task", body=serializers.Submissions, throttle="heavy")
@@ -141,8 +131,6 @@ class _OneTaskView(ApiView):
 
 
 class TaskView(_OneTaskView):
-    """One task."""
-
     @accepts("view_task", query=serializers.TaskWaitQuery)
     def get(self, request: Request, task_id: str) -> Response:
         """Inspect a task, or wait for its end.
@@ -178,8 +166,6 @@ class TaskView(_OneTaskView):
 
 
 class TaskExplainView(ApiView):
-    """The reasons why one task is not running."""
-
     @accepts("view_task")
     def get(self, request: Request, task_id: str) -> Response:
         """Explain why a task is not running.
@@ -192,13 +178,11 @@ class TaskExplainView(ApiView):
 
 
 class TaskDecryptView(_OneTaskView):
-    """The data of one encrypted task."""
-
     @accepts("view_encrypted", body=Reason)
     def post(self, request: Request, task_id: str) -> Response:
         """Decrypt the data of a task.
 
-        Everyone needs queue_app.view_encrypted for it, also for own tasks, and the audit log says who has read them.
+        Every caller needs queue_app.view_encrypted, also for their own tasks. The audit log says who has read the data.
         """
         reason = self.read_body(request)["reason"]
         task = self.task(request, task_id, PERMISSION)
@@ -211,8 +195,6 @@ class TaskDecryptView(_OneTaskView):
 
 
 class TaskPriorityView(_OneTaskView):
-    """The priority of one task."""
-
     @accepts("reprioritise_task", body=serializers.PriorityChange)
     def put(self, request: Request, task_id: str) -> Response:
         """Move a waiting task to another band."""
@@ -226,14 +208,12 @@ class TaskPriorityView(_OneTaskView):
 
 
 class TaskSignalView(_OneTaskView):
-    """The signals of one task."""
-
     @accepts("send_signal", body=serializers.NewSignal)
     def post(self, request: Request, task_id: str) -> Response:
         """Send a signal to a task, such as an approval.
 
-        The task gets the payload when it waits for a signal of this name; if it does not yet, the signal is kept. Also
-        for the own tasks of the caller it needs queue_app.send_signal: who asks for something may not approve it.
+        The task gets the payload when it waits for a signal of this name; until then, the signal is kept. The caller
+        needs queue_app.send_signal, also for their own tasks, so that nobody approves what they ask for.
         """
         body = self.read_body(request)
         task = self.task(request, task_id, SEND)
@@ -244,8 +224,6 @@ class TaskSignalView(_OneTaskView):
 
 
 class AdminTaskPriorityView(TaskPriorityView):
-    """The priority of any user's task, for staff."""
-
     @accepts("reprioritise_task", body=serializers.PriorityChange, staff=("view_task",))
     def put(self, request: Request, task_id: str) -> Response:
         """Move any user's waiting task to another band."""

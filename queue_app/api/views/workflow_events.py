@@ -53,8 +53,6 @@ class OneWorkflow:
 
 
 class WorkflowEventView(EventStream):
-    """The events of one workflow."""
-
     @accepts("view_workflow", query=EventQuery, throttle="heavy")
     def get(self, request: Request, workflow_id: str) -> Any:
         """Stream the events of a workflow's tasks as server-sent events, and ``WorkflowChanged`` for the whole.

@@ -31,8 +31,6 @@ SEND = "queue_app.send_signal"
 
 
 class WorkflowListView(ApiView):
-    """The workflows that the caller may see."""
-
     body_factor = 8
 
     @accepts("view_workflow", query=serializers.WorkflowQuery)
@@ -66,8 +64,6 @@ class WorkflowListView(ApiView):
 
 
 class WorkflowView(ApiView):
-    """One workflow."""
-
     @accepts("view_workflow")
     def get(self, request: Request, workflow_id: str) -> Response:
         """Inspect a workflow."""
@@ -75,8 +71,6 @@ class WorkflowView(ApiView):
 
 
 class GraphView(ApiView):
-    """The graph of a workflow."""
-
     @accepts("view_workflow")
     def get(self, request: Request, workflow_id: str) -> Response:
         """Return the graph of a workflow.
@@ -124,8 +118,6 @@ class _OwnersToo(_SteeringView):
 
 
 class CancelView(_OwnersToo):
-    """Cancel a workflow."""
-
     @accepts("steer_workflow", body=Reason)
     def post(self, request: Request, workflow_id: str) -> Response:
         """Cancel the pending tasks of a workflow, and compensate the completed ones.
@@ -137,8 +129,6 @@ class CancelView(_OwnersToo):
 
 
 class PauseView(_SteeringView):
-    """Pause a workflow."""
-
     @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Pause a workflow; running tasks finish."""
@@ -147,8 +137,6 @@ class PauseView(_SteeringView):
 
 
 class ResumeView(_SteeringView):
-    """Resume a workflow."""
-
     @accepts("steer_workflow", body=Nothing, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Resume a workflow."""
@@ -157,8 +145,6 @@ class ResumeView(_SteeringView):
 
 
 class SignalView(ApiView):
-    """The signals of a workflow."""
-
     @accepts("send_signal", body=NewSignal, staff=("view_workflow", "send_signal"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Send a signal to the first task of a workflow that waits for it; keep it until one does."""
@@ -172,8 +158,6 @@ class SignalView(ApiView):
 
 
 class PriorityView(_OwnersToo):
-    """The band of a workflow."""
-
     @accepts("steer_workflow", body=PriorityChange)
     def put(self, request: Request, workflow_id: str) -> Response:
         """Move the waiting tasks of a workflow to another band.
@@ -185,8 +169,6 @@ class PriorityView(_OwnersToo):
 
 
 class RetryView(_SteeringView):
-    """Retry a workflow."""
-
     @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
