@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app import Workflow, conf, signal
 from queue_app.exceptions import WorkflowNotFound
-from queue_app.index import get_index
+from queue_app.index import Index, get_index
 from queue_app.models import DeadLetter, StepResult, Task, TaskDependency, TaskGate, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.lifecycle.actions import cancel, retry_many
@@ -20,7 +20,7 @@ from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
 from queue_app.sql.workflow_advance import complete as complete_in_workflow
-from tests.support.engine import Side, done, failed, row, somebody_waits_for_a_lock, take, until
+from tests.support.engine import Side, assert_index_agrees, done, failed, row, somebody_waits_for_a_lock, take, until
 from tests.workers.flow_tasks import node
 
 LONG_AGO = timezone.now() - timedelta(days=400)
@@ -144,3 +144,17 @@ def test_a_cancelled_task_takes_with_it_what_waits_for_it(engine):
     cancel(first)
     assert row(second).status == "cancelled"
     assert Row.objects.get(pk=flow.id).state == "cancelled"
+
+
+def test_a_pause_keeps_what_is_resumed_before_the_index_knows_of_the_pause(engine, monkeypatch):
+    """Resumed tasks have their old places, so the late removal would take them out of the index."""
+    flow, first, _ = two()
+    plain = Index.remove
+
+    def resume_first(*args):
+        Side(lambda: resume_workflow(flow.id)).result()
+        return plain(*args)
+
+    monkeypatch.setattr(Index, "remove", resume_first)
+    pause_workflow(flow.id, by="ina")
+    assert assert_index_agrees().waiting == {first}
