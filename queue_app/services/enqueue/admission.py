@@ -84,7 +84,8 @@ def _store[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outsid
             try:
                 return _try(asked, write, is_own=is_own, outside=outside)
             except _NoRoom as full:
-                if sweep >= MAX_SWEEPS or not expire_stale(full.error.queue, full.stale_after):
+                is_too_large = full.error.asked > full.error.limit  # then no task would expire for a reason
+                if is_too_large or sweep >= MAX_SWEEPS or not expire_stale(full.error.queue, full.stale_after):
                     raise full.error from None
     except LimitExceeded as error:
         if write_events:

@@ -168,6 +168,16 @@ def test_expired_tasks_stay_expired_if_there_is_still_no_room(engine):
     assert (refused.value.current, status(stale)) == (1, Status.EXPIRED)
 
 
+def test_no_task_expires_for_more_tasks_than_the_queue_may_ever_hold(engine):
+    limit(max_length=2, stale_after_seconds=60)
+    stale = aged(70)
+    with pytest.raises(QueueFull):
+        put_many(3)
+    assert status(stale) == Status.QUEUED
+    put_many(2)
+    assert status(stale) == Status.EXPIRED
+
+
 # -- a refusal ----------------------------------------------------------------------------------------
 
 
