@@ -25,6 +25,8 @@ logger = logging.getLogger("taskqueue")
 
 #: Maximum time after the last grant that a burst waits for a limit to allow another start.
 BURST_SECONDS = 10.0
+#: Interval at which a burst claims while a rebuild loads tasks.
+LOAD_SECONDS = 0.1
 #: Time after which the run times of a task type are forgotten.
 FORGET_SECONDS = 60.0
 #: Weight of the newest run time in the moving average.
@@ -53,6 +55,7 @@ class Claimer:
         self._has_unacknowledged = False  # whether a claim may have been granted without an answer
         self.compare_rows = False  # whether to look for tasks that only the rows assign to this worker
         self._refill_at: float | None = None  # when (monotonic) a limit allows another start
+        self._may_miss_tasks = False  # whether a rebuild still loaded tasks when a burst claimed last
         self._last_granted = self._last_progress = time.monotonic()
 
     def observe(self, task_type: str, seconds: float) -> None:
@@ -92,8 +95,10 @@ class Claimer:
 
     @property
     def refills_soon(self) -> bool:
-        """Whether a limit allows another start so soon after the last grant that a burst waits for it."""
-        return self._refill_at is not None and self._refill_at - self._last_granted <= BURST_SECONDS
+        """Whether a burst waits: for a limit that allows a start soon after the last grant, or for a rebuild."""
+        if self._refill_at is None:
+            return False
+        return self._may_miss_tasks or self._refill_at - self._last_granted <= BURST_SECONDS
 
     def _set_refill(self, seconds: float) -> None:
         self._refill_at = time.monotonic() + seconds
@@ -109,6 +114,8 @@ class Claimer:
         if want <= 0:
             self.free_slots = 0
             return
+        if self._options.burst:  # asked before the claim, which sees all that is loaded by then
+            self._may_miss_tasks = self._transport.is_loading()
         self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
             tasks = self._transport.claim(
@@ -119,6 +126,8 @@ class Claimer:
             self.free_slots = self._unfilled(want, taken)
             raise
         self._take(tasks, want, taken)
+        if self._may_miss_tasks:
+            self._set_refill(LOAD_SECONDS)
 
     def _take(self, tasks: list[ClaimedTask], want: int, taken: int) -> None:
         got = sum(task.weight for task in tasks)

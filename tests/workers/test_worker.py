@@ -8,7 +8,9 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Queue, Task, TaskAttempt, TaskResult
 from queue_app.models import Worker as WorkerRow
+from queue_app.services.repair import load
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.workers import claimer
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.transport.direct import DirectTransport
@@ -138,6 +140,34 @@ def test_a_burst_waits_for_the_index(hire, index):
         worker.run_once()
         worker.pool.finish()
     assert Task.objects.filter(status="completed").count() == 3
+
+
+def test_a_burst_waits_for_the_tasks_that_a_rebuild_still_loads(hire, index, monkeypatch):
+    monkeypatch.setattr(load, "PAGE", 1)
+    monkeypatch.setattr(load, "LEAST", 2)
+    monkeypatch.setattr(claimer, "LOAD_SECONDS", 0.0)
+    plain, worker, left = load.Load._step, hire(burst=True), []
+
+    def turn():
+        worker.run_once()
+        worker.pool.finish()
+        worker.later(1)
+
+    def step(self, parts):
+        if index.generation().state == "loading":
+            for _ in range(6):
+                turn()
+                assert not worker._finished()
+            left.append(Task.objects.filter(status="queued").count())
+        return plain(self, parts)
+
+    monkeypatch.setattr(load.Load, "_step", step)
+    put_many(7, QUICK)
+    assert rebuild() is not None
+    assert left == [5, 3, 1], "it did all that was loaded"
+    while not worker._finished():
+        turn()
+    assert Task.objects.filter(status="completed").count() == 7
 
 
 def test_a_burst_goes_on_when_postgresql_is_away_at_its_end(hire, monkeypatch):

@@ -110,6 +110,10 @@ class Transport(AttemptStore, Protocol):
         """Repeat wake-up calls that may have been lost."""
         return 0
 
+    def is_loading(self) -> bool:
+        """Return whether a rebuild still loads tasks, so that a claim may not find those that wait."""
+        return False
+
     def rebuild_if_needed(self) -> bool:
         """Rebuild a lost index, unless another process does; return whether claims are allowed now."""
         return False

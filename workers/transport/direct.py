@@ -33,3 +33,4 @@ class DirectTransport(LocalStore):
     make_due = staticmethod(promote.make_due)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
     rebuild_if_needed = staticmethod(rebuild.rebuild_until_open)
+    is_loading = staticmethod(rebuild.is_loading)
