@@ -171,7 +171,8 @@ def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def whole_rebuilds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each worker or scheduler that rebuilds the index wait for the end, however busy the machine is."""
-    monkeypatch.setattr("queue_app.services.repair.rebuild.LOAD_SECONDS", 60.0)
+    for name in ("OPEN_SECONDS", "LOAD_SECONDS"):
+        monkeypatch.setattr(f"queue_app.services.repair.rebuild.{name}", 60.0)
 
 
 @pytest.fixture(autouse=True)

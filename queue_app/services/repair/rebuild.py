@@ -32,6 +32,9 @@ from queue_app.sql.identity import database_identity
 
 logger = logging.getLogger("taskqueue")
 
+#: How long a process waits for a rebuild to allow claims. Then its other work goes on: reports of ended tasks, the jobs
+#: of the scheduler.
+OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
 #: How an index that belongs to another database is dealt with.
@@ -78,24 +81,29 @@ def _is_needed_now() -> bool:
 
 
 def rebuild_until_open() -> bool:
-    """Rebuild the index if needed; return whether that allows claims. A thread loads the rest, if there is much."""
+    """Rebuild the index if needed; return whether that allows claims.
+
+    A thread rebuilds. It goes on alone if that takes long, or if many tasks are left to load.
+    """
     if not _is_needed_now():
         return False
-    opened, done = threading.Event(), Future[Rebuilt | None]()
+    opened, is_alone, done = threading.Event(), threading.Event(), Future[Rebuilt | None]()
 
     def run() -> None:
         try:
             done.set_result(rebuild(on_open=opened.set))
         except Exception as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
-            if opened.is_set():
+            if opened.is_set() or is_alone.is_set():
                 logger.warning("a rebuild broke off and starts over: %s", " ".join(str(error).split()))
         finally:
             opened.set()
             connections.close_all()
 
     threading.Thread(target=run, name="taskqueue-rebuild", daemon=True).start()
-    opened.wait()
+    if not opened.wait(OPEN_SECONDS):
+        is_alone.set()
+        return False
     try:
         return done.result(LOAD_SECONDS) is not None
     except TimeoutError:

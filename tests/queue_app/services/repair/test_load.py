@@ -354,6 +354,31 @@ def test_a_worker_goes_on_while_a_thread_loads(engine, between_steps, monkeypatc
     Side(assert_index_agrees).result()
 
 
+def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, monkeypatch, caplog):
+    """A worker reports its tasks meanwhile, and a scheduler keeps its lead."""
+    monkeypatch.setattr("queue_app.services.repair.rebuild.OPEN_SECONDS", 0.01)
+    put_many(3)
+    flush(engine)
+    word, plain = [], Index.restore_leases
+
+    def take_long(*args):
+        until(lambda: bool(word), "the word to go on")
+        if word == ["fail"]:
+            raise IndexUnavailable("away")
+        return plain(*args)
+
+    monkeypatch.setattr(Index, "restore_leases", take_long)
+    assert not rebuild_until_open()
+    until(lambda: engine.index.generation().state == "rebuilding", "the thread has begun")
+    assert rebuild() is None, "the thread holds the lock"
+    word.append("fail")
+    until(lambda: "a rebuild broke off and starts over: away" in caplog.messages, "the thread says so")
+    monkeypatch.setattr("queue_app.services.repair.rebuild.OPEN_SECONDS", 60.0)
+    word[:] = ["go"]
+    until(rebuild_until_open, "the next rebuild allows claims")
+    Side(assert_index_agrees).result()
+
+
 def test_an_error_before_claims_are_allowed_reaches_the_caller(engine, monkeypatch):
     flush(engine)
 
