@@ -14,6 +14,7 @@ from queue_app.sql.columns import CLAIMED, RETURNED, effective, returned
 from queue_app.sql.database import (
     BY_KEYS_ONLY,
     GENERATION_LOCK,
+    SHARE_WORKFLOWS,
     fetch_all,
     fetch_locked,
     fetch_prepared,
@@ -107,6 +108,10 @@ _UNACKNOWLEDGED: Final = "t.worker_id = %s AND t.status = 'executing' AND t.id <
 _UNACKNOWLEDGED_AMONG: Final = (
     "t.worker_id = %s AND t.status || '' = 'executing' AND t.id <> ALL(%s) AND t.id = ANY(%s)"
 )
+_SHARE_UNACKNOWLEDGED: Final = SHARE_WORKFLOWS.format(
+    flows=f"(SELECT workflow_id FROM queue_app_task AS t WHERE t.workflow_id IS NOT NULL AND {_UNACKNOWLEDGED})"
+    " AS flow (id)"
+)
 _LOCK_UNACKNOWLEDGED: Final = f"SELECT FROM queue_app_task AS t WHERE {_UNACKNOWLEDGED} ORDER BY t.id FOR UPDATE"
 _GIVE_BACK_UNACKNOWLEDGED: Final = (
     f"UPDATE queue_app_task AS t {_BACK_IN_PLACE} WHERE {_UNACKNOWLEDGED} RETURNING {RETURNED}"
@@ -129,8 +134,8 @@ def give_back_unacknowledged(
     Looks at all tasks of the worker, or at those ``among``.
     """
     params: list[Any] = [worker_id, list(known)]
-    lock, give_back = _LOCK_UNACKNOWLEDGED, _GIVE_BACK_UNACKNOWLEDGED
+    statements = [_SHARE_UNACKNOWLEDGED, _LOCK_UNACKNOWLEDGED, _GIVE_BACK_UNACKNOWLEDGED]
     if among is not None:
         params.append(list(among))
-        lock, give_back = (sql.replace(_UNACKNOWLEDGED, _UNACKNOWLEDGED_AMONG) for sql in (lock, give_back))
-    return returned(once_more_after_deadlock(lambda: fetch_together((lock, params), (give_back, params))))
+        statements = [sql.replace(_UNACKNOWLEDGED, _UNACKNOWLEDGED_AMONG) for sql in statements]
+    return returned(once_more_after_deadlock(lambda: fetch_together(*((sql, params) for sql in statements))))

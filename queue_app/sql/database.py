@@ -37,6 +37,13 @@ MINIMUM_POSTGRESQL = (15, 0)
 #: Advisory lock that every claim shares until it commits. A rebuild takes it exclusively to raise the generation, so
 #: no claim of the old generation can commit after the rebuild has read the rows.
 GENERATION_LOCK = 0x7461736B_71000001
+#: First half of the keys of the advisory locks of workflows; the other half is a hash of the workflow.
+WORKFLOW_LOCKS = 0x7461736B
+#: Statement that shares the locks of ``flows``, a relation with the column ``id``, in the order of their keys.
+SHARE_WORKFLOWS = f"""
+SELECT pg_advisory_xact_lock_shared({WORKFLOW_LOCKS}, key)
+FROM (SELECT DISTINCT hashtext(id::text) AS key FROM {{flows}} ORDER BY key OFFSET 0) AS keys
+"""
 #: Time after which PostgreSQL ends a bounded transaction whose process sends nothing.
 FROZEN_SECONDS = 10.0
 #: Columns of a SELECT that make the rest of its transaction look rows up by index, even if PostgreSQL's statistics say

@@ -8,20 +8,28 @@ from queue_app.core.fingerprint import fingerprint
 from queue_app.core.records import ClaimedTask, Returned
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, RETURNED, returned
 from queue_app.sql.database import fetch_all
+from queue_app.sql.workflow_advance import TRY_SHARE
 
-# SKIP LOCKED waits for no row, so the order in which this statement locks them cannot cause a deadlock.
+# SKIP LOCKED waits for no row, so the order in which this statement locks them cannot cause a deadlock. Locks of
+# workflows come before those of rows: a task whose workflow another transaction has alone is left to the next turn.
 # Requeue tasks whose worker is dead. They keep their place in the queue, and their attempt number as the fence.
 # After its second crash a task is scheduled some seconds apart from the other tasks of the same worker. A task that
 # kills its workers then runs alone, and becomes a dead letter without its neighbours.
 _ORPHANS: Final = f"""
-WITH lost AS (
+WITH gone AS MATERIALIZED (
+    SELECT task.id, task.workflow_id
+    FROM queue_app_task AS task LEFT JOIN queue_app_worker AS worker ON worker.id = task.worker_id
+    WHERE {{which}} AND (worker.id IS NULL OR worker.status IN ('dead', 'stopped'))
+    LIMIT %(limit)s
+), lost AS (
     SELECT task.id, task.attempt, task.started_at, task.worker_id,
         task.cancel_requested_at IS NOT NULL AS cancelled,
         task.crashes + 1 >= %(max_crashes)s AS hopeless,
         task.crashes > 0 AS suspect
-    FROM queue_app_task AS task LEFT JOIN queue_app_worker AS worker ON worker.id = task.worker_id
-    WHERE {{which}} AND (worker.id IS NULL OR worker.status IN ('dead', 'stopped'))
-    LIMIT %(limit)s FOR UPDATE OF task SKIP LOCKED
+    FROM gone JOIN queue_app_task AS task USING (id) LEFT JOIN queue_app_worker AS worker ON worker.id = task.worker_id
+    WHERE (gone.workflow_id IS NULL OR {TRY_SHARE.format(id="gone.workflow_id")})
+        AND task.status || '' = 'executing' AND (worker.id IS NULL OR worker.status IN ('dead', 'stopped'))
+    FOR UPDATE OF task SKIP LOCKED
 ), fates AS (
     SELECT *,
         CASE WHEN cancelled THEN 'cancelled' WHEN hopeless THEN 'dead_letter'

@@ -83,14 +83,15 @@ WHERE status = 'queued' AND priority = %s AND (queued_at, id) > (%s, %s) AND que
 ORDER BY queued_at, id LIMIT %s
 """
 
-# Oldest first, read band by band, as the index has them. A row that a claim or another run holds is skipped; the next
-# run sees it again.
+# Oldest first, read band by band, as the index has them. A row that a claim or another run holds is skipped, and so is
+# one whose workflow another transaction has alone; the next run sees it again.
 _EXPIRE: Final = f"""
 WITH stale AS (
     SELECT oldest.id FROM generate_series(0, 4) AS band, LATERAL (
         SELECT id, queued_at FROM queue_app_task
         WHERE status = 'queued' AND queue = %s AND priority = band
             AND queued_at < statement_timestamp() - make_interval(secs => %s)
+            AND (workflow_id IS NULL OR {TRY_SHARE.format(id="workflow_id")})
         ORDER BY queued_at, id LIMIT %s FOR UPDATE SKIP LOCKED
     ) AS oldest ORDER BY oldest.queued_at, oldest.id LIMIT %s
 )

@@ -13,19 +13,24 @@ from typing import Final
 from queue_app.core.records import AttemptKey, Outcome, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.columns import REF
-from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_locked, fetch_prepared
+from queue_app.sql.database import (
+    LOOK_UP,
+    SHARE_WORKFLOWS,
+    WORKFLOW_LOCKS,
+    execute,
+    fetch_all,
+    fetch_locked,
+    fetch_prepared,
+)
 from queue_app.sql.finish import completion
 
 type EdgeRow = tuple[uuid.UUID, uuid.UUID, int, str, bool]  # before, after, shard, condition, whether a counter counts
 type Met = tuple[uuid.UUID, int, int]  # after, shard, by how much the counter falls; 0: there is none
 
-#: First half of the keys of the advisory locks; the other half is a hash of the workflow.
-_LOCKS: Final = 0x7461736B
 #: Condition that shares the lock of a workflow, or is false if another transaction has it alone.
-TRY_SHARE: Final = f"pg_try_advisory_xact_lock_shared({_LOCKS}, hashtext({{id}}::text))"
-_KEYS: Final = "SELECT DISTINCT hashtext(id::text) AS key FROM unnest(%s::uuid[]) AS flow (id) ORDER BY key"
-_SHARE: Final = f"SELECT pg_advisory_xact_lock_shared({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
-_LOCK: Final = f"SELECT pg_advisory_xact_lock({_LOCKS}, key) FROM ({_KEYS} OFFSET 0) AS keys"
+TRY_SHARE: Final = f"pg_try_advisory_xact_lock_shared({WORKFLOW_LOCKS}, hashtext({{id}}::text))"
+_SHARE: Final = SHARE_WORKFLOWS.format(flows="unnest(%s::uuid[]) AS flow (id)")
+_LOCK: Final = _SHARE.replace("lock_shared", "lock")
 
 # The statements below are planned each time, because one call may open one task, the next a hundred thousand.
 _EDGES: Final = """

@@ -1,5 +1,7 @@
 """Upkeep of workflows: deadlines, forgotten tasks, retention, and what a pause holds back."""
 
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,8 +13,11 @@ from queue_app.exceptions import WorkflowNotFound
 from queue_app.index import Index, get_index
 from queue_app.models import DeadLetter, StepResult, Task, TaskDependency, TaskGate, WorkflowNode
 from queue_app.models import Workflow as Row
+from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.actions import cancel, retry_many
+from queue_app.services.lifecycle.claim import recover
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.repair.reap import mark_dead, reap_orphans
 from queue_app.services.upkeep import maintenance
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
@@ -20,6 +25,7 @@ from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
 from queue_app.sql.workflow_advance import complete as complete_in_workflow
+from queue_app.sql.workflow_advance import lock
 from tests.support.engine import Side, assert_index_agrees, done, failed, row, somebody_waits_for_a_lock, take, until
 from tests.workers.flow_tasks import node
 
@@ -158,3 +164,47 @@ def test_a_pause_keeps_what_is_resumed_before_the_index_knows_of_the_pause(engin
     monkeypatch.setattr(Index, "remove", resume_first)
     pause_workflow(flow.id, by="ina")
     assert assert_index_agrees().waiting == {first}
+
+
+def test_tasks_of_a_workflow_that_another_transaction_has_alone_are_left_to_the_next_turn(hand):
+    """The lock of a workflow comes before the rows of its tasks; the other order ends in a deadlock with a cancel."""
+    _, first, _ = two()
+    _, second, _ = two()
+    with the_workflow_alone(second):
+        assert expire_stale("default", 0.0) == 1
+    assert (row(first).status, row(second).status) == ("expired", "queued")
+    take(hand)
+    with the_workflow_alone(second):
+        assert mark_dead(hand.id) == 0
+    assert reap_orphans() == 1
+    assert row(second).status == "queued"
+
+
+def test_a_worker_returns_unacknowledged_tasks_once_no_other_transaction_has_their_workflow_alone(hand):
+    _, first, _ = two()
+    take(hand)
+    with the_workflow_alone(first):
+        side = Side(lambda: recover(hand.id, []))
+        until(somebody_waits_for_a_lock, "the lock of the workflow")
+        with atomic():
+            assert Task.objects.select_for_update(nowait=True).get(pk=first), "its row is free meanwhile"
+    side.result()
+    assert row(first).status == "queued"
+
+
+@contextmanager
+def the_workflow_alone(task_id):
+    """Hold the lock of the task's workflow by another connection."""
+    go, began = threading.Event(), threading.Event()
+
+    def hold():
+        with atomic():
+            lock([row(task_id).workflow_id])
+            began.set()
+            assert go.wait(60)
+
+    side = Side(hold)
+    assert began.wait(60)
+    yield
+    go.set()
+    side.result()
