@@ -17,10 +17,12 @@ from queue_app.core.states import TERMINAL
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
+from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.claim import claim, recover
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard_open
+from queue_app.services.repair import reap
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from queue_app.services.workflows.store import add_nodes, enqueue_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
@@ -59,11 +61,21 @@ def _flow() -> Any:
 def _add(world: Any, number: int) -> bool:
     """Let the parent add a task; return false if it had ended."""
     graph = Graph(rows=[check_task(NewTask(task_type="a"))])
+    world.added = (world.held[number].id, graph.rows[0].id)
     try:
         add_nodes(_flow(), graph, added_by=(world.held[number].id, world.held[number].attempt))
     except (AttemptOver, InvalidWorkflow):
         return False
     return True
+
+
+def _add_broken(world: Any, _value: Any, _error: BaseException | None) -> Iterator[str]:
+    """An attempt that has lost its task adds nothing."""
+    parent, added = world.added
+    stored = [event.seq for event in world.history.events(added)][:1]
+    ended = [event.seq for event in world.history.events(parent) if event.before == "executing"][:1]
+    if stored and ended and ended < stored:
+        yield "an attempt that had ended added a task"
 
 
 def _cancel_broken(world: Any, _value: Any, error: BaseException | None) -> Iterator[str]:
@@ -134,7 +146,11 @@ FLOWS: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...], Any]]] 
     "end_undo": (lambda world, _: finish([done(world.held[0])]), ("undoing",), None),
     "fail_undo": (lambda world, _: finish([failed(world.held[0])]), ("undoing",), None),
     "fail_parent": (lambda world, number: finish([failed(world.held[number])]), ("parents",), None),
-    "add_task": (_add, ("parents",), None),
+    "add_task": (_add, ("parents",), _add_broken),
+    "fail_first": (lambda world, _: finish([failed(world.held[0])]), ("parents",), None),
+    "lose_first": (lambda world, _: reap.mark_dead(world.hands[0].id), ("parents",), None),
+    "recover_first": (lambda world, _: recover(world.hands[0].id, []), ("parents",), None),
+    "expire_beside": (lambda _world, _: expire_stale("default", 0.0), ("held",), None),
     "cancel_flow": (lambda _world, _: cancel_workflow(_flow()), STATES, _cancel_broken),
     "pause_flow": (_pause, STATES, None),
     "retry_flow": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("held", "undoing"), None),

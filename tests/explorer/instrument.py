@@ -14,6 +14,7 @@ from queue_app.services import requests
 from queue_app.services.repair import load, reap, reconcile
 from queue_app.sql import prepared
 from tests.explorer.controller import Controller, controller
+from tests.explorer.queues import few_connections
 from tests.explorer.world import World
 from tests.support.history import installed
 
@@ -31,6 +32,8 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
         # A rebuild loads one of two tasks after it has allowed claims.
         mock.patch.multiple(load, PAGE=1, LEAST=1),
+        # A server for three connections: near its limit a queue still shares its lock.
+        few_connections(),
         # What is missing is not on its way: the actors stand still.
         mock.patch.object(reconcile, "LONGEST_GRACE", 0.0),
         # Workers of the world are no processes of this machine.

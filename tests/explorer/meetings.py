@@ -37,6 +37,8 @@ TRIPLES: Final = tuple(
         (("fail", "due", "claim"), "executing"),  # a retry that is due before its release
         (("overdue", "complete", "claim"), "overdue"),  # two ends of one attempt
         (("requests", "requests", "cancel"), "requested"),  # a request that two carry out
+        (("load", "come", "work"), "arrival"),  # a task of a new band, before older ones are loaded
+        (("admit_two", "admit_two", "store_one"), "full"),  # the last places, for two that share a lock and one alone
     )
     for names in ((first, second, third), (first, third, second))
 )

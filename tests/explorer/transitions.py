@@ -36,12 +36,12 @@ from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
-from tests.explorer import flows
+from tests.explorer import flows, queues
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
 
-EVERYWHERE: Final = tuple(state for state in STATES if state not in ("both", *flows.STATES))
+EVERYWHERE: Final = tuple(state for state in STATES if state not in ("both", *flows.STATES, *queues.STATES))
 #: Of these, the ones in which the loss of keys is tried.
 LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
 HELD: Final = ("executing", "overdue")
@@ -238,4 +238,5 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     ),
     **{name: Transition(*of_steps) for name, of_steps in WAITS.items()},
     **{name: Transition(*of_flows) for name, of_flows in flows.FLOWS.items()},
+    **{name: Transition(*of_queues) for name, of_queues in queues.QUEUES.items()},
 }

@@ -20,9 +20,21 @@ from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
 from queue_app.services.repair import load
-from queue_app.sql import claim, database, dead_letters, finish, snapshot, waiting, workflow_advance
+from queue_app.sql import (
+    admission,
+    claim,
+    database,
+    dead_letters,
+    finish,
+    reap,
+    snapshot,
+    waiting,
+    workflow_advance,
+    workflow_settle,
+)
 from queue_app.sql import signals as signal_rows
 from queue_app.sql import steps as step_rows
+from queue_app.sql.workflow_advance import TRY_SHARE
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.meetings import Meeting
 from tests.explorer.search import Explorer, Finding, search
@@ -154,6 +166,16 @@ def _read_first() -> AbstractContextManager[Any]:
     return mock.patch.object(load.Load, "_step", step)
 
 
+def _without_spare() -> AbstractContextManager[Any]:
+    """Leave no place free for submissions that share the lock."""
+    return mock.patch.object(admission, "_LOCK_ONE", admission._LOCK_ONE.replace("'2'", "'0'"))
+
+
+def _by_band() -> AbstractContextManager[Any]:
+    """Load the bands of a queue by arrival one by one."""
+    return mock.patch.object(load.Load, "_together", lambda _, until: until)
+
+
 _plain_new_task = requests._new_task
 _plain_try = requests._try
 
@@ -238,6 +260,31 @@ TWINS: Final[dict[str, Twin]] = {
         "a rebuild moves the border of what it loads before it reads the rows up to there",
         _read_first,
         _pairs("rebuild", "enqueue", states=("queued",)),
+    ),
+    "arrival": Twin(
+        "all bands of a queue by arrival are loaded up to the same time",
+        _by_band,
+        (*_pairs("load", "work", states=("arrival",)), Meeting(("load", "come", "work"), "arrival")),
+    ),
+    "spare": Twin(
+        "a submission that shares its lock leaves places free for those that it cannot see",
+        _without_spare,
+        _pairs("admit_two", "admit_two", states=("full",)),
+    ),
+    "admission-lock": Twin(
+        "near the limit, submissions take turns",
+        lambda: mock.patch.object(admission, "_LOCK", "SELECT %s::text[]"),
+        _pairs("admit_two", "admit_two", states=("full",)),
+    ),
+    "add-fence": Twin(
+        "an attempt adds tasks to its workflow only while it holds its task",
+        lambda: mock.patch.object(workflow_settle, "is_held", return_value=True),
+        _pairs("add_task", "lose_first", states=("parents",)),
+    ),
+    "reap-lock": Twin(
+        "the reaper has the lock of a workflow before the rows of its tasks",
+        lambda: _text(reap, "_ORPHANS", TRY_SHARE.format(id="gone.workflow_id"), "true"),
+        _pairs("lose_first", "cancel_flow", states=("parents",)),
     ),
     "release-stamp": Twin(
         "a release names its lease", _any_stamp, _pairs("give_back", "reconcile", "claim", states=("executing",))

@@ -35,7 +35,7 @@ from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
-from tests.explorer import flows
+from tests.explorer import flows, queues
 from tests.explorer.copies import FORGET, Copy
 from tests.explorer.waits import answer, let_wait_too_long
 from tests.support import index_state
@@ -56,6 +56,7 @@ STATES: Final = (
     *("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both"),
     *OWN_STATES.values(),
     *flows.STATES,
+    *queues.STATES,
 )
 PAST: Final = timedelta(hours=1)
 #: What a worker serves after it has changed its profile.
@@ -84,6 +85,7 @@ class World:
         if state not in self._copies:
             self._make(state)
             self._copies[state] = Copy.take(len(self._copies), (self.x, self.y, self.held, self.hands))
+        self.is_reordered = False  # whether an actor has changed the order of the queue
         self.state, copy = state, self._copies[state]
         copy.put_back()
         self.x, self.y, held, hands = copy.names
@@ -108,6 +110,10 @@ class World:
             return
         if state in flows.STATES:
             flows.make(self, state)
+            get_index().flush()
+            return
+        if state in queues.STATES:
+            queues.make(self, state)
             get_index().flush()
             return
         if state == "requested":
