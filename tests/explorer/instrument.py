@@ -11,6 +11,7 @@ from django.test import override_settings
 
 from queue_app.index import get_index, notifier, scripts
 from queue_app.services import requests
+from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import load, reap, reconcile
 from queue_app.sql import prepared
 from tests.explorer.controller import Controller, controller
@@ -27,6 +28,7 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         mock.patch.object(prepared, "PREPARE_AFTER", 10**9),
         # Each notification is sent by the actor, at once, and not by a thread later.
         mock.patch.object(notifier, "GATHER_SECONDS", 0.0),
+        mock.patch.object(notify_index.first, "_is_open", True),
         # A consumer that stands still is taken for dead at once.
         mock.patch.multiple(requests, IDLE_SECONDS=0.0, PAUSE_SECONDS=0.0),
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),

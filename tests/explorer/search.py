@@ -26,6 +26,9 @@ FAULTS: Final = (DIE, LOSE, BREAK, CLOCK)
 #: Maximum number of messages of a meeting in which a fault is tried after a change of turn.
 LONGEST: Final = 45
 
+#: Actors that register a worker.
+REGISTER: Final = ("register", "change_profile", "work")
+
 #: A run, and the promises that it broke.
 type Judged = tuple[Run, list[str]]
 
@@ -74,7 +77,7 @@ class Explorer:
         if run.stuck:
             return run, [*problems, "all actors wait for each other"]
         # A worker that could not register does so again.
-        damaged = _is_damaged(meeting, run) or run.faulted.startswith(("register", "change_profile"))
+        damaged = _is_damaged(meeting, run) or run.faulted.startswith(REGISTER)
         problems += world.broken_now(damaged=damaged)
         if not run.faulted and not damaged:
             problems += [*world.without_slot(), *world.without_place()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
@@ -137,7 +137,10 @@ def _unordered() -> AbstractContextManager[Any]:
     def _one(task: Any) -> tuple[str, list[Any]]:
         return claim._GIVE_BACK, [[task.id], [task.attempt], [task.worker_id]]
 
-    return mock.patch.multiple(claim, give_back=give_back, once_more_after_deadlock=lambda action: action())
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(claim, "give_back", give_back))
+    stack.enter_context(mock.patch.object(database, "once_more_after_deadlock", lambda action: action()))
+    return stack
 
 
 def _by_the_clock() -> AbstractContextManager[Any]:
