@@ -1,26 +1,60 @@
-"""The Django admin of the queue; works with the plain ``django.contrib.admin`` site."""
+"""The Django admin of the queue; works with the plain ``django.contrib.admin`` site.
 
+Django imports this package in every process. The classes of the pages are imported when the site is asked for its
+addresses or checked, so workers and commands do without them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from django.apps import apps
 from django.contrib import admin
+from django.db.models import Model
+from django.utils.functional import SimpleLazyObject
+from django.utils.module_loading import import_string
 
-from queue_app.admin import (  # noqa: F401
-    audit_entry,
-    credentials,
-    dead_letter,
-    maintenance,
-    operation,
-    policy,
-    queue,
-    schedule,
-    task,
-    task_stats,
-    worker,
-    workflow,
-)
 from queue_app.admin.menu import group_menu
 from queue_app.admin.names import translate_names
-from queue_app.admin.panel import TaskPanelMixin
+
+if TYPE_CHECKING:
+    from queue_app.admin.panel import TaskPanelMixin
 
 __all__ = ["TaskPanelMixin"]
 
+#: {model: module and class of its pages}.
+PAGES: Final = {
+    "ApiKey": "credentials.ApiKeyAdmin",
+    "AuditEntry": "audit_entry.AuditEntryAdmin",
+    "DeadLetter": "dead_letter.DeadLetterAdmin",
+    "IndexGeneration": "maintenance.IndexGenerationAdmin",
+    "Limit": "policy.LimitAdmin",
+    "MaintenanceJob": "maintenance.MaintenanceJobAdmin",
+    "Operation": "operation.OperationAdmin",
+    "PriorityPolicy": "policy.PriorityPolicyAdmin",
+    "Queue": "queue.QueueAdmin",
+    "QueueStats": "maintenance.QueueStatsAdmin",
+    "RuntimeSettings": "policy.RuntimeSettingsAdmin",
+    "SavedView": "audit_entry.SavedViewAdmin",
+    "Schedule": "schedule.ScheduleAdmin",
+    "Task": "task.TaskAdmin",
+    "TaskStats": "task_stats.TaskStatsAdmin",
+    "Worker": "worker.WorkerAdmin",
+    "WorkerToken": "credentials.WorkerTokenAdmin",
+    "Workflow": "workflow.WorkflowAdmin",
+}
+
+
+def _imported_later(path: str) -> Callable[[type[Model], admin.AdminSite], Any]:
+    return lambda model, site: SimpleLazyObject(lambda: import_string(f"{__name__}.{path}")(model, site))
+
+
+for name, path in PAGES.items():
+    admin.site.register(apps.get_model("queue_app", name), _imported_later(path))  # type: ignore[arg-type]
 translate_names()
 group_menu(admin.site)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return import_string(f"{__name__}.panel.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

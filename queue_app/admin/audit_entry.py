@@ -36,7 +36,6 @@ def _of(name: str) -> Callable[[QuerySet[Any], str], QuerySet[Any]]:
     return lambda rows, value: rows.filter(**{name: value})
 
 
-@admin.register(AuditEntry)
 class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     """Every change that a person made by admin, API or command, newest first."""
 
@@ -75,7 +74,6 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
         }
 
 
-@admin.register(SavedView)
 class SavedViewAdmin(ReadOnlyAdmin[SavedView]):
     """The views that staff have saved. Staff save and delete them above the lists."""
 

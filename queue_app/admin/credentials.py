@@ -172,7 +172,6 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         }
 
 
-@admin.register(ApiKey)
 class ApiKeyAdmin(CredentialAdmin[ApiKey]):
     """The keys with which programs call the API. Superusers make keys for others, all others for themselves."""
 
@@ -216,7 +215,6 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
         return _("The key is revoked: calls with it are refused within seconds.")
 
 
-@admin.register(WorkerToken)
 class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
     """The tokens of workers that work over HTTP."""
 

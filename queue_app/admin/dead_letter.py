@@ -34,7 +34,6 @@ StateFilter = choice_filter(
 )
 
 
-@admin.register(DeadLetter)
 class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]):
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils import timezone
@@ -37,7 +36,6 @@ def _error(job: MaintenanceJob) -> str:
     return " ".join(said(stall.text) for stall in stalls.stored(job)) or job.error
 
 
-@admin.register(MaintenanceJob)
 class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     """The maintenance jobs: when each succeeded last, and its error if it fails now."""
 
@@ -60,7 +58,6 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
 
 
-@admin.register(QueueStats)
 class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
@@ -86,7 +83,6 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     )
 
 
-@admin.register(IndexGeneration)
 class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexGeneration]):
     """The last built index, and whether workers can claim from it now."""
 

@@ -32,7 +32,6 @@ MAX_DISPLAYED_IDS: Final = 20
 OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 
 
-@admin.register(Operation)
 class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     actions = ("stop_selected",)
     change_form_template = "admin/queue_app/operation/change_form.html"

@@ -20,7 +20,6 @@ from queue_app.models import Limit, PriorityPolicy, RuntimeSettings
 from queue_app.services.read.held import behind
 
 
-@admin.register(PriorityPolicy)
 class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
     """The policy of each band. The five rows always exist."""
 
@@ -50,7 +49,6 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
         return _("never: it rises to %(band)s and may starve behind high") % {"band": steps[-1].to.label}
 
 
-@admin.register(Limit)
 class LimitAdmin(PausingAdmin[Limit]):
     empty_text = _lazy("No task type or concurrency key has a limit. Limits of a queue are on the queue's page.")
     fieldsets = (
@@ -102,7 +100,6 @@ class LimitAdmin(PausingAdmin[Limit]):
         return two_lines(number, labels.age(found.oldest)) if found.oldest is not None else number
 
 
-@admin.register(RuntimeSettings)
 class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[RuntimeSettings]):
     """The limits over all queues, and the pause of everything."""
 

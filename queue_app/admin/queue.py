@@ -45,7 +45,6 @@ NO_FORM: Final = dict.fromkeys(
 )
 
 
-@admin.register(Queue)
 class QueueAdmin(PausingAdmin[Queue]):
     change_form_template = "admin/queue_app/queue/change_form.html"
     empty_text = _lazy("No queue yet. The first enqueued task creates one.")

@@ -41,7 +41,6 @@ from queue_app.sql.schedule_health import MANY_FAILURES, RECENT, SOUGHT, times
 MAX_IN_WEEK: Final = 1000
 
 
-@admin.register(Schedule)
 class ScheduleAdmin(PausingAdmin[Schedule]):
     change_form_template = "admin/queue_app/schedule/change_form.html"
     change_list_template = "admin/queue_app/schedule/change_list.html"

@@ -65,7 +65,6 @@ class TaskChangeList(AnnotatedChangeList):
         return found.with_effective_priority()
 
 
-@admin.register(Task)
 class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
     changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
@@ -44,7 +44,6 @@ def _read(key: str) -> list[Figures]:
 _shared: Final = Shared(_read, lambda key: FRESH[key.split()[1]])
 
 
-@admin.register(TaskStats)
 class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
     """A sortable list of all task types (or users, or keys), and a page for each."""
 

@@ -28,7 +28,6 @@ MAX_RUNNING = 200
 SHOWN_RUNNING = 3
 
 
-@admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin[Worker]):
     empty_text = _lazy("No worker has registered yet. Start one with manage.py runworker.")
     actions = ("drain_selected",)

@@ -66,7 +66,6 @@ def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], said: str) 
     return act
 
 
-@admin.register(Workflow)
 class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
     change_form_template = "admin/queue_app/workflow/change_form.html"
     empty_text = _lazy("No workflow yet. Code makes them with queue_app.Workflow, the API at /api/v1/workflows.")
