@@ -74,7 +74,7 @@ class LimitAdmin(PausingAdmin[Limit]):
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_filter = ("scope",)
     list_per_page = 50
-    ordering = ("scope", "name")
+    ordering = ("name",)  # of two columns, Django would write the rank into the headings
     search_fields = ("name",)
     sortable_by = ("name", "scope")
 

@@ -62,10 +62,10 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         order = _one_of(request.GET.get("o"), list(_ORDERS), "total")
         term = request.GET.get("q", "").strip()
         found = [each for each in _shared.get(f"{kind} {period}") if term.lower() in each.name.lower()]
-        titles = {"type": _("Task types"), "user": _("Users"), "key": _("Concurrency keys")}
+        titles = _titles()
         context = {
             "kind": kind, "period": period, "order": order, "q": term,
-            "found": sorted(found, key=_ORDERS[order]), "kinds": titles, "periods": list(PERIODS),
+            "found": sorted(found, key=_ORDERS[order]), "kinds": titles, "periods": list(PERIODS), "is_list": True,
         }  # fmt: skip
         return self.own_page(request, "taskstats/list.html", titles[kind], **context, **(extra_context or {}))
 
@@ -112,11 +112,20 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
             "timeline": type_charts.timeline(known.rows, kind),
             "versions": month.versions.most_common(10),
             "recent": recent,
-            "list_query": {"type": "task_type", "user": "user", "key": "concurrency_key"}[kind],
+            "tasks_query": {"type": "task_type", "user": "user", "key": "concurrency_key"}[kind],
+            "list_query": f"?kind={kind.value}",
+            "list_title": _titles()[kind.value],
         }
 
     def _page(self, request: HttpRequest, name: str, **context: Any) -> HttpResponse:
-        return self.own_page(request, "taskstats/page.html", name, name=name, **context)
+        titles = {"user": _("User %(name)s"), "key": _("Concurrency key %(name)s")}
+        title = titles.get(context["kind"], "%(name)s") % {"name": name}
+        return self.own_page(request, "taskstats/page.html", title, name=name, **context)
+
+
+def _titles() -> dict[str, str]:
+    """Return the title of the list of each kind."""
+    return {"type": _("Task types"), "user": _("Users"), "key": _("Concurrency keys")}
 
 
 def _one_of(value: str | None, known: list[str], default: str) -> str:

@@ -7,6 +7,7 @@ the hour that is repeated ticks once. Intervals count real seconds, so they do n
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from queue_app.core.parsing import EARLIEST, LATEST
-from queue_app.core.sentence import say, say_as, say_n
+from queue_app.core.sentence import listed, say, say_as, say_n
 from queue_app.exceptions import InvalidTaskData
 
 MAX_INSTANTS: Final = 1000
@@ -36,6 +37,8 @@ _MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+_DAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_WEEKDAYS: Final = {str(n): day for n, day in enumerate(_DAYS)} | {day[:3].upper(): day for day in _DAYS}
 _WITH_SECONDS: Final = 6  # fields of a cron expression
 _EXAMPLES: Final = 'such as "*/15 * * * *", "0 8 * * MON-FRI", "0 0 L * *" or "@daily"'
 
@@ -108,14 +111,49 @@ class Recurrence:
     def words(self) -> str:
         """A phrase for people, such as "At 08:00, Monday through Friday (Europe/Berlin)"."""
         if self.cron:
-            text = CronSim(_MACROS.get(self.cron, self.cron), _EPOCH).explain()  # in English only
-            return say_as(f"{text} ({self.zone})", "Cron %(cron)s (%(zone)s)", cron=self.cron, zone=self.zone)
+            cron = _MACROS.get(self.cron, self.cron)
+            text = f"{CronSim(cron, _EPOCH).explain()} ({self.zone})"  # in English only
+            if (phrase := _phrase(cron)) is not None:
+                return say_as(text, "%(when)s (%(zone)s)", when=phrase, zone=self.zone)
+            return say_as(text, "Cron %(cron)s (%(zone)s)", cron=self.cron, zone=self.zone)
         if self.every is not None:
             return _every(self.every)
         if len(self.instants) == 1:
             at = f"{self.instants[0].astimezone(ZoneInfo(self.zone)):%Y-%m-%d %H:%M}"
             return say("Once, at %(time)s (%(zone)s)", time=at, zone=self.zone)
         return say("At %(n)s given times", n=len(self.instants))
+
+
+def _phrase(cron: str) -> str | None:
+    """Return a phrase that can be translated for the frequent shapes of a cron expression; ``None`` for others."""
+    found = None
+    match cron.upper().split():
+        case [minute, "*", "*", "*", "*"]:
+            step = minute.removeprefix("*/")
+            if minute == "*" or (step != minute and 60 % int(step) == 0):
+                found = _every(60.0 * int(step if step != "*" else 1))
+            elif minute.isdigit():
+                found = say("At minute %(n)s of each hour", n=int(minute))
+        case [minute, hour, day, "*", weekday] if minute.isdigit() and hour.isdigit():
+            time = f"{int(hour):02}:{int(minute):02}"
+            if day == weekday == "*":
+                found = say("Each day at %(time)s", time=time)
+            elif day == "*" and (days := _weekdays(weekday)):
+                found = say("%(days)s at %(time)s", days=days, time=time)
+            elif weekday == "*" and day == "L":
+                found = say("On the last day of each month at %(time)s", time=time)
+            elif weekday == "*" and day.isdigit():
+                found = say("On day %(day)s of each month at %(time)s", day=int(day), time=time)
+    return found
+
+
+def _weekdays(field: str) -> str | None:
+    """Return the weekdays of a field such as ``MON-FRI`` or ``6,0``; ``None`` for other shapes."""
+    ends = [_WEEKDAYS.get(part) for part in re.split("[-,]", field)]
+    if None in ends or ("-" in field and len(ends) != 2):  # noqa: PLR2004 - the ends of a range
+        return None
+    names = [say(name) for name in ends if name]  # Django's catalogue has the weekdays
+    return say("%(first)s to %(last)s", first=names[0], last=names[1]) if "-" in field else listed(names)
 
 
 def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:

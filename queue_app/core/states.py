@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Final
 
+from queue_app.core.sentence import say
+
 
 class Status(StrEnum):
     """The state of a task; the values are stored in rows and shown in all interfaces."""
@@ -27,15 +29,21 @@ TERMINAL: Final = frozenset(Status) - PENDING
 FAILURES: Final = frozenset({Status.FAILED, Status.DEAD_LETTER, Status.EXPIRED})
 
 _PREDICATES: Final = {
-    Status.FAILED: "has failed",
-    Status.DEAD_LETTER: "is a dead letter",
-    Status.EXPIRED: "has expired",
+    Status.BLOCKED: say("is blocked"),
+    Status.SCHEDULED: say("is scheduled"),
+    Status.QUEUED: say("is queued"),
+    Status.EXECUTING: say("is executing"),
+    Status.COMPLETED: say("is completed"),
+    Status.FAILED: say("has failed"),
+    Status.CANCELLED: say("is cancelled"),
+    Status.DEAD_LETTER: say("is a dead letter"),
+    Status.EXPIRED: say("has expired"),
 }
 
 
 def predicate(status: str) -> str:
     """Return what a sentence says about a task in this state, such as "is queued"."""
-    return _PREDICATES.get(Status(status), f"is {status}")
+    return _PREDICATES[Status(status)]
 
 
 #: State -> states that may follow it. Tests enforce this table by a trigger in PostgreSQL.

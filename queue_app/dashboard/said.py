@@ -17,6 +17,12 @@ def said(text: str) -> str:
     return filled(text, gettext(text.template), _written)
 
 
+def said_error(error: Exception) -> str:
+    """Return the message of an error in the active language; ``str`` would forget what the sentence was made of."""
+    text = error.args[0] if error.args else ""
+    return said(text) if isinstance(text, str) else str(error)
+
+
 def _written(value: Any) -> str:
     if isinstance(value, str):
         return said(value)

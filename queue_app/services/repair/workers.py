@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
+from queue_app.core.sentence import say
 from queue_app.core.wakeup import Call
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, get_index
@@ -110,6 +111,8 @@ def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
     """
     if not worker_rows.request_drain(worker_id, by[:USER_LENGTH]):
         status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
-        why = "it was asked to drain before" if status == WorkerStatus.ACTIVE else f"it is {status}"
-        raise InvalidTransition(f"The worker cannot be drained: {why}.", status=status)
+        why = say("it is %(state)s", state=say(status))
+        if status in {WorkerStatus.ACTIVE, WorkerStatus.DRAINING}:
+            why = say("it was asked to drain before")
+        raise InvalidTransition(say("The worker cannot be drained: %(why)s.", why=why), status=status)
     on_commit(Index.notify_workers, "tell", [worker_id])

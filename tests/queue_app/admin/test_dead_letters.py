@@ -53,6 +53,13 @@ def state(letter):
     return letter.state
 
 
+def test_replay_comes_before_links_to_other_pages(staff, dead):
+    letter = dead()
+    page = staff.get(f"/admin/queue_app/task/{letter.task_id}/change/").content.decode()
+    failure = page[page.index('class="tq-failure"') :]
+    assert failure.index("/replay/") < failure.index("<a ")
+
+
 # -- permissions ----------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ from django.test import RequestFactory
 from django.utils import translation
 
 from queue_app.admin.names import TEXTS
+from queue_app.core.recurrence import Recurrence
+from queue_app.dashboard.said import said
 from queue_app.models import Task
 from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory
 
@@ -85,3 +87,31 @@ def test_a_task_says_in_german_why_it_waits(staff, make_task):
     overview = staff.get("/admin/queue_app/").content.decode()
     assert "Kein laufender Worker dieser Warteschlange bietet gpu." in overview
     assert "No live worker" not in overview
+
+
+@pytest.mark.usefixtures("german")
+def test_a_refused_action_answers_in_german(staff, make_task, end_task):
+    task = end_task(make_task(), "completed")
+    answer = staff.post(f"/admin/queue_app/task/{task.pk}/cancel/")
+    told = [str(message) for message in get_messages(answer.wsgi_request)]
+    assert told == ["Die Aufgabe ist erledigt; abbrechen lässt sich das nicht mehr."]
+
+
+@pytest.mark.usefixtures("german")
+@pytest.mark.parametrize(
+    ("cron", "words"),
+    [
+        ("*/15 * * * *", "Alle 15 Minuten (UTC)"),
+        ("5 * * * *", "Jede Stunde zur Minute 5 (UTC)"),
+        ("@daily", "Täglich um 00:00 (UTC)"),
+        ("0 8 * * mon-fri", "Montag bis Freitag um 08:00 (UTC)"),
+        ("30 9 * * 6,0", "Samstag, Sonntag um 09:30 (UTC)"),
+        ("0 0 L * *", "Am letzten Tag jedes Monats um 00:00 (UTC)"),
+        ("0 6 15 * *", "Am 15. jedes Monats um 06:00 (UTC)"),
+        ("0 8 * * MON#1", "Cron 0 8 * * MON#1 (UTC)"),
+        ("*/7 * * * *", "Cron */7 * * * * (UTC)"),
+        ("0 0 1 1 *", "Cron 0 0 1 1 * (UTC)"),
+    ],
+)
+def test_cron_is_read_in_german(cron, words):
+    assert said(Recurrence(cron=cron).words) == words

@@ -72,6 +72,24 @@ def test_pages_of_a_user_and_a_key(staff, make_task):
     assert staff.get(f"{LIST}user/%00/").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "title", "parent"),
+    [
+        ("user/ina/", "User ina", '<a href="/admin/queue_app/taskstats/?kind=user">Users</a>'),
+        ("key/mail/", "Concurrency key mail", '<a href="/admin/queue_app/taskstats/?kind=key">Concurrency keys</a>'),
+        ("type/a.b/", "a.b", '<a href="/admin/queue_app/taskstats/?kind=type">Task types</a>'),
+        ("?kind=user", "Users", '<a href="/admin/queue_app/">Task queue</a>'),
+    ],
+)
+def test_title_and_breadcrumbs_name_the_kind(staff, path, title, parent):
+    page = text_of(staff.get(LIST + path))
+    assert f"<title>{title} |" in page
+    crumbs = page[page.index("breadcrumbs") :]
+    crumbs = crumbs[: crumbs.index(f"{title}<", 1)]
+    assert parent in crumbs
+    assert crumbs.count("taskstats/") == (0 if path.startswith("?") else 1)
+
+
 def test_who_may_not_see_tasks_sees_none_of_it(client_of, rows_of_types):
     pauser = client_of("pauser")
     assert [pauser.get(LIST + path).status_code for path in ("", "type/shop.mail/", "user/ina/")] == [403] * 3
