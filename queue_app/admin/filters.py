@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from queue_app.admin.task_search import ENDED, FAILED_ANY, MAX_TYPES, SINCE, WAIT_CODES, statuses_of, waiting_for
+from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.dashboard.cache import Shared
@@ -93,9 +94,8 @@ def _of_queue(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
 
 def _since(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
     since = timezone.now() - SINCE[name]
-    # Ids begin with their time, so the primary key bounds the scan. The minute allows for clocks that differ.
-    first = uuid.UUID(int=max(0, int((since.timestamp() - 60) * 1000)) << 80)
-    return rows.filter(created_at__gte=since, id__gte=first)
+    # Ids begin with their time, so the primary key bounds the scan.
+    return rows.filter(created_at__gte=since, id__gte=first_at(since, -CLOCKS_DIFFER))
 
 
 def _ended(rows: QuerySet[Any], name: str) -> QuerySet[Any]:

@@ -11,7 +11,7 @@ from bench_app.tasks import noop
 from bench_rows import fill
 from django.db import connection
 from django.db.models import Index, Model
-from growth import postgresql_seconds
+from growth import postgresql_seconds, wal
 
 from queue_app.core.records import NewTask
 from queue_app.models import Task, TaskPayload
@@ -26,14 +26,17 @@ INDEXES = {
     "taskqueue_ended_pages": Task,
 }  # fmt: skip
 
+_PURGE = "DELETE FROM queue_app_task WHERE id IN (SELECT id FROM queue_app_task ORDER BY id LIMIT %s)"
+
 
 class Round(NamedTuple):
-    """Tasks a second, and PostgreSQL's processor time for one, in µs."""
+    """Tasks a second, PostgreSQL's processor time for one, in µs, and the WAL of one, in bytes."""
 
     enqueued: float
     drained: float
     enqueue_time: float
     drain_time: float
+    wal: float
 
 
 def run(table: Table) -> None:
@@ -47,9 +50,9 @@ def run(table: Table) -> None:
         found: dict[bool, list[Round]] = {True: [], False: []}
         for number in range(ROUNDS):
             for there in (number % 2 == 0, number % 2 == 1):
-                _remake(model, index, there=there)
+                _remake(model, index, n, there=there)
                 found[there].append(_round(n))
-        _remake(model, index, there=True)
+        _remake(model, index, 0, there=True)
         for i, what in enumerate(("enqueue_many", "drain")):
             rates, times = ([[one[i + of] for one in found[there]] for there in (True, False)] for of in (0, 2))
             table.add(f"{what} with {name} / without", "≥ 0.95", f"{median(rates[0]) / median(rates[1]):.2f}")
@@ -57,17 +60,21 @@ def run(table: Table) -> None:
                 f"{what}, processor time of PostgreSQL, µs a task, with {name} / without", "-",
                 f"{median(times[0]):.1f} / {median(times[1]):.1f}",
             )  # fmt: skip
+        written = [median(one.wal for one in found[there]) for there in (True, False)]
+        table.add(f"WAL, bytes a task, with {name} / without", "-", f"{written[0]:,.0f} / {written[1]:,.0f}")
     reset()
 
 
-def _remake(model: type[Model], index: Index, *, there: bool) -> None:
+def _remake(model: type[Model], index: Index, n: int, *, there: bool) -> None:
     """Build the index, so that both kinds of round begin with the same work behind them, and drop it again or not."""
     with connection.schema_editor() as editor:
         editor.execute(f"DROP INDEX IF EXISTS {index.name}")
         editor.add_index(model, index)
         if not there:
             editor.remove_index(model, index)
-    with connection.cursor() as cursor:
+    with connection.cursor() as cursor:  # the next tasks go to pages of purged ones, as they do after some days
+        cursor.execute(_PURGE, [n])
+        cursor.execute("VACUUM queue_app_task")
         cursor.execute("CHECKPOINT")
 
 
@@ -78,10 +85,10 @@ def _round(n: int) -> Round:
         for number in range(n)
     ]
     results = []
-    began = postgresql_seconds()
+    began, written = postgresql_seconds(), wal()
     enqueued = n / timed(lambda: results.extend(enqueue_many(calls)))
     stored = postgresql_seconds()
     rate = drain(n, since=min(result.id for result in results))
-    drained = postgresql_seconds()
+    drained, written = postgresql_seconds(), wal() - written
     micro = 1e6 / n
-    return Round(enqueued, rate, (stored - began) * micro, (drained - stored) * micro)
+    return Round(enqueued, rate, (stored - began) * micro, (drained - stored) * micro, written / n)

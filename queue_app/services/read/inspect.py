@@ -179,7 +179,9 @@ def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tupl
     """Return how many tasks match, and whether the count stopped at ``COUNT_CAP``; an ``exact`` one never stops."""
     if exact:
         return matching(wanted, tasks).order_by().count(), False
-    count = 0
+    count, newest = 0, newest_id(wanted)
+    if newest is not None:
+        tasks = tasks.filter(id__lt=newest)
     for part in parts(wanted, tasks):
         count += part.order_by()[: COUNT_CAP + 1 - count].count()
     return min(count, COUNT_CAP), count > COUNT_CAP

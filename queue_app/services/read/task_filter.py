@@ -41,7 +41,6 @@ _INDEXED_ENDED: Final = frozenset(
         "queues",
         "worker_id",
         "capabilities",
-        "created_before",
         "concurrency_key",
     }
 )

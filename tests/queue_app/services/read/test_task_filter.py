@@ -49,7 +49,6 @@ def test_an_index_finds_ended_tasks_by_concurrency_key(plan):
         TaskFilter(queues=["nowhere"]),
         TaskFilter(bands=[Band.BACKGROUND]),
         TaskFilter(worker_id=UUID(int=7)),
-        TaskFilter(created_before=NOW),
     ],
 )
 def test_an_index_finds_rare_ended_tasks(plan, wanted):
