@@ -617,7 +617,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='task',
-            index=django.contrib.postgres.indexes.BrinIndex(condition=models.Q(('finished_at__isnull', False)), fields=['queue', 'worker_id', 'priority'], name='taskqueue_ended_pages', opclasses=['text_bloom_ops(n_distinct_per_range=100)', 'uuid_bloom_ops(n_distinct_per_range=100)', 'int2_minmax_ops'], pages_per_range=32),
+            index=django.contrib.postgres.indexes.BrinIndex(condition=models.Q(('finished_at__isnull', False)), fields=['queue', 'worker_id', 'priority'], name='taskqueue_ended_pages', opclasses=['text_bloom_ops(n_distinct_per_range=100)', 'uuid_bloom_ops(n_distinct_per_range=100)', 'int2_minmax_ops'], pages_per_range=8),
         ),
         migrations.AddIndex(
             model_name='task',

@@ -34,7 +34,7 @@ UNSUCCESSFUL = sorted(TERMINAL - {Status.COMPLETED})
 _PENDING = [Status.BLOCKED, Status.SCHEDULED, Status.QUEUED, Status.EXECUTING]  # migrations compare the list
 #: Terminal states. PostgreSQL would build an array from a list in every statement, even if no task has ended.
 _TERMINAL_PATTERN = f"^({'|'.join(sorted(TERMINAL))})$"
-#: Expected number of different values in 32 pages; the bloom filter then takes 120 bytes.
+#: Expected number of different values in 8 pages; the bloom filter then takes 120 bytes.
 _FEW = "n_distinct_per_range=100"
 
 
@@ -110,7 +110,7 @@ class Task(models.Model):
                 condition=Q(finished_at__isnull=False) & ~Q(concurrency_key=""),
                 name="taskqueue_by_key",
             ),
-            # lists and counts of ended tasks by a rare or missing value: PostgreSQL skips pages. An entry covers 32
+            # lists and counts of ended tasks by a rare or missing value: PostgreSQL skips pages. An entry covers 8
             # pages, so a finish costs far less than with three B-tree indexes. It has no times: each finish in a used
             # page would raise the latest one, and write the entry to the WAL
             BlockIndex(
@@ -120,7 +120,7 @@ class Task(models.Model):
                     f"uuid_bloom_ops({_FEW})",
                     "int2_minmax_ops",
                 ],
-                pages_per_range=32,
+                pages_per_range=8,
                 condition=Q(finished_at__isnull=False),
                 name="taskqueue_ended_pages",
             ),

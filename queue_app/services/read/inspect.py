@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from queue_app.models import (
 )
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
-from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, matching, newest_id, parts
+from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, limits_of_ids, matching, parts
 from queue_app.sql import inspection as rows
 from queue_app.sql.database import clock
 
@@ -79,10 +80,9 @@ class TaskDetail:
 
 def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, before: uuid.UUID | None = None) -> Page:
     """Return one page of ``tasks``; its cost does not depend on how many pages came before."""
-    before = min(filter(None, (before, newest_id(wanted))), default=None)
-    if before is not None:
-        tasks = tasks.filter(id__lt=before)
-    found = _newest(tasks, wanted, page_size + 1, before)
+    (least, below), (_, begin) = limits_of_ids(wanted), limits_of_ids(wanted, timedelta())
+    tasks = _between(tasks, least, _lower(before, below))
+    found = _newest(tasks, wanted, page_size + 1, _lower(before, begin))
     more = len(found) > page_size
     found = found[:page_size]
     set_effective_bands(found)
@@ -90,8 +90,18 @@ def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, befor
     return Page(found, found[-1].id if more else None)
 
 
+def _between(tasks: TaskQuerySet, least: uuid.UUID | None, below: uuid.UUID | None) -> TaskQuerySet:
+    """Keep the tasks with ids from ``least`` on and less than ``below``."""
+    limits = {"id__gte": least, "id__lt": below}
+    return tasks.filter(**{name: limit for name, limit in limits.items() if limit is not None})
+
+
+def _lower(one: uuid.UUID | None, other: uuid.UUID | None) -> uuid.UUID | None:
+    return min(filter(None, (one, other)), default=None)
+
+
 def _newest(tasks: TaskQuerySet, wanted: TaskFilter, limit: int, before: uuid.UUID | None) -> list[Task]:
-    """Return the newest ``tasks`` that match the filter.
+    """Return the newest ``tasks`` that match the filter; most have ids below ``before``.
 
     Scanning tasks from the newest on is fast when many match, but reads all tasks when few or only old ones do.
     PostgreSQL's statistics cannot tell these cases apart. So the scan ends after a window, and the missing tasks are
@@ -179,10 +189,8 @@ def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tupl
     """Return how many tasks match, and whether the count stopped at ``COUNT_CAP``; an ``exact`` one never stops."""
     if exact:
         return matching(wanted, tasks).order_by().count(), False
-    count, newest = 0, newest_id(wanted)
-    if newest is not None:
-        tasks = tasks.filter(id__lt=newest)
-    for part in parts(wanted, tasks):
+    count = 0
+    for part in parts(wanted, _between(tasks, *limits_of_ids(wanted))):
         count += part.order_by()[: COUNT_CAP + 1 - count].count()
     return min(count, COUNT_CAP), count > COUNT_CAP
 

@@ -161,13 +161,17 @@ def is_one_type(wanted: TaskFilter) -> bool:
     return _given(wanted) - {"created_before"} == {"task_types"} and len(wanted.task_types) == 1
 
 
-def newest_id(wanted: TaskFilter) -> uuid.UUID | None:
-    """Return an id above those of all tasks that match, or ``None``: ids begin with the time of their creation.
+def limits_of_ids(wanted: TaskFilter, skew: timedelta = _CLOCK_SKEW) -> tuple[uuid.UUID | None, uuid.UUID | None]:
+    """Return the least id that a matching task may have, and one above them all: ids begin with the time of creation.
 
-    Only a machine whose clock is ahead by more than ``_CLOCK_SKEW`` makes greater ones.
+    ``None``: no limit. The least one is there only beside the other, as another index finds the tasks since a time.
+    Only a machine whose clock differs by more than ``skew`` makes other ids.
     """
-    limits = [limit for time in _SINCE_CREATION if (limit := getattr(wanted, f"{time}_before")) is not None]
-    return first_at(min(limits), _CLOCK_SKEW) if limits else None
+    after, before = wanted.created_after, [getattr(wanted, f"{time}_before") for time in _SINCE_CREATION]
+    limits = [limit for limit in before if limit is not None]
+    if not limits:
+        return None, None
+    return None if after is None else first_at(after, -skew), first_at(min(limits), skew)
 
 
 def parts(wanted: TaskFilter, tasks: TaskQuerySet) -> list[TaskQuerySet]:

@@ -11,7 +11,7 @@ from queue_app.core.ids import first_at
 from queue_app.core.priorities import Band
 from queue_app.models import Task
 from queue_app.services.read import task_filter
-from queue_app.services.read.task_filter import TaskFilter, has_index, matching, newest_id, parts
+from queue_app.services.read.task_filter import TaskFilter, has_index, limits_of_ids, matching, parts
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -69,11 +69,13 @@ def test_an_index_finds_tasks_by_capability(plan):
 
 
 @pytest.mark.parametrize("time", ["created", "queued", "started", "finished"])
-def test_the_ids_of_a_list_end_ten_minutes_after_the_latest_time(time):
-    assert newest_id(TaskFilter(task_types=["shop.pay"])) is None
-    later = NOW + timedelta(days=1)
+def test_the_ids_of_a_list_are_those_of_its_times_and_ten_minutes_more(time):
+    skew, later = timedelta(minutes=10), NOW + timedelta(days=1)
+    assert limits_of_ids(TaskFilter(created_after=NOW, run_before=NOW)) == (None, None)
     wanted = TaskFilter(**{"run_before": NOW - timedelta(days=1), "created_before": later, f"{time}_before": NOW})
-    assert newest_id(wanted) == first_at(NOW + timedelta(minutes=10))
+    assert limits_of_ids(wanted) == (None, first_at(NOW, skew))
+    since = TaskFilter(created_after=NOW, queued_after=later, finished_before=later)
+    assert limits_of_ids(since) == (first_at(NOW, -skew), first_at(later, skew))
 
 
 def test_statistics_know_how_common_a_part_of_a_message_is(plan):
