@@ -76,7 +76,6 @@ class LineFormatter(logging.Formatter):
         self._is_terminal = is_terminal
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the lines of a record."""
         facts = record.args[-1] if isinstance(record.args, tuple) and record.args else None
         if self._is_terminal and isinstance(facts, Facts) and isinstance(record.args, tuple):
             return "\n".join([f"{self._start(record)}{_safe(str(record.args[0]))}", *self._block(facts)])

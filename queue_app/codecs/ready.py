@@ -59,17 +59,14 @@ class PathCodec(Codec):
     name, type = "path", PurePath
 
     def decode(self, value: Any) -> Path:
-        """Return the path of this machine's kind."""
         return Path(value)
 
 
 class _Iso(Codec):
     def encode(self, value: Any) -> str:
-        """Return the time in ISO 8601."""
         return str(value.isoformat())
 
     def decode(self, value: Any) -> Any:
-        """Return the time."""
         return self.type.fromisoformat(value)
 
 
@@ -97,11 +94,9 @@ class TimedeltaCodec(Codec):
     name, type = "timedelta", timedelta
 
     def encode(self, value: timedelta) -> str:
-        """Return the duration in ISO 8601."""
         return duration_iso_string(value)
 
     def decode(self, value: Any) -> timedelta:
-        """Return the duration."""
         found = parse_duration(value)
         if found is None:
             raise ValueError("no duration in ISO 8601")
@@ -114,13 +109,11 @@ class BytesCodec(Codec):
     name, type = "bytes", bytes
 
     def encode(self, value: bytes) -> str:
-        """Return the bytes in Base64."""
         if len(value) > MAX_BYTES:
             raise ValueError(f"has {len(value)} bytes; the limit is {MAX_BYTES}. Store them elsewhere, pass their key")
         return base64.b64encode(value).decode()
 
     def decode(self, value: Any) -> bytes:
-        """Return the bytes."""
         return base64.b64decode(value, validate=True)
 
 
@@ -161,11 +154,9 @@ class EnumCodec(Codec):
         self.name, self.type = _path(kind), kind  # type: ignore[misc] # one codec for each class
 
     def encode(self, value: Enum) -> str:
-        """Return the name of the member."""
         return value.name
 
     def decode(self, value: Any) -> Enum:
-        """Return the member."""
         members: dict[str, Enum] = self.type.__members__
         if value not in members:
             raise ValueError(f"{self.name} has no member {value!r:.40}")
@@ -179,11 +170,9 @@ class DataclassCodec(Codec):
         self.name, self.type = _path(kind), kind  # type: ignore[misc] # as above
 
     def encode(self, value: Any) -> dict[str, Any]:
-        """Return the fields that the constructor takes."""
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
 
     def decode(self, value: Any) -> Any:
-        """Make the object."""
         return self.type(**value)
 
 

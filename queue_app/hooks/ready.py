@@ -19,7 +19,6 @@ class Locale(Hook):
     """Run a task with the language and the time zone that were active where it was enqueued."""
 
     def enqueue(self, call: HookCall) -> None:
-        """Store both."""
         call.metadata["language"] = translation.get_language()
         call.metadata["time_zone"] = timezone.get_current_timezone_name()
 
@@ -44,7 +43,6 @@ class ContextVariables(Hook):
         self._variables = self.variables if variables is None else variables
 
     def enqueue(self, call: HookCall) -> None:
-        """Store the variables that are set."""
         for name, variable in self._variables.items():
             value = variable.get(None)
             if value is not None:
@@ -52,7 +50,6 @@ class ContextVariables(Hook):
 
     @contextmanager
     def run(self, call: HookCall) -> Iterator[None]:
-        """Set them."""
         tokens = [
             (variable, variable.set(call.metadata[name]))
             for name, variable in self._variables.items()
@@ -69,7 +66,6 @@ class Structlog(Hook):
     """Log with the context variables of structlog that were bound where the task was enqueued."""
 
     def enqueue(self, call: HookCall) -> None:
-        """Store the bound texts, numbers and booleans."""
         if structlog := _installed("structlog"):
             bound = structlog.contextvars.get_contextvars()
             plain = {name: value for name, value in bound.items() if isinstance(value, str | int | float | bool)}
@@ -77,7 +73,6 @@ class Structlog(Hook):
                 call.metadata["structlog"] = plain
 
     def run(self, call: HookCall) -> AbstractContextManager[Any]:
-        """Bind them again, and the task beside them."""
         if structlog := _installed("structlog"):
             values = {**call.metadata.get("structlog", {}), "task_id": str(call.id), "task_type": call.task_type}
             context: AbstractContextManager[Any] = structlog.contextvars.bound_contextvars(**values)

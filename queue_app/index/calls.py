@@ -89,7 +89,6 @@ class Calls:
         return script
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Run a script; return its reply."""
         script, once = self._script(name), name in ONCE
         try:
             if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes

@@ -160,7 +160,6 @@ class Index(Workers):
             return read_events(self._client, self.keys.events, after_id, count=count, block_ms=block_ms)
 
     def last_event_id(self) -> str:
-        """Return the id of the newest event."""
         with translated("events", self.alias):
             self._notifier.flush()
             newest: Any = self._client.xrevrange(self.keys.events, count=1)
@@ -209,7 +208,6 @@ class Index(Workers):
         return bool(self._call("set_clock", round(at.timestamp() * 1e6)))
 
     def generation(self) -> Generation:
-        """Return the generation that the index carries."""
         number, state, owner = self._call("generation")
         return Generation(int(number), text(state), text(owner))
 
@@ -305,7 +303,6 @@ class Index(Workers):
             return count_all(self._call)
 
     def depth(self, queue: str) -> QueueDepth:
-        """Count one queue."""
         with readable("stats"):
             return count_queue(self._call, queue)
 
@@ -330,7 +327,6 @@ class Index(Workers):
         return int(self._call("now"))
 
     def ping(self) -> None:
-        """Raise ``IndexUnavailable`` unless Redis answers."""
         with translated("ping", self.alias):
             self._client.ping()
 

@@ -23,7 +23,6 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> Any:
-            """Import the module; return its attribute."""
             return getattr(import_module(self._name), attribute)
 
     redis = _Lazy("redis")

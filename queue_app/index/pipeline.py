@@ -102,7 +102,6 @@ class Pipeline:
         self.unanswered = deque(each for each in self.unanswered if each is not call)
 
     def disconnect(self) -> None:
-        """Close the connection and drop the unanswered calls on it."""
         connection, self.connection = self.connection, None
         self.unanswered.clear()
         if connection is not None:

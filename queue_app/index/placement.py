@@ -29,12 +29,10 @@ class GateState:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no task may start now."""
         return self.room is not None and self.room <= 0
 
     @classmethod
     def from_reply(cls, reply: Sequence[Any]) -> Self:
-        """Return the state of one gate in the reply."""
         name = reply[0].decode()
         room, next_at, used, cap = (_number(part) for part in reply[1:5])
         kind, _, rest = name.partition(":")

@@ -61,7 +61,6 @@ class RequestStream:
         return bool(self._call("quarantine_request", GROUP, entry_id, keep, max_bytes, *reasons))
 
     def backlog(self) -> Backlog:
-        """Count waiting and quarantined requests."""
         return Backlog(*map(int, self._call("request_backlog")))
 
 

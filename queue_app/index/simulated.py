@@ -59,7 +59,6 @@ class SimulatedIndex(Index):
         return ("EVALSHA", sha, 2, self.keys.prefix, self.clock, *args)
 
     def send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Run commands in one round trip; return their replies."""
         with translated("simulate", self.alias):
             if self._connection is None:  # its own: taking one from the pool costs more than a short script
                 self._connection = self._client.connection_pool.get_connection()

@@ -25,7 +25,6 @@ class QueueDepth:
 
     @property
     def total(self) -> int:
-        """All queued tasks."""
         return sum(self.counts.values())
 
 

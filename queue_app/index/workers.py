@@ -62,7 +62,6 @@ class Workers(Leases):
         self._scan("forget_heads", profile_id, 1, "")
 
     def registered(self) -> list[tuple[str, uuid.UUID]]:
-        """Return (profile, id) of every registered worker."""
         pairs: dict[tuple[str, bytes], uuid.UUID] = {}
         for profile, worker in batched(self._call("registered"), 2):
             try:

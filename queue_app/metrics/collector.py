@@ -14,7 +14,6 @@ class QueueCollector:
     """Reads the servers at each scrape and keeps no state, so every web process returns the same values."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics that are available now."""
         return (_converted(family) for family in families(collect()))
 
     def describe(self) -> Iterable[Metric]:

@@ -52,7 +52,6 @@ class Page(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of rows in the page."""
         return sum(lane.size for lane in self.lanes)
 
 

@@ -48,7 +48,6 @@ class Ended:
 
     @property
     def total(self) -> int:
-        """All ended tasks."""
         return self.completed + self.failed + self.other
 
 

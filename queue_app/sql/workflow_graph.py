@@ -87,7 +87,6 @@ class Nodes:
     undoing: set[int]  # compensations
 
     def id_of(self, number: int) -> uuid.UUID:
-        """Return the id of a task."""
         return uuid.UUID(bytes=self.ids[16 * number : 16 * number + 16])
 
 

@@ -46,7 +46,6 @@ class _Question(threading.Thread):
             connections.close_all()
 
     def seconds(self) -> float:
-        """Return the time since the question."""
         return time.monotonic() - self.asked_at
 
 

@@ -66,7 +66,6 @@ class Breaker:
         self.open_until = time.monotonic() + max(HOLD_BACK_SECONDS, HOLD_BACK_FACTOR * waited)
 
     def reset(self) -> None:
-        """Let notifications pass again."""
         self.open_until = 0.0
 
 
@@ -209,7 +208,6 @@ class PushOnCommit:
         self.ran = False  # a test may run the hooks of a transaction that goes on
 
     def __call__(self) -> None:
-        """Publish and push."""
         self.ran = True
         for callback in self.callbacks:
             callback()

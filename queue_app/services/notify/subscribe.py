@@ -53,7 +53,6 @@ class Hub:
             self.remove(key)
 
     def add(self, key: int, listener: Listener) -> None:
-        """Start to pass events to a listener."""
         with self._lock:
             self._listeners[key] = listener
             if self._thread is None:
@@ -69,7 +68,6 @@ class Hub:
 
     @property
     def busy(self) -> bool:
-        """Whether the thread runs."""
         with self._lock:
             return self._thread is not None
 

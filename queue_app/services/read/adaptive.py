@@ -28,7 +28,6 @@ class AdaptiveNow:
     since: datetime | None
 
     def words(self) -> str:
-        """Return a sentence."""
         if self.since is None:
             return say(
                 "%(value)s of at most %(most)s just now: no scheduler has judged it yet.",

@@ -100,11 +100,9 @@ class _Gates:
             self._gates["all", ""] = self._gate([overall], "all", "")
 
     def all(self) -> list[Gate]:
-        """Return the gates of all lanes seen so far."""
         return list(self._gates.values())
 
     def of(self, lane: Lane) -> list[Gate]:
-        """Return the gates that the tasks of a lane pass."""
         found = [self._gates[name] for name in (("all", ""), ("queue", "")) if name in self._gates]
         found += self._limited(Scope.TYPE, lane.task_type)
         found += self._limited(Scope.KEY, lane.key)

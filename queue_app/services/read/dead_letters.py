@@ -199,7 +199,6 @@ class Group:
 
     @property
     def last_hour(self) -> int:
-        """Number of deaths in the current hour."""
         return self.trend[-1]
 
 

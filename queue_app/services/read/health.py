@@ -60,7 +60,6 @@ class PendingAnswer[T]:
 
     @property
     def age(self) -> float:
-        """Seconds since the question was asked."""
         return time.monotonic() - self._asked_at
 
     def result(self, within: float) -> T | None:
@@ -134,7 +133,6 @@ class Health:
     reasons: dict[str, str]
 
     def status(self, part: str) -> str:
-        """Return "ok" or "not ok"."""
         return "not ok" if part in self.reasons else "ok"
 
 

@@ -45,7 +45,6 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     def add(self, kind: str, names: Iterable[object]) -> None:
-        """Add names of a kind."""
         if texts := [str(name) for name in names]:
             self.any_of.setdefault(kind, []).extend(texts)
 

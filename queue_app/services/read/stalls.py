@@ -21,7 +21,6 @@ class Watched:
 
     @property
     def looks(self) -> bool:
-        """Whether a scheduler has looked lately."""
         return self.age is not None and self.age <= LOOK_IS_OLD
 
 

@@ -45,11 +45,9 @@ class QueueSummary:
 
     @property
     def depth(self) -> int:
-        """Number of queued tasks."""
         return sum(band.depth for band in self.bands.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the summary as plain data."""
         return {
             "name": self.name,
             "paused": self.paused,

@@ -40,7 +40,6 @@ class Figures:
     versions: Counter[str] = field(default_factory=Counter)
 
     def add(self, row: TaskStats) -> None:
-        """Add one row."""
         self.completed += row.completed
         self.failed += row.failed
         self.other += row.other
@@ -52,12 +51,10 @@ class Figures:
 
     @property
     def total(self) -> int:
-        """All ended tasks."""
         return self.completed + self.failed + self.other
 
     @property
     def failed_share(self) -> float:
-        """The share of failed tasks in percent."""
         return 100 * self.failed / self.total if self.total else 0.0
 
     @property
@@ -67,7 +64,6 @@ class Figures:
 
     @property
     def wait_p95(self) -> float | None:
-        """95th percentile of the same."""
         return percentile(self.waits, 0.95)
 
     @property
@@ -77,7 +73,6 @@ class Figures:
 
     @property
     def run_p95(self) -> float | None:
-        """95th percentile of the same."""
         return percentile(self.runs, 0.95)
 
 

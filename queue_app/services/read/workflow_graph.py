@@ -54,7 +54,6 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The number of tasks."""
         return len(self.tasks)
 
 

@@ -93,7 +93,6 @@ class Reaper:
         return bool(self._silent) or orphans or any(map(_is_gone, answers["neighbours"]))
 
     def fail_overdue(self) -> int:
-        """Call ``reap_overdue``."""
         if "overdue" not in self._rests:
             return reap_overdue()
         return sum(reap_overdue(ids) for ids in self._leased("overdue"))

@@ -21,7 +21,6 @@ class RecentTick:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its task ended without success."""
         return self.status in FAILURES
 
 

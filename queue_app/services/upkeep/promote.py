@@ -57,7 +57,6 @@ class Promotion:
 
     @property
     def total(self) -> int:
-        """The number of all steps."""
         return self.steps.total()
 
     def add(self, risen: Sequence[tuple[TaskRef, Risen]]) -> None:
