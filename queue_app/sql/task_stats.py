@@ -3,9 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from queue_app.core.histogram import BOUNDS
+from queue_app.core.histogram import BOUNDS, from_json, percentile
 from queue_app.sql.database import fetch_all
 
 #: One pass over the ended tasks; a group for the totals, and one for each bucket and version.
@@ -26,29 +26,66 @@ GROUP BY GROUPING SETS ((name, since), (name, since, ran), (name, since, waited)
 #: Kind -> (column, length of a period).
 _KINDS: Final = {"type": ("task_type", "hour"), "user": ('"user"', "day"), "key": ("concurrency_key", "day")}
 _TOTAL, _BY_RUN, _BY_WAIT, _BY_VERSION = 0b111, 0b011, 0b101, 0b110
-
-
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class Ended:
-    """What ended of one name in one hour or day."""
+class Figures:
+    """What ended of one task type, user or key in a period."""
 
     name: str
-    since: datetime
     completed: int = 0
     failed: int = 0
     other: int = 0
-    failures: int = 0
-    last_at: datetime = _NEVER
+    failures: int = 0  # failed attempts
+    last_at: datetime | None = None
     waits: Counter[int] = field(default_factory=Counter)
     runs: Counter[int] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
 
+    def add(self, row: Any) -> None:
+        """Add a row of ``TaskStats``."""
+        self.completed += row.completed
+        self.failed += row.failed
+        self.other += row.other
+        self.failures += row.failures
+        self.last_at = max(self.last_at or row.last_at, row.last_at)
+        self.waits += from_json(row.waits)
+        self.runs += from_json(row.runs)
+        self.versions += Counter(row.versions)
+
     @property
     def total(self) -> int:
         return self.completed + self.failed + self.other
+
+    @property
+    def failed_share(self) -> float:
+        return 100 * self.failed / self.total if self.total else 0.0
+
+    @property
+    def wait_p50(self) -> float | None:
+        """Median wait before the last attempt in seconds."""
+        return percentile(self.waits, 0.5)
+
+    @property
+    def wait_p95(self) -> float | None:
+        return percentile(self.waits, 0.95)
+
+    @property
+    def run_p50(self) -> float | None:
+        """Median run time of the last attempt in seconds."""
+        return percentile(self.runs, 0.5)
+
+    @property
+    def run_p95(self) -> float | None:
+        return percentile(self.runs, 0.95)
+
+
+@dataclass(slots=True)
+class Ended(Figures):
+    """What ended of one name in the hour or day that began at ``since``."""
+
+    since: datetime = _NEVER
 
 
 def ended(kind: str, since: datetime, until: datetime) -> list[Ended]:
@@ -57,7 +94,7 @@ def ended(kind: str, since: datetime, until: datetime) -> list[Ended]:
     found: dict[tuple[str, datetime], Ended] = {}
     rows = fetch_all(_ENDED.format(column=column, unit=unit), {"bounds": list(BOUNDS), "since": since, "until": until})
     for name, period, ran, waited, version, group, count, *totals in rows:
-        row = found.setdefault((name, period), Ended(name, period))
+        row = found.setdefault((name, period), Ended(name, since=period))
         if group == _TOTAL:
             row.completed, row.failed, row.failures, row.last_at = totals
             row.other = count - row.completed - row.failed

@@ -1,18 +1,17 @@
 """Read the statistics of task types, users and concurrency keys over a period."""
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from queue_app.core.histogram import from_json, percentile
 from queue_app.models import TaskStats
 from queue_app.models.task_stats import StatsKind
 from queue_app.sql.database import alias
+from queue_app.sql.task_stats import Figures
 
 #: Periods of the lists.
 PERIODS: Final = {
@@ -23,57 +22,6 @@ PERIODS: Final = {
 }
 #: Maximum number of users or keys in a list: those with most tasks.
 MOST_NAMES: Final = 500
-
-
-@dataclass(slots=True)
-class Figures:
-    """What ended of one task type, user or key in a period."""
-
-    name: str
-    completed: int = 0
-    failed: int = 0
-    other: int = 0
-    failures: int = 0  # failed attempts
-    last_at: datetime | None = None
-    waits: Counter[int] = field(default_factory=Counter)
-    runs: Counter[int] = field(default_factory=Counter)
-    versions: Counter[str] = field(default_factory=Counter)
-
-    def add(self, row: TaskStats) -> None:
-        self.completed += row.completed
-        self.failed += row.failed
-        self.other += row.other
-        self.failures += row.failures
-        self.last_at = max(self.last_at or row.last_at, row.last_at)
-        self.waits += from_json(row.waits)
-        self.runs += from_json(row.runs)
-        self.versions += Counter(row.versions)
-
-    @property
-    def total(self) -> int:
-        return self.completed + self.failed + self.other
-
-    @property
-    def failed_share(self) -> float:
-        return 100 * self.failed / self.total if self.total else 0.0
-
-    @property
-    def wait_p50(self) -> float | None:
-        """Median wait before the last attempt in seconds."""
-        return percentile(self.waits, 0.5)
-
-    @property
-    def wait_p95(self) -> float | None:
-        return percentile(self.waits, 0.95)
-
-    @property
-    def run_p50(self) -> float | None:
-        """Median run time of the last attempt in seconds."""
-        return percentile(self.runs, 0.5)
-
-    @property
-    def run_p95(self) -> float | None:
-        return percentile(self.runs, 0.95)
 
 
 @dataclass(frozen=True, slots=True)

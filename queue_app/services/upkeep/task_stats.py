@@ -65,7 +65,7 @@ def _add(kind: StatsKind, found: Sequence[Ended]) -> None:
         stats.failed += row.failed
         stats.other += row.other
         stats.failures += row.failures
-        stats.last_at = row.last_at
+        stats.last_at = row.last_at or row.since
         stats.waits = histogram.as_json(histogram.from_json(stats.waits) + row.waits)
         stats.runs = histogram.as_json(histogram.from_json(stats.runs) + row.runs)
         stats.versions = dict(Counter(stats.versions) + row.versions)
