@@ -15,8 +15,9 @@ from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQu
 from queue_app.models import Queue, Task
 from queue_app.services.enqueue.store import BeforePush, store_many, store_one
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type
-from queue_app.services.read.inspect import get_task, position_of, trace_of
+from queue_app.services.read.inspect import get_task, position_of
 from queue_app.sql.admission import taken_keys
+from queue_app.sql.inspection import traces
 from queue_app.typed import check_types
 
 
@@ -34,7 +35,7 @@ def submit(new: NewTask, *, before_push: BeforePush | None = None) -> Enqueued:
         return stored
     task = get_task(Task.objects.all(), stored.id)
     spec = replace(row.spec, queue=task.queue, priority=task.priority, capabilities=tuple(task.capabilities))
-    position, sent = position_of(task), trace_of(task)
+    position, sent = position_of(task), traces([task.id]).get(task.id)
     return stored._replace(spec=spec, status=Status(task.status), queue_position=position, sent_trace=sent)
 
 

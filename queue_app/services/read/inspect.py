@@ -26,7 +26,6 @@ from queue_app.models import (
     Task,
     TaskAttempt,
     TaskLog,
-    TaskPayload,
     TaskProgress,
 )
 from queue_app.models.querysets import TaskQuerySet
@@ -150,17 +149,10 @@ def set_effective_bands(
 
 def _set_traces(tasks: list[Task]) -> None:
     """Set ``sent_trace`` of the tasks whose caller sent a trace."""
-    sent = TaskPayload.objects.filter(pk__in=[task.id for task in tasks]).exclude(trace=None)
-    traces = dict(sent.values_list("task_id", "trace"))
+    sent = rows.traces([task.id for task in tasks])
     for task in tasks:
-        if task.id in traces:
-            vars(task)["sent_trace"] = traces[task.id]
-
-
-def trace_of(task: Task) -> str | None:
-    """Return the trace that the caller of a task sent."""
-    sent: str | None = TaskPayload.objects.filter(pk=task.id).values_list("trace", flat=True).first()
-    return sent
+        if task.id in sent:
+            vars(task)["sent_trace"] = sent[task.id]
 
 
 def export_pages(tasks: TaskQuerySet, wanted: TaskFilter) -> Iterator[list[Task]]:
