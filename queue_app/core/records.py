@@ -174,7 +174,7 @@ class TaskRef:
     @property
     def lane(self) -> str:
         """The name of the lane that the task waits in."""
-        return lane_name(self.queue, self.task_type, self.capabilities, self.user, self.concurrency_key, self.weight)
+        return lane_name(*_lane_of(self))
 
     @property
     def score(self) -> float:
@@ -184,9 +184,10 @@ class TaskRef:
     @property
     def entry(self) -> Entry:
         """The task's lane, score and id."""
-        return Entry(self.lane, self.score, self.id)
+        return Entry(lane_name(*_lane_of(self)), score(self.priority, self.queued_at), self.id)
 
 
+_lane_of: Final = attrgetter("queue", "task_type", "capabilities", "user", "concurrency_key", "weight")
 _ref_fields: Final = attrgetter(*(each.name for each in fields(TaskRef)))
 
 
@@ -264,8 +265,7 @@ class ClaimedTask:
     @property
     def lease(self) -> Lease:
         """The lease that it was granted under."""
-        lane = lane_name(self.queue, self.task_type, self.capabilities, self.user, self.concurrency_key, self.weight)
-        return Lease(self.id, lane, self.leased_at)
+        return Lease(self.id, lane_name(*_lane_of(self)), self.leased_at)
 
 
 class Returned(NamedTuple):

@@ -11,6 +11,7 @@ import random
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 from queue_app import conf, signals
@@ -104,7 +105,7 @@ def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
         done = _finish(first, once_more_after_deadlock(lambda: _complete(completed)))
         in_order = [one for one in in_order if one.task.id not in done]
     elif in_order and len(completed) == len(in_order):  # mostly: one statement, which commits
-        return _finish(first, once_more_after_deadlock(lambda: _Ended(finish_rows.complete(completed))))
+        return _finish(first, _Ended(once_more_after_deadlock(partial(finish_rows.complete, in_order))))
     if in_order:
         done |= _finish(first, once_more_after_deadlock(lambda: _store(in_order)))
     return done
