@@ -27,11 +27,10 @@ from queue_app.dashboard import schedules as pages
 from queue_app.dashboard.said import said
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
-from queue_app.services.operations.backfill import preview_backfill, start_backfill
+from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import Options
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
-from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import JOBS
 from queue_app.sql import schedule_health
 from queue_app.sql.database import atomic

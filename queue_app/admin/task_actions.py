@@ -22,7 +22,7 @@ from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Task
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.services import cancel, reprioritise
-from queue_app.services.control.decrypt import PERMISSION, decrypt
+from queue_app.services.control.encrypted import PERMISSION, decrypt
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 
 REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"

@@ -16,7 +16,7 @@ from queue_app.models.task_stats import StatsKind
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.inspect import list_tasks
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.read.task_stats import PERIODS, figures, history
+from queue_app.services.upkeep.task_stats import PERIODS, figures, history
 from queue_app.sql.task_stats import Figures
 
 RECENT: Final = 20

@@ -10,7 +10,7 @@ from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import current
 from queue_app.dashboard.reasons import LENGTHS, NAMED, NO_WORKER, OLDEST, UNSERVED, Reason, of_schedules, reasons
 from queue_app.dashboard.said import said
-from queue_app.services.read.advice import Advice, advice
+from queue_app.services.control.advice import Advice, advice
 
 #: Seconds for which viewers share the suggestions, which are made of snapshots of a minute.
 FRESH_ADVICE: Final = 60.0

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from queue_app.metrics.exposition import BOUNDS, Family, Times, families
 from queue_app.metrics.names import COUNTER, HISTOGRAM
-from queue_app.services.read.metrics import collect
+from queue_app.services.read.health import collect
 
 
 class QueueCollector:

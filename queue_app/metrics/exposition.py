@@ -21,7 +21,7 @@ from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
 from queue_app.models.workflow import WorkflowState
-from queue_app.services.read.metrics import Metrics
+from queue_app.services.read.health import Metrics
 from queue_app.sql.stats import PERCENTILES, RowStats
 
 OTHER: Final = "other"

@@ -40,7 +40,7 @@ class TaskStats(models.Model):
         verbose_name = "task type"
         verbose_name_plural = "task types"
         indexes: ClassVar = [
-            # services.read.task_stats: all names of a kind in a period; services.upkeep: purge
+            # services.upkeep.task_stats: all names of a kind in a period; services.upkeep: purge
             models.Index(fields=["kind", "since"], name="taskqueue_task_stats_since")
         ]
         constraints: ClassVar = [

@@ -25,6 +25,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.lifecycle.turnover import turn_over
 from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import reap
@@ -33,7 +34,6 @@ from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import update_schedule
-from queue_app.services.schedules.run import run_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from tests.explorer import flows, queues

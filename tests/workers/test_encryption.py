@@ -23,17 +23,17 @@ from queue_app.index import get_index
 from queue_app.models import AuditEntry, DeadLetter, Operation, Schedule, Task, TaskAttempt, TaskLog, TaskPayload
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
+from queue_app.services.control import encrypted as reencryption
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.actions import run_again, run_now
 from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import advance
-from queue_app.services.operations import reencrypt as reencryption
+from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.explain import explain
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.run import run_schedule
 from tests.support.asking import answer as answer_of
 from tests.support.asking import ask
 from tests.support.engine import status

@@ -19,11 +19,10 @@ from queue_app.api.views.operations import accepted
 from queue_app.exceptions import ScheduleNotFound
 from queue_app.models import Schedule, ScheduleTick
 from queue_app.services.control.pause import pause_schedule, resume_schedule
-from queue_app.services.operations.backfill import preview_backfill, start_backfill
+from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import SAMPLE, Options
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import with_status
-from queue_app.services.schedules.run import run_schedule
 from queue_app.sql.database import alias
 
 MAX_LISTED: Final = 1000

@@ -25,7 +25,7 @@ from queue_app.models import Task
 from queue_app.models.querysets import restricted_to
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.audit import API, record
-from queue_app.services.control.decrypt import PERMISSION, decrypt
+from queue_app.services.control.encrypted import PERMISSION, decrypt
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.actions import delete
 from queue_app.services.lifecycle.signals import signal

@@ -12,13 +12,12 @@ from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_jso
 from queue_app.management.verbs._values import duration, format_table, instant, json_object, parameter
 from queue_app.models import Schedule
 from queue_app.services.control.pause import pause_schedule, resume_schedule
-from queue_app.services.operations.backfill import preview_backfill, start_backfill
+from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import Options
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.history import RecentTick, recent
 from queue_app.services.schedules.import_beat import find_entries, import_entries
-from queue_app.services.schedules.run import run_schedule
 from queue_app.sql.database import alias, atomic
 
 EXAMPLE = 'taskqueue schedule add nightly shop.tasks.report --cron "0 3 * * *" --zone Europe/Berlin --param days=1'

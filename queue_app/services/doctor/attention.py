@@ -5,7 +5,7 @@ from typing import Final
 
 from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.models import Schedule
-from queue_app.services.read.advice import advice
+from queue_app.services.control.advice import advice
 from queue_app.sql import doctor, schedule_health, workflow_health
 from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 

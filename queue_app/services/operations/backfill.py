@@ -1,7 +1,7 @@
-"""Backfill: let a schedule tick for a range of the past (or future), as an operation with preview, pace and progress.
+"""Let a schedule tick on request: now, or for a range of the past (or future) by an operation, the backfill.
 
 Instants that have a task already are left alone, also those of another backfill. The overlap policy does not apply:
-who asks for these tasks wants each of them.
+the caller wants each of these tasks.
 """
 
 import uuid
@@ -17,10 +17,11 @@ from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationTarget
 from queue_app.models.schedule import TickKind
+from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_reason
 from queue_app.services.operations.request import Options, check_options
 from queue_app.services.schedules.tick import store, task_of
-from queue_app.sql.database import alias, clock
+from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.schedules import NewTick
 
 MAX_INSTANTS: Final = 10_000
@@ -116,3 +117,21 @@ def _instants(recurrence: Recurrence, start: datetime, end: datetime) -> Iterato
 
 def _schedule_of(operation: Operation) -> Schedule | None:
     return Schedule.objects.using(alias()).select_for_update().filter(name=operation.filter["schedule"]).first()
+
+
+def run_schedule(name: str, *, by: str = "", now: datetime | None = None) -> ScheduleTick:
+    """Enqueue the task of a schedule now, even if it is paused or overlaps; return the tick.
+
+    The next tick stays where it is. Raises ``ScheduleNotFound``, and ``InvalidTaskData`` if the task is refused.
+    """
+    with atomic():
+        schedule = lock_schedule(name)
+        at = now or clock()
+        task = task_of(schedule, at)
+        tick = NewTick(
+            schedule.pk, at, TickKind.MANUAL, at, 0.0, task.id, f"{by} ran it." if by else "It was run by hand."
+        )
+        refused = store([tick], {task.id: task})
+        if refused:
+            raise InvalidTaskData("name", refused[task.id])
+    return ScheduleTick.objects.using(alias()).get(schedule_id=schedule.pk, instant=at)

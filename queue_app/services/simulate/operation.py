@@ -1,7 +1,7 @@
 """Simulations as operations: requested by staff or by the scheduler, carried out by a process of their own, and kept.
 
 The scheduler requests trials: higher limits where limits hold tasks back, so that suggestions have numbers
-(``read.advice``). The effort is bounded: one new trial a look, one for each limit and value in ``read.held.VALID``,
+(``control.advice``). The effort is bounded: one new trial a look, one for each limit and value in ``read.held.VALID``,
 at most ``MAX_TASKS`` tasks.
 
 Crash points: a process that dies leaves the operation running. After ``SILENT`` without a sign of life the scheduler

@@ -1,20 +1,24 @@
-"""Keep the statistics of task types, users and concurrency keys: add what ended since the last run to their rows.
+"""Statistics of task types, users and concurrency keys: add what ended since the last run to their rows, and read them.
 
 The time up to which tasks are counted is stored with the rows, in one transaction, under a lock on the job's row. So a
 run that dies leaves nothing behind, and two runs at once count each task once.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final
+
+from django.db.models import QuerySet
+from django.utils import timezone
 
 from queue_app.core import histogram
 from queue_app.models import MaintenanceJob, TaskStats
 from queue_app.models.task_stats import StatsKind
 from queue_app.sql.database import alias, atomic, clock
-from queue_app.sql.task_stats import Ended, ended
+from queue_app.sql.task_stats import Ended, Figures, ended
 
 JOB: Final = "task_stats"
 #: Longest time that one run makes up for.
@@ -22,7 +26,16 @@ LONGEST_GAP: Final = timedelta(hours=1)
 #: A task's end is stored a moment before its commit; what is younger than this is left to the next run.
 SETTLED: Final = timedelta(seconds=5)
 #: Maximum number of users, and of keys, that one run counts: those with most tasks.
-MOST_NAMES: Final = 1_000
+COUNTED_NAMES: Final = 1_000
+#: Periods of the lists.
+PERIODS: Final = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+}
+#: Maximum number of users or keys in a list: those with most tasks.
+LISTED_NAMES: Final = 500
 
 
 def collect() -> int:
@@ -43,7 +56,7 @@ def collect() -> int:
             if kind is StatsKind.TYPE:
                 counted = sum(row.total for row in found)
             else:
-                found = sorted(found, key=attrgetter("total"), reverse=True)[:MOST_NAMES]
+                found = sorted(found, key=attrgetter("total"), reverse=True)[:COUNTED_NAMES]
             _add(kind, found)
         job.progress = {"until": until.isoformat()}
         job.started_at = job.succeeded_at = clock()
@@ -74,3 +87,43 @@ def _add(kind: StatsKind, found: Sequence[Ended]) -> None:
     rows.bulk_create(
         changed, update_conflicts=True, unique_fields=["kind", "name", "since"], update_fields=fields, batch_size=500
     )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The rows of one name over the longest period, and their sums over each."""
+
+    rows: list[TaskStats]  # oldest first
+    sums: dict[str, Figures]  # period -> figures
+
+
+def figures(kind: StatsKind, period: str) -> list[Figures]:
+    """Return the figures of all names that had ended tasks in a period. Raises ``KeyError`` for an unknown one."""
+    found: dict[str, Figures] = {}
+    for row in _rows(kind, PERIODS[period]).iterator(2000):
+        found.setdefault(row.name, Figures(row.name)).add(row)
+    most = sorted(found.values(), key=lambda each: -each.total)
+    return most if kind is StatsKind.TYPE else most[:LISTED_NAMES]
+
+
+def history(kind: StatsKind, name: str) -> History:
+    """Return the statistics of one name."""
+    rows = list(_rows(kind, PERIODS["30d"]).filter(name=name).order_by("since"))
+    now = timezone.now()
+    return History(rows, {period: _sum(name, rows, now - length) for period, length in PERIODS.items()})
+
+
+def _sum(name: str, rows: Iterable[TaskStats], begin: datetime) -> Figures:
+    found = Figures(name)
+    for row in rows:
+        if row.last_at >= begin:
+            found.add(row)
+    return found
+
+
+def _rows(kind: StatsKind, length: timedelta) -> QuerySet[TaskStats]:
+    # The first hour or day counts whole; one in which the last task ended before the period does not.
+    begin = timezone.now() - length
+    rows = TaskStats.objects.using(alias()).filter(kind=kind, last_at__gte=begin)
+    unit = timedelta(hours=1) if kind is StatsKind.TYPE else timedelta(days=1)
+    return rows.filter(since__gt=begin - unit)

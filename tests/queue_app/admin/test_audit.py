@@ -14,14 +14,14 @@ from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView
 from queue_app.models import Workflow as Row
 from queue_app.models.operation import OperationKind
 from queue_app.services import pause, pause_everything
+from queue_app.services.control.advice import advice
 from queue_app.services.control.api_keys import create_key
 from queue_app.services.operations.request import Action, start_operation, start_replay
-from queue_app.services.read.advice import advice
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import tokens
 from queue_app.services.schedules.edit import values_of
-from tests.queue_app.services.read.test_advice import HELD, snapshots
+from tests.queue_app.services.control.test_advice import HELD, snapshots
 from tests.support.factories import (
     DeadLetterFactory,
     QueueFactory,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.services.read import metrics
+from queue_app.services.read import health as metrics
 from queue_app.services.read.health import Probe
 
 ELSEWHERE = {"REMOTE_ADDR": "203.0.113.9"}

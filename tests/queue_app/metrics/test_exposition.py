@@ -26,7 +26,7 @@ from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.read import stalls
-from queue_app.services.read.metrics import Metrics, collect
+from queue_app.services.read.health import Metrics, collect
 from queue_app.services.repair.reap import reap
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.schedules.edit import create_schedule

@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connections
 
-from queue_app.services.read import metrics
+from queue_app.services.read import health as metrics
 from queue_app.services.read.health import Probe
 from queue_app.sql.database import fetch_all
 

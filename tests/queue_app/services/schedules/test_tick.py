@@ -14,10 +14,10 @@ from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.lifecycle.actions import retry_many
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.read.explain import explain
 from queue_app.services.schedules import tick
 from queue_app.services.schedules.edit import create_schedule, delete_schedule, update_schedule
-from queue_app.services.schedules.run import run_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.sql import schedules as rows
 from queue_app.sql.schedules import copy_outcomes

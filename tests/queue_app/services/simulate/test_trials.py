@@ -7,11 +7,11 @@ import pytest
 from django.utils import timezone
 
 from queue_app.models import Limit, Operation, Queue
-from queue_app.services.read.advice import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.read.held import held
 from queue_app.services.simulate import operation as trials
 from queue_app.services.simulate.operation import applicable, carry_out, request_trial
-from tests.queue_app.services.read.test_advice import snapshots
+from tests.queue_app.services.control.test_advice import snapshots
 from tests.support.factories import TaskFactory, WorkerFactory
 
 LIMIT = {"type": ("type", "shop.export"), "key": ("key", "api:1"), "family": ("key", "api")}

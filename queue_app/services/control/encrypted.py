@@ -1,7 +1,8 @@
-"""Bring the stored data of tasks under the newest key, and encrypt what was stored before its type was encrypted.
+"""Stored data of encrypted tasks: show them to a person who may see them; bring them under the newest key.
 
-Each value is replaced only if it is still the one that was read. Crash points: a page of an operation is one
-transaction; the next page begins after it, and a repetition changes nothing.
+``reencrypt`` also encrypts what was stored before its type was encrypted. It replaces a value only if it is still the
+one that was read. Crash points: a page of an operation is one transaction; the next page begins after it, and a
+repetition changes nothing.
 """
 
 import json
@@ -11,11 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
-from queue_app.core.redaction import HIDDEN, is_sealed
+from queue_app import encryption
+from queue_app.core.ids import Id, parse_id
+from queue_app.core.redaction import HIDDEN, is_sealed, redact, redact_value
+from queue_app.displayed_payload import displayed_payload
 from queue_app.encryption import SHARED, applies_to, resealed, seal, seal_call
-from queue_app.exceptions import Undecryptable
+from queue_app.exceptions import TaskNotFound, Undecryptable
 from queue_app.models import (
     DeadLetter,
     Schedule,
@@ -29,10 +33,11 @@ from queue_app.models import (
     WorkflowNode,
 )
 from queue_app.models.schedule import SEALED_FIELDS
-from queue_app.sql.database import alias
+from queue_app.sql.database import alias, atomic
 
 logger = logging.getLogger("taskqueue")
 
+PERMISSION = "queue_app.view_encrypted"
 #: Model, column, whether it is JSON (else text), and whether the task type is authenticated with the value.
 _COLUMNS: Final[tuple[tuple[Any, str, bool, bool], ...]] = (
     (TaskResult, "value", True, True),
@@ -41,6 +46,53 @@ _COLUMNS: Final[tuple[tuple[Any, str, bool, bool], ...]] = (
     (Signal, "payload", True, False),
     (WorkflowNode, "compensation", True, False),
 )
+
+
+def decrypt(task_id: Id, record: Callable[[], object]) -> dict[str, Any]:
+    """Return the arguments, result, errors, log lines, steps and signals of a task.
+
+    Values that are masked elsewhere stay masked. The caller checks ``PERMISSION``, and ``record`` writes who reads.
+    Raises ``TaskNotFound``, ``Undecryptable`` and ``EncryptionUnavailable``.
+    """
+    found = parse_id(task_id)
+    with atomic():
+        task = Task.objects.using(alias()).filter(pk=found).first()
+        payload = TaskPayload.objects.using(alias()).filter(pk=found).first()
+        if task is None or payload is None:
+            raise TaskNotFound(f"There is no task {task_id}.")
+        kind = task.task_type
+        payload.args, payload.parameters = encryption.call_of(kind, payload.args, payload.parameters)
+        secrets, args, parameters = displayed_payload(kind, payload)
+        attempts = [
+            (row.attempt, *encryption.failure_texts(kind, row.message, row.traceback))
+            for row in _of(TaskAttempt, found).order_by("attempt")
+        ]
+        values: dict[str, Any] = {
+            "args": args,
+            "parameters": parameters,
+            "result": [encryption.opened_if(row.value, kind) for row in _of(TaskResult, found)],
+            "steps": {row.name: encryption.opened_if(row.value, "") for row in _of(StepResult, found)},
+            "signals": [
+                {"name": row.name, "payload": encryption.opened_if(row.payload, "")} for row in _of(Signal, found)
+            ],
+        }
+        shown: dict[str, Any] = redact_value(values, secrets)
+        shown["result"] = shown["result"][0] if shown["result"] else None
+        shown["attempts"] = [
+            {"attempt": number, "message": redact(message, secrets), "traceback": redact(traceback, secrets)}
+            for number, message, traceback in attempts
+        ]
+        shown["logs"] = [
+            {"attempt": row.attempt, "lines": redact(encryption.opened_if(row.lines, kind), secrets).split("\n")}
+            for row in _of(TaskLog, found).order_by("attempt")
+        ]
+        record()
+    return shown
+
+
+def _of(model: Any, task_id: Any) -> QuerySet[Any]:
+    rows: QuerySet[Any] = model.objects.using(alias()).filter(task_id=task_id)
+    return rows
 
 
 def reencrypt(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:

@@ -9,9 +9,8 @@ from django.utils import timezone
 from queue_app.dashboard import cache
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry, Limit, Queue
-from queue_app.services.control.advice import dismiss
+from queue_app.services.control.advice import advice, dismiss
 from queue_app.services.doctor.attention import check_advice
-from queue_app.services.read.advice import advice
 from tests.support.engine import index_away, put
 from tests.support.factories import QueueStatsFactory, StaffFactory, WorkerFactory
 
