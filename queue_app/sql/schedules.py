@@ -72,7 +72,7 @@ FROM (
     SELECT tick.id, task.status, task.started_at, task.finished_at
     FROM queue_app_scheduletick AS tick JOIN queue_app_task AS task ON task.id = tick.task_id
     WHERE tick.task_id IS NOT NULL AND tick.outcome IS NULL AND task.finished_at IS NOT NULL
-    ORDER BY tick.id LIMIT %s FOR UPDATE OF tick SKIP LOCKED
+    ORDER BY tick.id LIMIT 5000 FOR UPDATE OF tick SKIP LOCKED
 ) AS t WHERE tick.id = t.id
 """
 
@@ -149,9 +149,9 @@ def move_on(rows: Sequence[tuple[int, datetime | None, datetime | None, datetime
     execute(_MOVE_ON, _columns(rows))
 
 
-def copy_outcomes(limit: int = 5000) -> int:
+def copy_outcomes() -> int:
     """Copy the outcomes of ended tasks to their ticks, before the tasks are deleted; return how many."""
-    return execute(_COPY_OUTCOMES, [limit])
+    return execute(_COPY_OUTCOMES)
 
 
 def newest(schedule_ids: Sequence[int], count: int) -> list[ScheduleTick]:

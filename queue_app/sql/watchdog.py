@@ -26,10 +26,10 @@ ANY_STARTABLE: Final = f"""
 """
 
 
-def _serves(worker: str, lane: str) -> str:
+def _serves(lane: str) -> str:
     return (
-        f"({worker}.queues = '{{}}' OR {lane}.queue = ANY({worker}.queues))"
-        f" AND {lane}.task_type = ANY({worker}.task_types) AND {lane}.capabilities <@ {worker}.capabilities"
+        f"(worker.queues = '{{}}' OR {lane}.queue = ANY(worker.queues))"
+        f" AND {lane}.task_type = ANY(worker.task_types) AND {lane}.capabilities <@ worker.capabilities"
     )
 
 
@@ -123,9 +123,9 @@ SELECT first.id, kind.queue, kind.task_type, kind.capabilities, kind.weight, fir
 FROM kind JOIN queue_app_queue AS q ON q.name = kind.queue
 CROSS JOIN LATERAL (
     SELECT name, free_slots, heard FROM worker
-    WHERE {_serves("worker", "kind")} AND free_slots >= kind.weight AND NOT EXISTS (
+    WHERE {_serves("kind")} AND free_slots >= kind.weight AND NOT EXISTS (
         SELECT FROM heavy WHERE heavy.weight > worker.free_slots AND heavy.weight <= worker.concurrency
-            AND {_serves("worker", "heavy")})
+            AND {_serves("heavy")})
     ORDER BY heard LIMIT 1
 ) AS able
 CROSS JOIN LATERAL (

@@ -114,12 +114,7 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], Abstract
     """
     until = time.monotonic() + seconds
     woken = threading.Event()
-    wanted = str(task_id)
-
-    def listen(found: list[Event]) -> None:
-        if any(event.task_id == wanted and event.status in _ENDS for event in found):
-            woken.set()
-
+    listen = _on_end(task_id, woken.set)
     pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
     with hub.listening(listen):
         while not _has_ended(task_id):
@@ -134,13 +129,9 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], Abstract
 
 async def await_end(task_id: uuid.UUID, seconds: float | None) -> bool:
     """Do the same as ``wait_for_end`` for a coroutine, without a waiting thread; ``None`` means no limit."""
-    loop, woken, wanted = asyncio.get_running_loop(), asyncio.Event(), str(task_id)
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
     until = None if seconds is None else loop.time() + seconds
-
-    def listen(found: list[Event]) -> None:
-        if any(event.task_id == wanted and event.status in _ENDS for event in found):
-            loop.call_soon_threadsafe(woken.set)
-
+    listen = _on_end(task_id, lambda: loop.call_soon_threadsafe(woken.set))
     pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
     await sync_to_async(hub.add, thread_sensitive=False)(id(listen), listen)
     try:
@@ -154,6 +145,17 @@ async def await_end(task_id: uuid.UUID, seconds: float | None) -> bool:
     finally:
         hub.remove(id(listen))
     return True
+
+
+def _on_end(task_id: uuid.UUID, call: Callable[[], object]) -> Listener:
+    """Return a listener that calls a function at the end of a task."""
+    wanted = str(task_id)
+
+    def listen(found: list[Event]) -> None:
+        if any(event.task_id == wanted and event.status in _ENDS for event in found):
+            call()
+
+    return listen
 
 
 def _has_ended(task_id: uuid.UUID) -> bool:
