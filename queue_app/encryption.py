@@ -44,10 +44,9 @@ def applies_to(task_type: str) -> bool:
     Raises ``EncryptionUnavailable`` if they should be, and there is no key.
     """
     settings = conf.get().encryption
-    task = registry.find(task_type) if settings.keys else registry.known(task_type)
-    if task is None and settings.keys:
+    if settings.keys and registry.find(task_type) is None:
         return True
-    asked = _asks(task_type, task, settings)
+    asked = _asks(task_type, settings)
     if asked and not settings.keys:
         raise EncryptionUnavailable(
             f"{task_type} is encrypted, and TASKQUEUE ENCRYPTION.KEYS has no key. `taskqueue encrypt --new-key ID`"
@@ -64,8 +63,8 @@ def hides(task_type: str) -> bool:
         return True
 
 
-def _asks(task_type: str, task: registry.AnyTask | None, settings: conf.EncryptionSettings) -> bool:
-    own = getattr(task, "encrypted", False)
+def _asks(task_type: str, settings: conf.EncryptionSettings) -> bool:
+    own = getattr(registry.known(task_type), "encrypted", False)
     if settings.keys if own is None else own:
         return True
     return bool(settings.tasks) and any(fnmatchcase(task_type, each) for each in settings.tasks)
@@ -105,9 +104,7 @@ def problems() -> Iterator[str]:
     """Yield what is wrong with the keys, and which tasks lack them."""
     settings = conf.load()[0].encryption
     try:
-        if settings.keys or (
-            asking := [each for each in registry.known_types() if _asks(each, registry.known(each), settings)]
-        ):
+        if settings.keys or (asking := [each for each in registry.known_types() if _asks(each, settings)]):
             _ciphers(tuple(settings.keys))
     except EncryptionUnavailable as error:
         yield str(error) if settings.keys else f"{asking[0]} is encrypted, and {error}"

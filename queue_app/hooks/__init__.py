@@ -137,12 +137,8 @@ def _of_project(paths: tuple[str, ...]) -> tuple[Hook, ...]:
 
 def hooks_of(task_type: str) -> tuple[Hook, ...]:
     """Return the hooks of a task type, in order."""
-    return _hooks_of(registry.known(task_type))
-
-
-def _hooks_of(task: registry.AnyTask | None) -> tuple[Hook, ...]:
     paths = conf.get().hooks
-    own: tuple[Hook, ...] = getattr(task, "hooks", ())
+    own: tuple[Hook, ...] = getattr(registry.known(task_type), "hooks", ())
     return (*_of_project(tuple(paths)), *own) if paths else own
 
 
@@ -163,10 +159,9 @@ def before_enqueue(row: TaskRow) -> TaskRow:
     spec = row.spec
     if not has_metadata(spec.task_type) or row.metadata is not None:  # a copy keeps the metadata of its original
         return row
-    task = registry.known(spec.task_type)
-    found, own = _hooks_of(task), callbacks.reserved(task)
+    own = callbacks.reserved(registry.known(spec.task_type))
     call = HookCall(row.id, spec.task_type, spec.queue, spec.user, 0, {}, row.args, row.parameters)
-    for hook in found:
+    for hook in hooks_of(spec.task_type):
         _call(hook.enqueue, call)
     if not isinstance(call.metadata, dict):
         raise InvalidTaskData("metadata", f"A hook made call.metadata {call.metadata!r:.60}; it must stay a dict.")
