@@ -15,7 +15,7 @@ from django.db import Error as DatabaseError
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 
 from queue_app import registry
-from queue_app.core.payload import storable
+from queue_app.core.payload import storable_text
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, Outcome, TaskFailure, Throttling
 from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskCancelled, TaskTimeout, Throttle, WrongArguments
 from queue_app.registry import AnyTask
@@ -141,7 +141,7 @@ def _apply_backoff(held: ClaimedAttempt, failure: TaskFailure, error: BaseExcept
 
 
 def describe(error: BaseException) -> TaskFailure:
-    """Return the failure that an exception stands for, bounded in size and storable in PostgreSQL."""
+    """Return the failure that an exception stands for, bounded in size and storable_text in PostgreSQL."""
     kind = type(error)
     try:
         message = str(error)
@@ -153,9 +153,9 @@ def describe(error: BaseException) -> TaskFailure:
     except BaseException:  # noqa: BLE001
         text = "(the traceback cannot be formatted)"
     return TaskFailure(
-        exception_class=storable(f"{kind.__module__}.{kind.__qualname__}"[:_MESSAGE]),
-        message=storable(message[:_MESSAGE]),
-        traceback=storable(text[-_TRACEBACK:]),
+        exception_class=storable_text(f"{kind.__module__}.{kind.__qualname__}"[:_MESSAGE]),
+        message=storable_text(message[:_MESSAGE]),
+        traceback=storable_text(text[-_TRACEBACK:]),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from queue_app import conf
-from queue_app.core.payload import storable
+from queue_app.core.payload import storable_text
 from queue_app.core.records import AttemptKey, ProgressReport
 from queue_app.workers.context import ClaimedAttempt, ProgressSink
 
@@ -57,7 +57,7 @@ class ProgressReports(ProgressSink):
     def progress(self, held: ClaimedAttempt, fraction: float, message: str) -> None:
         with self._lock:
             pending = self._of(held)
-            pending.progress, pending.message = fraction, storable(message)
+            pending.progress, pending.message = fraction, storable_text(message)
         self._mark_changed(held)
 
     def extend(self, held: ClaimedAttempt, seconds: float) -> None:
@@ -71,7 +71,7 @@ class ProgressReports(ProgressSink):
         """Record what the attempt logged. If there are too many lines, the oldest are dropped."""
         with self._lock:
             pending = self._of(held)
-            for part in storable(line).splitlines() or [""]:
+            for part in storable_text(line).splitlines() or [""]:
                 text = part[:LINE_LENGTH]
                 pending.lines.append(text)
                 pending.size += len(text) + 1

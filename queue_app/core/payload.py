@@ -7,7 +7,7 @@ reads it later. Errors name the path of the invalid value.
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import encoder as json_encoder
 from typing import Any, Final
@@ -190,6 +190,15 @@ def _check_text(text: str, path: str) -> None:
             ) from None
 
 
-def storable(text: str) -> str:
+def storable_text(text: str) -> str:
     """Return the text without what PostgreSQL refuses: null characters and lone surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def storable(value: Any) -> Any:
+    """Return a JSON value whose texts are ``storable_text``."""
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, Mapping):
+        return {storable_text(key): storable(item) for key, item in value.items()}
+    return [storable(item) for item in value] if isinstance(value, list) else value

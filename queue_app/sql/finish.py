@@ -60,9 +60,8 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
 
 def completion(outcomes: Sequence[Outcome]) -> list[Any]:
     """Return the parameters of ``COMPLETE_WITH_RESULTS``."""
-    results = [sealed_if(one.result, one.task.task_type) for one in outcomes]
-    columns = [*_fence(outcomes), [one.started_at for one in outcomes], results]
-    return [*columns, columns[0]]
+    columns = [*_fence(outcomes), [one.started_at for one in outcomes]]
+    return [*columns, [sealed_if(one.result, one.task.task_type) for one in outcomes], columns[0]]
 
 
 def _fence(outcomes: Sequence[Outcome]) -> list[list[Any]]:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from queue_app import registry
 from queue_app.core.masking import MASK, mask
-from queue_app.core.payload import storable
+from queue_app.core.payload import storable, storable_text
 from queue_app.models import AuditEntry
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
@@ -42,7 +42,7 @@ def record(  # noqa: PLR0913 - by name
     details = dict(after or {})
     if len(ids) > 1:
         details["ids"] = [str(name) for name in ids[:MAX_IDS]]
-    sides = mask([dict(before or {}), details], registry.all_sensitive_names())
+    sides = storable(_recordable(mask([dict(before or {}), details], registry.all_sensitive_names())))
     return AuditEntry.objects.using(alias()).create(
         at=timezone.now(),
         by=by[:USER_LENGTH],
@@ -51,18 +51,16 @@ def record(  # noqa: PLR0913 - by name
         target=target[:50],
         target_id=str(ids[0])[:TYPE_LENGTH] if len(ids) == 1 else "",
         count=max(len(ids), 1) if count is None else count,
-        before=_recordable(sides[0]),
-        after=_recordable(sides[1]),
-        reason=storable(reason)[:REASON_LENGTH],
+        before=sides[0],
+        after=sides[1],
+        reason=storable_text(reason)[:REASON_LENGTH],
     )
 
 
 def _recordable(value: Any, name: str = "") -> Any:
-    """Return a JSON value without payloads, long lists and what PostgreSQL cannot hold."""
+    """Return a JSON value without payloads and long lists."""
     if value not in (None, "", [], {}) and (name in PAYLOAD or name.startswith("parameters__")):
         return MASK
     if isinstance(value, Mapping):
-        return {storable(key): _recordable(item, key) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_recordable(item) for item in value[:MAX_IDS]]
-    return storable(value) if isinstance(value, str) else value
+        return {key: _recordable(item, key) for key, item in value.items()}
+    return [_recordable(item) for item in value[:MAX_IDS]] if isinstance(value, list) else value
