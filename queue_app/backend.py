@@ -195,7 +195,7 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
 
     def signal(self, task_id: Id, name: str, payload: Any = None, *, by: str = "") -> bool:
         """Send a signal to a task; return whether the task waits for it. Raises as ``queue_app.signal`` does."""
-        from queue_app.services.lifecycle.signals import signal  # noqa: PLC0415 - needs the apps
+        from queue_app.services.lifecycle.steps import signal  # noqa: PLC0415 - needs the apps
 
         return signal(task_id, name, payload, by=by).is_awaited
 

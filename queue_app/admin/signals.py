@@ -21,10 +21,10 @@ from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueEr
 from queue_app.models import Task, Workflow
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.services.control.audit import ADMIN
-from queue_app.services.lifecycle.signals import signal
+from queue_app.services.lifecycle.steps import signal
 from queue_app.sql import workflow_health
 from queue_app.sql.database import atomic
-from queue_app.sql.signals import awaited
+from queue_app.sql.steps import awaited
 
 #: Tasks that wait for signals, which the form of a workflow names.
 NAMED = 50

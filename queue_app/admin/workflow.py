@@ -31,7 +31,7 @@ from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control.audit import ADMIN
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
-from queue_app.services.read.workflow_graph import graph_of
+from queue_app.services.read.workflows import graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql.workflow_health import AwaitedSignal, Holding, awaited, held_among

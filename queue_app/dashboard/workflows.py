@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from queue_app.dashboard import labels
 from queue_app.dashboard.words import word
 from queue_app.models.workflow import Workflow, WorkflowState
-from queue_app.services.read.workflow_graph import Group, WorkflowGraph
+from queue_app.services.read.workflows import Group, WorkflowGraph
 from queue_app.sql.workflow_health import AwaitedSignal, Held
 
 WIDTH: Final = 176

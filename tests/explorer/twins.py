@@ -32,7 +32,6 @@ from queue_app.sql import (
     workflow_advance,
     workflow_settle,
 )
-from queue_app.sql import signals as signal_rows
 from queue_app.sql import steps as step_rows
 from queue_app.sql.workflow_advance import TRY_SHARE
 from tests.explorer.gates import CLOCK, DIE
@@ -333,7 +332,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "signal-lock": Twin(
         "a signal and the end of an attempt that waits for it see one another",
-        lambda: mock.patch.object(signal_rows, "lock_rows", return_value=("SELECT 1", ())),
+        lambda: mock.patch.object(step_rows, "lock_rows", return_value=("SELECT 1", ())),
         _pairs("signal", "wait", states=("executing",)),
     ),
     "request-key": Twin(

@@ -14,8 +14,7 @@ from queue_app.exceptions import AttemptLost, InvalidTransition
 from queue_app.models import Signal, StepResult, Task
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.signals import signal
-from queue_app.services.lifecycle.steps import atomic_step, await_signal, stored_steps
+from queue_app.services.lifecycle.steps import atomic_step, await_signal, signal, stored_steps
 from queue_app.services.repair import reap
 from tests.support.engine import done
 

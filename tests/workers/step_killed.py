@@ -26,14 +26,14 @@ def run_until(point: str, worker_id: uuid.UUID) -> None:
     from queue_app.services.lifecycle.claim import claim  # noqa: PLC0415
     from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
     from queue_app.services.repair import workers  # noqa: PLC0415
-    from queue_app.sql import signals, steps  # noqa: PLC0415
+    from queue_app.sql import steps  # noqa: PLC0415
     from queue_app.sql.database import alias  # noqa: PLC0415
     from queue_app.workers.context import ClaimedAttempt  # noqa: PLC0415
     from queue_app.workers.executor import Executor  # noqa: PLC0415
     from tests.workers import step_tasks  # noqa: PLC0415
 
     where, _, wanted = point.partition(" ")
-    record, take = steps.record, signals.take
+    record, take = steps.record, steps.take
 
     def at(place: str, name: str) -> None:
         if (place, name) == (where, wanted):
@@ -52,7 +52,7 @@ def run_until(point: str, worker_id: uuid.UUID) -> None:
         at("recorded", args[1].name)
         return found
 
-    steps.record, signals.take = record_and_die, take_and_die  # type: ignore[assignment]
+    steps.record, steps.take = record_and_die, take_and_die  # type: ignore[assignment]
     step_tasks.before = lambda name: at("before", name)
     profile = Profile.of((), (type_of(step_tasks.killable),), ())
     identity = workers.WorkerIdentity(

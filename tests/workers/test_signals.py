@@ -19,9 +19,9 @@ from queue_app.services.lifecycle.actions import cancel, reprioritise
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.promote import make_due
-from queue_app.sql import signals as rows
+from queue_app.sql import steps as rows
 from queue_app.sql.pending_work import pending_work
-from queue_app.sql.signals import awaited
+from queue_app.sql.steps import awaited
 from tests.support.engine import Side, assert_index_agrees, at_once, put, row, somebody_waits_for_a_lock, until
 from tests.support.factories import StaffFactory
 from tests.workers import step_tasks
@@ -182,8 +182,8 @@ def test_an_attempt_that_lost_its_task_takes_no_signal(hire):
 
 def test_a_repeated_request_takes_no_second_signal(hire, monkeypatch):
     """The answer of the first request was lost, as it can be over HTTP."""
-    plain = steps.signals.take
-    monkeypatch.setattr(steps.signals, "take", lambda *args: plain(*args) and plain(*args))
+    plain = steps.rows.take
+    monkeypatch.setattr(steps.rows, "take", lambda *args: plain(*args) and plain(*args))
     task_id = put(type_of(step_tasks.collect), args=[1])
     signal(task_id, "item", 1)
     signal(task_id, "item", 2)

@@ -19,8 +19,8 @@ from queue_app.exceptions import WorkflowNotFound
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS
 from queue_app.services.control import audit
-from queue_app.services.lifecycle.signals import signal
-from queue_app.services.read.workflow_graph import graph_of
+from queue_app.services.lifecycle.steps import signal
+from queue_app.services.read.workflows import graph_of
 from queue_app.services.workflows import steer
 from queue_app.services.workflows.submit import submit_workflow
 from queue_app.sql.database import alias

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from queue_app.management.verbs import Call, Needs, add_by, add_json
 from queue_app.management.verbs._values import json_value
 from queue_app.services.control import audit
-from queue_app.services.lifecycle.signals import signal
+from queue_app.services.lifecycle.steps import signal
 
 EXAMPLE = "taskqueue signal 0198c5d1-6f0e-7000-8000-000000000001 approved --payload '{\"ok\": true}'"
 NEEDS = Needs.SETTINGS | Needs.DATABASE

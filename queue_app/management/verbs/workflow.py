@@ -13,7 +13,7 @@ from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control import audit
-from queue_app.services.read.workflow_graph import Group, graph_of
+from queue_app.services.read.workflows import Group, graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql.database import alias, atomic
 

@@ -31,10 +31,10 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read import stalls
 from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
-from queue_app.services.read.explain_workflow import in_workflow
 from queue_app.services.read.inspect import effective_options, get_task
+from queue_app.services.read.workflows import in_workflow
 from queue_app.sql.database import alias
-from queue_app.sql.signals import Awaited, awaited
+from queue_app.sql.steps import Awaited, awaited
 
 #: Maximum number of slot holders that a sentence names.
 NAMED: Final = 3

@@ -13,9 +13,9 @@ from queue_app.dashboard import cache
 from queue_app.dashboard.workflows import graph, states_in_words
 from queue_app.models import AuditEntry, DeadLetter, Signal, StepResult, Task, WorkflowNode
 from queue_app.models import Workflow as Row
-from queue_app.services.read import workflow_graph
+from queue_app.services.read import workflows
 from queue_app.services.read.explain import explain
-from queue_app.services.read.workflow_graph import graph_of
+from queue_app.services.read.workflows import graph_of
 from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
 from tests.workers import chores
 
@@ -171,7 +171,7 @@ def test_chains_side_by_side_fold_level_by_level(db, committed):
 
 
 def test_a_tangle_folds_by_type_and_level(db, committed, monkeypatch):
-    monkeypatch.setattr(workflow_graph, "MAX_GROUPS", 10)
+    monkeypatch.setattr(workflows, "MAX_GROUPS", 10)
     made = Workflow("tangle")
     roots = [made.add(chores.echo, number) for number in range(30)]
     for number in range(30):

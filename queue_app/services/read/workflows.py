@@ -1,4 +1,4 @@
-"""A workflow as a picture needs it: tasks that are alike folded into groups, the critical path, and what holds it.
+"""Why a blocked task of a workflow waits; and the workflow as a picture needs it: tasks in groups, the critical path.
 
 Tasks of one type that wait for the same groups form a group, so a thousand ``resize`` are one box. Small workflows are
 not folded. The cost grows with the number of tasks and edges, each of which is read once. A task is a number here.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final
 
+from queue_app.core.explanation import Reason, all_of, because, by, status_name
+from queue_app.core.sentence import say
+from queue_app.models import Task, Workflow
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql import workflow_health
+from queue_app.sql.database import alias
 from queue_app.sql.workflow_graph import Nodes
 from queue_app.sql.workflow_health import Holding
 
@@ -185,3 +189,32 @@ def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
         path.append(last)
         before = edges.parents(last)
     return path[::-1]
+
+
+#: Tasks that a reason names.
+NAMED: Final = 3
+
+
+def in_workflow(task: Task, *, named: bool) -> Iterator[Reason]:
+    """Yield the reasons; with ``named``, also who paused the workflow and why."""
+    if task.workflow_id is None:
+        return
+    flow = Workflow.objects.using(alias()).filter(pk=task.workflow_id).first()
+    if flow is not None and flow.paused:
+        text = say(
+            "Its workflow %(name)s is paused%(by)s%(why)s",
+            name=flow.name, by=by(flow.paused_by if named else ""), why=because(flow.paused_reason if named else ""),
+        )  # fmt: skip
+        yield Reason("workflow_paused", text, details={"id": str(flow.pk)})
+    parents = rows.waits_for(task.id, NAMED + 1)
+    if parents:
+        texts: list[str] = [
+            say("%(task)s (%(status)s)", task=name or task_type.rpartition(".")[2], status=status_name(status))
+            for _id, task_type, name, status, _condition in parents[:NAMED]
+        ]
+        texts += [say("others")] if len(parents) > NAMED else []
+        details = {"tasks": [str(parent[0]) for parent in parents[:NAMED]]}
+        yield Reason("waits_for_tasks", say("It waits for %(tasks)s.", tasks=all_of(texts)), details=details)
+    elif flow is not None and not flow.paused and flow.max_concurrent is not None:
+        text = say("Its workflow may have only %(n)s tasks queued or running at the same time.", n=flow.max_concurrent)
+        yield Reason("workflow_limit", text, details={"limit": flow.max_concurrent})
