@@ -74,7 +74,7 @@ class DeadLetter(models.Model):
     class Meta:
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
-            models.Index(fields=["expires_at"], name="taskqueue_dlq_expiry"),  # services.purge
+            models.Index(fields=["expires_at"], name="taskqueue_dlq_expiry"),  # services.upkeep.maintenance
             # the API's list, and bulk replays, oldest first
             models.Index(fields=["died_at", "id"], name="taskqueue_dlq_by_death"),
             # the API's list of one user's dead letters

@@ -73,15 +73,15 @@ class Task(models.Model):
 
     class Meta:
         indexes: ClassVar = [
-            # services.due: scheduled tasks whose time has come
+            # services.upkeep.promote: scheduled tasks whose time has come
             models.Index(fields=["run_after"], condition=Q(status=Status.SCHEDULED), name="taskqueue_due"),
-            # services.due: tasks that waited for a signal in vain
+            # services.upkeep.promote: tasks that waited for a signal in vain
             models.Index(
                 fields=["run_after"],
                 condition=Q(status=Status.BLOCKED, attempt__gt=0, queued_at__isnull=True),
                 name="taskqueue_signal_timeouts",
             ),
-            # services.reconcile: queued rows by age, in pages
+            # services.repair.reconcile: queued rows by age, in pages
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
             # lists of blocked tasks, and the sweep that looks for forgotten ones
             models.Index(fields=["id"], condition=Q(status=Status.BLOCKED), name="taskqueue_blocked"),
@@ -92,11 +92,11 @@ class Task(models.Model):
                 condition=Q(workflow_id__isnull=False),
                 name="taskqueue_of_workflow",
             ),
-            # services.reap, rebuild (leases) and the worker page: running tasks of a worker
+            # services.repair.reap, rebuild (leases) and the worker page: running tasks of a worker
             models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
-            # services.purge (successes) and statistics: tasks by their end
+            # services.upkeep.maintenance (successes) and statistics: tasks by their end
             models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
-            # services.purge: unsuccessful tasks by their end; completed tasks never enter it
+            # services.upkeep.maintenance: unsuccessful tasks by their end; completed tasks never enter it
             models.Index(
                 fields=["finished_at"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful_ends"
             ),
@@ -132,7 +132,7 @@ class Task(models.Model):
             ),
             # the API's list of one user's own tasks, newest first
             models.Index(fields=["user", "id"], condition=~Q(user=""), name="taskqueue_by_user"),
-            # services.admission: length of a queue; services.rebuild and expire: a queue's tasks by band, oldest first
+            # services.enqueue.admission: a queue's length, its oldest tasks; services.repair.rebuild: its tasks by band
             models.Index(
                 fields=["queue", "priority", "queued_at", "id"],
                 condition=Q(status__in=[Status.SCHEDULED, Status.QUEUED]),
@@ -250,7 +250,7 @@ INDEXED_CHARACTERS = 2000
 
 
 def words_of_error() -> Func:
-    """Return the words of an attempt's error, as the index has them; ``sql.words`` asks for the same expression."""
+    """Return the words of an attempt's error, as the index has them; ``sql.search`` asks for the same expression."""
     text = Func(
         F("exception_class"), Value(" "), Func(F("message"), Value(INDEXED_CHARACTERS), function="left"),
         arg_joiner=" || ", template="(%(expressions)s)",

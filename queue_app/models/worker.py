@@ -57,7 +57,7 @@ class Worker(models.Model):
     class Meta:
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
-            # services.reap and the list of live workers
+            # services.repair.reap and the list of live workers
             models.Index(
                 fields=["last_heartbeat_at"],
                 condition=Q(status__in=["active", "draining"]),

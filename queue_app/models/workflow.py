@@ -112,7 +112,7 @@ class Workflow(models.Model):
             ),
             # sql.workflow_health: those that a failed task holds, the longest first
             models.Index(fields=["held_at"], condition=Q(held_at__isnull=False), name="taskqueue_held_workflows"),
-            # services.purge
+            # services.upkeep.maintenance
             models.Index(
                 fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_ended_workflows"
             ),
