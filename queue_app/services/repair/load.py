@@ -1,7 +1,7 @@
 """Load the queued rows into a new index, part by part: a part is what waits in one queue and band.
 
-First come the longest waiting tasks of each part. Then claims are allowed, and the rest follows, the most urgent band
-first. In each part the index always holds what comes first, and nothing behind it: a push leaves later tasks to the
+The longest waiting tasks of each part are loaded first. Then claims are allowed, and the rest is loaded, the most
+urgent band first. The index always holds the front of each part and nothing behind it: a push leaves later tasks to the
 load. So no worker starts a task before another one of its queue and band that has waited longer. A queue by arrival is
 one part in this: all its bands are loaded up to the same time, and a task of a new band is left to the load as well.
 

@@ -5,7 +5,7 @@ processes never hold the same schedule, because the second one skips locked rows
 earlier run or a backfill, is never recorded again.
 
 Crash points: before the commit nothing has happened, and the next look repeats it. After the commit the tasks are
-queued rows like any other: the reconciler pushes what the index was not told.
+queued rows like any other: the reconciler pushes those that the index lacks.
 """
 
 import logging
@@ -35,7 +35,7 @@ from queue_app.sql import schedules as rows
 from queue_app.sql.database import alias, atomic, bound_transaction, clock, connection
 from queue_app.sql.schedules import NewTick
 
-#: Schedules of one transaction.
+#: Maximum number of schedules in one transaction.
 BATCH: Final = 500
 #: Time until the next look at a schedule with a tick that waits for an earlier task.
 HELD: Final = timedelta(seconds=1)

@@ -170,8 +170,8 @@ class Engine:
     def _turn(self, first: int) -> None:
         """Apply the events up to the clock, and let the workers claim.
 
-        Where all slots were in use, what waited before the turn claims before what comes in it. Otherwise an urgent
-        task that comes late in each turn would take a slot that was free since its beginning, and that time is lost.
+        If all slots were in use, the tasks that waited before the turn claim before those that arrive in it. Otherwise
+        an urgent task that arrives late in a turn would take a slot that was free since its beginning.
         """
         self.index.clock = self.clock + self.shift
         is_short = self.resolution > 0 and self.waiting > 0 and not any(crew.free for crew in self.crews)

@@ -1,4 +1,4 @@
-"""Make a plan of what happened: tasks and workers of a window, under the limits that are in force now."""
+"""Make a plan of a recorded window: its tasks and workers, under the limits that are in force now."""
 
 import uuid
 from collections import defaultdict

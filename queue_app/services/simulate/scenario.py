@@ -77,7 +77,7 @@ def empty(begin: int, seconds: float | str) -> Plan:
 
 
 def idle_names(plan: Plan, scenario: Mapping[str, Any]) -> list[str]:
-    """Return the limits, and the task types under priorities, that no task of the plan has: typing errors, perhaps."""
+    """Return the limits, and the task types under priorities, that no task of the plan has: perhaps typing errors."""
     kinds = plan.load.kinds
     names = [*_table(scenario, "limits"), *(str(each.get("limit", "everything")) for each in _list(scenario, "pauses"))]
     names += [f"type:{name}" for name in scenario.get("priorities", {})]

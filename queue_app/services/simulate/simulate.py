@@ -21,7 +21,7 @@ type Report = Callable[[str, float], None]
 
 #: Interval of the reports while simulations run.
 REPORT_SECONDS: Final = 0.2
-#: Differences of waits below this are not put into words.
+#: Smallest difference of waits (s) that is put into words.
 WORTH_SAYING: Final = 1.0
 
 

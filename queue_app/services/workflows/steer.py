@@ -1,8 +1,8 @@
 """Steer workflows as a whole: cancel, pause, resume, retry, reprioritise.
 
-Each command is one transaction that has the lock of the workflow alone. Once it has committed, it holds: nothing of a
-cancelled or paused workflow starts any more. What runs finishes, or is asked to stop. The audit log gets one record in
-the same transaction: ``by`` whom, ``via`` which interface, and the ``reason``.
+Each command is one transaction that has the lock of the workflow alone. After its commit no task of a cancelled or
+paused workflow starts. Running tasks finish, or are asked to stop. The audit log gets one record in the same
+transaction: ``by`` whom, ``via`` which interface, and the ``reason``.
 
 Crash points: before the commit nothing has happened. Between the commit and the index, the index proposes tasks that
 the rows refuse, and the reconciler pushes queued tasks that it lacks. A cancel of many tasks goes on in the scheduler.
@@ -40,8 +40,8 @@ _AGAIN = FAILURES | {Status.CANCELLED}
 def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
     """Cancel every task that has not ended, and then undo what had completed; return how many tasks.
 
-    If the workflow is being undone already, the compensations that are left are cancelled. The tasks that could start
-    end, or are asked to stop, before this returns; of many blocked ones the rest follows in the scheduler. Raises
+    If the workflow is being undone already, the remaining compensations are cancelled. Before this returns, the tasks
+    that could start have ended, or are asked to stop; of many blocked tasks, the scheduler cancels the rest. Raises
     ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended. Without ``via`` the queue itself cancels,
     which is not recorded.
     """
