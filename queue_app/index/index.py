@@ -217,7 +217,7 @@ class Index(Workers):
         """Refuse claims from now on, and forget everything but limits; bind the index to the database.
 
         Lets ``prepare`` copy the limits before the wipe: tasks that are pushed from then on find their lanes by them.
-        It also says what is left to the rebuild (``load_until``). Returns false
+        It also names the tasks that are left to the rebuild (``load_until``). Returns false
         when a later generation began meanwhile, when ``token`` no longer holds the lock of rebuilds, or when the index
         belongs to another database.
         """
@@ -297,7 +297,7 @@ class Index(Workers):
             return Placement.from_reply(self._call("explain", task.lane, task.id.bytes))
 
     def stats(self) -> IndexStats:
-        """Count all queues, and return what was counted since Redis was emptied."""
+        """Count all queues, and return the counters since Redis was emptied."""
         self.flush()
         with readable("stats"):
             return count_all(self._call)

@@ -125,7 +125,7 @@ class Notifier:
             self._send_gathered(time.monotonic(), *calls)
 
     def flush(self) -> None:
-        """Send what has gathered and wait for all replies."""
+        """Send the gathered notifications and wait for all replies."""
         if self._count or self._pipeline.unanswered:
             self._exchange()
 
@@ -190,7 +190,7 @@ class Notifier:
             self._thread.start()
 
     def _run(self) -> None:
-        """Send what has gathered when no further caller does.
+        """Send the gathered notifications if no further caller does.
 
         While callers come and send, the thread only polls, asleep in between: waking it for each batch would cost the
         callers more than sending it themselves.
@@ -205,7 +205,7 @@ class Notifier:
                     self._failure, pause = error, 0.0  # raised to the next caller
 
     def _send_overdue(self) -> float:
-        """Send what has gathered for long enough; return how long (s) to sleep then, 0 when no caller comes."""
+        """Send notifications that are old enough; return how long (s) to sleep then, 0 when no caller comes."""
         with self._turn:
             now = time.monotonic()
             left = self._since + GATHER_SECONDS - now if self._count else self._sent_at + GATHER_SECONDS - now

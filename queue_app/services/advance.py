@@ -119,7 +119,7 @@ def advance_ended(tasks: Iterable[TaskRef], status: Status) -> None:
 
 
 def give_up(ids: Collection[uuid.UUID]) -> None:
-    """Cancel what waits for these tasks, whose dead letters were closed for good."""
+    """Cancel the tasks that wait for these, whose dead letters were closed for good."""
     waiting = [after for _, after, _, condition, _ in rows.edges_from(ids) if condition == Condition.HOLD]
     if waiting:
         advance(_cancelled(rows.cancel_doomed(waiting)))

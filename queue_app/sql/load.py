@@ -1,4 +1,4 @@
-"""Read the queued rows for a rebuild, part by part: a part is what waits in one queue and band, oldest first."""
+"""Read the queued rows for a rebuild, part by part: a part holds the tasks of one queue and band, oldest first."""
 
 import uuid
 from collections.abc import Mapping

@@ -22,7 +22,7 @@ _COLUMNS: Final = "position, name, kind, value::text, until, signal, done_at IS 
 _LOAD: Final = f"SELECT {_COLUMNS} FROM queue_app_stepresult WHERE task_id = %s ORDER BY position"
 
 # The lock makes every transition of the task wait until the step has committed. So an attempt that has lost its task
-# stores nothing, and what follows the attempt sees all its steps. The `|| ''` hides the partial index from the planner.
+# stores nothing, and the next attempt sees all its steps. The `|| ''` hides the partial index from the planner.
 _HELD: Final = """
 held AS (
     SELECT id FROM queue_app_task

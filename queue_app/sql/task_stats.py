@@ -89,7 +89,7 @@ class Ended(Figures):
 
 
 def ended(kind: str, since: datetime, until: datetime) -> list[Ended]:
-    """Return what ended after ``since``, up to ``until``, by name and period."""
+    """Return the tasks that ended after ``since``, up to ``until``, summed by name and period."""
     column, unit = _KINDS[kind]
     found: dict[tuple[str, datetime], Ended] = {}
     rows = fetch_all(_ENDED.format(column=column, unit=unit), {"bounds": list(BOUNDS), "since": since, "until": until})

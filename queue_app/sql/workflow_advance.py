@@ -40,7 +40,7 @@ FROM queue_app_taskdependency AS edge
 WHERE edge.before_id = ANY(%s) AND NOT edge.met
 """
 
-# What starts nothing now: a pause, a cap (room is made afterwards), or a cancellation of what is not a compensation.
+# Nothing starts now: a pause, a cap (room is made afterwards), or a cancellation, except for compensations.
 _IS_HELD: Final = "(flow.paused OR flow.max_concurrent IS NOT NULL)"
 _MAY_GO_ON: Final = "(flow.cancel_requested_at IS NULL OR flow.state = 'compensating')"
 # Tasks that are opened together share the instant; in a lane, their ids keep the order. The indexes of workflows and of
@@ -185,7 +185,7 @@ def edges_from(ids: Collection[uuid.UUID]) -> list[EdgeRow]:
 
 
 def go_on(met: Collection[Met]) -> list[tuple[Status, TaskRef]]:
-    """Count edges that are met; return (status now, task) of what waits for nothing else."""
+    """Count edges that are met; return (status now, task) of the tasks that wait for nothing else."""
     columns = [list(column) for column in zip(*met, strict=True)] or [[], [], []]
     return [(Status(status), TaskRef.from_row(row)) for status, *row in fetch_all(_MET, columns)]
 
@@ -198,9 +198,9 @@ def open_tasks(ids: Collection[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
 def complete(
     workflows: Collection[uuid.UUID], outcomes: Sequence[Outcome]
 ) -> tuple[list[AttemptKey], list[tuple[Status, TaskRef]]]:
-    """Complete tasks and let go on what waits for them, in one transaction that shares the locks of their workflows.
+    """Complete tasks and open those that wait for them, in one transaction that shares the locks of their workflows.
 
-    Returns the attempts whose tasks are completed now, and (status now, task) of what their ends opened. Leaves the
+    Returns the attempts whose tasks are completed now, and (status now, task) of those that were opened. Leaves the
     other tasks alone: those that an attempt no longer holds, that were asked to stop, or whose failure others wait for.
     """
     share = (_SHARE, [list(workflows)])

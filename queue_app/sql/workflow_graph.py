@@ -1,4 +1,4 @@
-"""Read the tasks of a workflow and what waits for what; or the tasks next to one of them."""
+"""Read the tasks of a workflow and which waits for which; or the tasks next to one of them."""
 
 import json
 import sys
@@ -91,7 +91,7 @@ class Nodes:
 
 
 def read(workflow_id: uuid.UUID) -> Nodes:
-    """Return the tasks of a workflow, and what waits for what."""
+    """Return the tasks of a workflow, and which waits for which."""
     [row] = fetch_all(_GRAPH, [workflow_id])
     ids, kinds, kind_of, letters, started, finished, after, before, conditions, extras = row
     named = json.loads(extras or "[]")

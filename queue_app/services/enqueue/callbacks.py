@@ -34,7 +34,7 @@ _METADATA = (
 def enqueue_callbacks(
     ended: Iterable[tuple[ClaimedTask | TaskRef, Status]], metadata: Mapping[uuid.UUID, str | None] | None = None
 ) -> None:
-    """Store what follows tasks that ended in the caller's transaction; without ``metadata``, those that failed."""
+    """Store the callbacks of tasks that the caller's transaction ended; without ``metadata``, of those that failed."""
     tasks = [(task, status) for task, status in ended if status in callbacks.OPTIONS]
     if metadata is None:
         metadata = dict(fetch_all(_METADATA, [[task.id for task, _ in tasks]])) if tasks else {}
@@ -50,7 +50,7 @@ def enqueue_callbacks(
 
 
 def _row(task: ClaimedTask | TaskRef, status: Status, metadata: str | None) -> TaskRow | None:
-    """Return what follows the end of a task; ``None`` for nothing, or if it cannot be stored: the task ends anyway."""
+    """Return the callback of a task that ended; ``None`` without one, or if it cannot be stored."""
     try:
         found = callbacks.follows(task, status, metadata)
         return None if found is None else _checked(task, *found, metadata)

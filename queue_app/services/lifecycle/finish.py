@@ -62,7 +62,7 @@ class _Throttled:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The new states of the tasks that the attempts still held, and what follows from them."""
+    """The new states of the tasks that the attempts still held, and the consequences."""
 
     held: dict[AttemptKey, Status]
     workflows: Collection[uuid.UUID] = ()

@@ -183,7 +183,7 @@ def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -
     if database.autocommit and not database.in_atomic_block:  # known without asking the driver
         try:
             hook()
-        except Exception:  # noqa: BLE001 - logged, as Django logs it: what is stored stays stored
+        except Exception:  # noqa: BLE001 - logged, as Django logs it: the rows stay stored
             _log.exception("what is stored could not be announced")
     elif database.in_atomic_block or database.get_autocommit():
         database.on_commit(hook, robust=True)

@@ -144,7 +144,7 @@ def get_operation(operation_id: uuid.UUID) -> Operation:
 
 
 def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
-    """Cancel an operation; what it has changed stays changed.
+    """Cancel an operation; tasks that it has changed stay changed.
 
     Waits for a step under way, which is short. Raises ``OperationNotFound``, and ``OperationEnded``
     when it has already ended.

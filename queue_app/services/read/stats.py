@@ -1,4 +1,4 @@
-"""Numbers about queues and workers; the index counts what it can."""
+"""Numbers about queues and workers, counted by the index where possible."""
 
 import uuid
 from collections import defaultdict
@@ -95,7 +95,7 @@ def nothing(name: str) -> QueueDepth:
 
 
 def depths_of_rows() -> dict[str, QueueDepth]:
-    """Return what waits and runs in each queue, counted from the rows: while the index cannot say it.
+    """Return the waiting and running tasks of each queue, counted from the rows while the index cannot count them.
 
     This reads every queued task once, so its cost grows with them; callers share the answer for some seconds.
     """

@@ -1,4 +1,4 @@
-"""Load the queued rows into a new index, part by part: a part is what waits in one queue and band.
+"""Load the queued rows into a new index, part by part: a part holds the tasks of one queue and band.
 
 The longest waiting tasks of each part are loaded first. Then claims are allowed, and the rest is loaded, the most
 urgent band first. The index always holds the front of each part and nothing behind it: a push leaves later tasks to the

@@ -72,7 +72,7 @@ class Lookout:
         self._last_found: list[Stall] = []
 
     def look(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
-        """Return what stands still at ``now`` (monotonic)."""
+        """Return the work that stands still at ``now`` (monotonic)."""
         jobs, startable = list(jobs), answers["startable"]
         self._seen = set()
         found = [

@@ -76,7 +76,7 @@ class Polled(NamedTuple):
     """The reply to a poll."""
 
     tasks: list[ClaimedTask]
-    drain: bool  # whether to finish what runs and exit
+    drain: bool  # whether to finish the running tasks and exit
     notified: bool  # whether one of the worker's rows changed, so that a heartbeat brings news
 
 
@@ -86,7 +86,7 @@ class HeartbeatReply:
 
     cancel: list[uuid.UUID]  # tasks to stop
     lost: list[uuid.UUID]  # tasks that no longer belong to the worker
-    drain: bool  # whether to finish what runs and exit
+    drain: bool  # whether to finish the running tasks and exit
     unserved: list[str]  # task types that wait in the worker's queues and are not among its own
 
 

@@ -1,4 +1,4 @@
-"""Watch that work goes on: report what stands still although nothing forbids it to go on, and end the stall.
+"""Watch that work goes on: report work that stands still although it could go on, and end the stall.
 
 The reconciler repairs the faults that it knows. The watchdog does not ask for causes: it compares what could go on, by
 the rows, with what does. Every few seconds the leading scheduler looks for

@@ -27,7 +27,7 @@ from queue_app.services.enqueue.validate import check_aware, check_spec, check_t
 from queue_app.services.schedules.tick import finish_due, next_look, task_of
 from queue_app.sql.database import alias, atomic, clock
 
-#: Options of the task; what is not given is that of the registered task when the schedule is made.
+#: Options of the task; missing ones are those of the registered task when the schedule is made.
 TASK_OPTIONS: Final = (
     "queue", "priority", "user", "capabilities", "concurrency_key", "weight", "max_retries", "timeout", "retry_delay",
 )  # fmt: skip

@@ -145,7 +145,7 @@ class _Pass:
 
     @classmethod
     def save(cls, retention: RetentionSettings, started_at: datetime, last: Self | None) -> None:
-        """Save that nothing is left to delete of what was due at ``started_at``, for the next run."""
+        """Save for the next run that every task that was due at ``started_at`` is deleted."""
         done = started_at - timedelta(seconds=retention.success_seconds)
         since = last.since if last else started_at
         jobs.save_progress(

@@ -1,4 +1,4 @@
-"""Statistics of task types, users and concurrency keys: add what ended since the last run to their rows, and read them.
+"""Statistics of task types, users and concurrency keys: add the tasks that ended since the last run, and read the sums.
 
 The time up to which tasks are counted is stored with the rows, in one transaction, under a lock on the job's row. So a
 run that dies leaves nothing behind, and two runs at once count each task once.
@@ -23,7 +23,7 @@ from queue_app.sql.task_stats import Ended, Figures, ended
 JOB: Final = "task_stats"
 #: Longest time that one run makes up for.
 LONGEST_GAP: Final = timedelta(hours=1)
-#: A task's end is stored a moment before its commit; what is younger than this is left to the next run.
+#: A task's end is stored a moment before its commit; younger ends are left to the next run.
 SETTLED: Final = timedelta(seconds=5)
 #: Maximum number of users, and of keys, that one run counts: those with most tasks.
 COUNTED_NAMES: Final = 1_000

@@ -38,7 +38,7 @@ _AGAIN = FAILURES | {Status.CANCELLED}
 
 
 def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
-    """Cancel every task that has not ended, and then undo what had completed; return how many tasks.
+    """Cancel every task that has not ended, then undo the completed ones; return how many tasks were cancelled.
 
     If the workflow is being undone already, the remaining compensations are cancelled. Before this returns, the tasks
     that could start have ended, or are asked to stop; of many blocked tasks, the scheduler cancels the rest. Raises

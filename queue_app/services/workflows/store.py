@@ -95,8 +95,9 @@ def add_nodes(
     """Add tasks to a workflow that has not ended; return them.
 
     Tasks that a running attempt adds (``added_by``) wait for it to complete, and are deleted if it does not. With
-    ``joined``, what waits for that task waits for the added ones too. Raises ``WorkflowNotFound``, ``InvalidWorkflow``
-    for a task that is not of this workflow or a workflow that has ended, and ``AttemptOver`` if the attempt has ended.
+    ``joined``, tasks that wait for that task wait for the added ones too. Raises ``WorkflowNotFound``,
+    ``InvalidWorkflow`` for a task that is not of this workflow or a workflow that has ended, and ``AttemptOver`` if the
+    attempt has ended.
 
     Attempts that add tasks behind themselves alone do so at the same time. If a thread that outlives its function adds
     tasks while the attempt completes, the sweep (``services.workflows.upkeep``) may have to queue them.
@@ -181,7 +182,7 @@ def _write_nodes(flow: Workflow, graph: Graph, completed: set[uuid.UUID]) -> lis
 
 
 def _joins(task_id: uuid.UUID, graph: Graph) -> dict[uuid.UUID, list[tuple[uuid.UUID, str]]]:
-    """Return {what waits for the task: the (added task, condition) that it must wait for too}.
+    """Return {task that waits for this one: the (added task, condition) pairs that it must wait for too}.
 
     These are the added tasks that no other added task waits for.
     """
