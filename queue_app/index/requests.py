@@ -44,7 +44,8 @@ class RequestStream:
         Creates the group when it is missing: at first, and after Redis was emptied.
         """
         times, *entries = self._call("take_requests", GROUP, CONSUMER, idle_ms, min(count, BATCH))
-        return Taken(int(times), [_request(entry_id, parts) for entry_id, parts in entries])
+        pairs = ((entry_id.decode(), zip(parts[::2], parts[1::2], strict=True)) for entry_id, parts in entries)
+        return Taken(int(times), [Request(entry_id, list(fields)) for entry_id, fields in pairs])
 
     def acknowledge(self, ids: Iterable[str]) -> int:
         """Remove requests that are done from the stream; return how many were there."""
@@ -62,7 +63,3 @@ class RequestStream:
 
     def backlog(self) -> Backlog:
         return Backlog(*map(int, self._call("request_backlog")))
-
-
-def _request(entry_id: bytes, parts: list[bytes]) -> Request:
-    return Request(entry_id.decode(), list(zip(parts[::2], parts[1::2], strict=True)))

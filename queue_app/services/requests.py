@@ -122,7 +122,9 @@ def _process(index: Index, taken: Taken) -> int:
     failure: Exception | None = None
     for request in taken.requests:
         try:
-            answers.append(_quarantine(request) if taken.times > MAX_TRIES else _try(request))
+            answers.append(
+                _rejected(request, "crash_loop", "", quarantine=True) if taken.times > MAX_TRIES else _try(request)
+            )
         except (OperationalError, InterfaceError, IndexUnavailable) as error:
             failure = error
             _postpone(index, taken, request)
@@ -235,10 +237,6 @@ def _answer_first(request: Request, stored: Enqueued) -> None:
     if entry is not None:
         stored = stored._replace(queue_position=index.future_position(entry))
     _write(index, [_accepted(request, stored)])
-
-
-def _quarantine(request: Request) -> Answer:
-    return _rejected(request, "crash_loop", "", quarantine=True)
 
 
 def _accepted(request: Request, task: Enqueued) -> Run:

@@ -57,7 +57,7 @@ def insert_calls[T](
         sent = trace.of_caller()
         stored = [
             Enqueued(row.id, row.spec, Status.SCHEDULED, clock, None, True, None, sent)
-            if _is_later(row.spec.run_after, clock)
+            if row.spec.run_after is not None and row.spec.run_after > clock
             else Enqueued(row.id, row.spec, Status.QUEUED, clock, at, True, None, sent)
             for row, at in zip(rows, instants(clock, step), strict=False)
         ]
@@ -82,10 +82,6 @@ def instants(clock: datetime, step: timedelta) -> Iterator[datetime]:
         yield from repeat(clock)
     for position in count():
         yield clock + position * step
-
-
-def _is_later(run_after: datetime | None, clock: datetime) -> bool:
-    return run_after is not None and run_after > clock
 
 
 def in_chunks(lines: Iterable[str]) -> Iterator[str]:

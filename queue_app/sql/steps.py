@@ -49,12 +49,9 @@ def load(task_id: uuid.UUID) -> list[Step]:
 
 def record(task: ClaimedTask, step: Step) -> bool:
     """Store a step; return false if the attempt no longer holds the task."""
+    fence = [task.id, task.attempt, task.worker_id]
     values = [task.attempt, step.position, step.name, str(step.kind), step.value, step.until]
-    return bool(fetch_prepared(LOOK_UP, (_RECORD, [*_fence(task), *values])))
-
-
-def _fence(task: ClaimedTask) -> list[object]:
-    return [task.id, task.attempt, task.worker_id]
+    return bool(fetch_prepared(LOOK_UP, (_RECORD, [*fence, *values])))
 
 
 #: Maximum number of signals that wait to be taken by one task.

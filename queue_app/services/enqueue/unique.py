@@ -49,7 +49,9 @@ def store_unique(
             groups.setdefault((row.spec.unique, row.spec.task_type), []).append(position)
     with atomic():
         if any(rule.on_conflict == "latest" for rule, _type in groups):
-            _ensure_limit()
+            # One task of each key runs at a time; staff may change the limit.
+            limits = Limit.objects.using(alias())
+            limits.get_or_create(scope=Scope.KEY, name=FAMILY, defaults={"max_concurrent": 1})
         for (rule, _type), positions in sorted(groups.items(), key=lambda group: group[0][1]):
             plan.settle(rule, positions)
         order = sorted(plan.new)
@@ -57,11 +59,6 @@ def store_unique(
     for position, first in plan.same_as.items():
         stored[position] = stored[first]._replace(created=False)
     return [plan.kept.get(position) or stored[position] for position in range(len(asked))]
-
-
-def _ensure_limit() -> None:
-    """Let one task of each key of ``latest`` run at a time; staff may change the limit."""
-    Limit.objects.using(alias()).get_or_create(scope=Scope.KEY, name=FAMILY, defaults={"max_concurrent": 1})
 
 
 @dataclass(slots=True)

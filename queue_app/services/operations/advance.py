@@ -217,10 +217,6 @@ def _replay(operation: Operation, page: Page) -> list[uuid.UUID]:
     return [letter_id for letter_id, _ in replay_open(list(ids), by=operation.by, operation_id=operation.id)]
 
 
-def _reprioritise(operation: Operation, page: Page) -> set[uuid.UUID]:
-    return reprioritise_many(_ids(page), Band(_action_of(operation).band or 0))
-
-
 def _ids(page: Page) -> list[uuid.UUID]:
     return [found_id for found_id, _ in page]
 
@@ -228,7 +224,9 @@ def _ids(page: Page) -> list[uuid.UUID]:
 #: Each applies an action to the tasks that still allow it, and returns their ids (of dead letters, for a replay).
 _APPLY: Final[dict[OperationKind, Callable[[Operation, Page], Collection[uuid.UUID]]]] = {
     OperationKind.CANCEL: lambda _, page: cancel_many(_ids(page)),
-    OperationKind.REPRIORITISE: _reprioritise,
+    OperationKind.REPRIORITISE: lambda operation, page: reprioritise_many(
+        _ids(page), Band(_action_of(operation).band or 0)
+    ),
     OperationKind.REPLAY: _replay,
     OperationKind.RETRY: lambda operation, page: retry_many(_ids(page), by=operation.by),
     OperationKind.RUN_NOW: lambda _, page: run_now_many(_ids(page)),
