@@ -15,6 +15,7 @@ from typing import Any, Final
 from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
 
 from queue_app import conf, tracing
+from queue_app.core.collector import collector_paused
 from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
@@ -143,10 +144,12 @@ def enqueue_calls[T](
     """
     if spec.idempotency_key is not None or spec.unique is not None or has_metadata(spec.task_type):
         return make(store_many([check_call(spec, *call) for call in calls]))
-    rows = [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]
-    if not rows:
+    if not calls:
         return make([])
-    with tracing.enqueueing(rows):
+    with (
+        collector_paused(len(calls)),
+        tracing.enqueueing(rows := [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]),
+    ):
         queues = ensure_queues(rows)
         write = partial(
             insert_calls,
