@@ -20,7 +20,9 @@ import ssl
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from time import time
 from typing import Any, Final
@@ -36,6 +38,8 @@ SECRET: Final = "whsec_"  # noqa: S105 - the prefix of one
 #: Bytes of a secret.
 LEAST, MOST = 24, 64
 TIMEOUT_SECONDS: Final = 10.0
+#: Maximum number of addresses of a host that a delivery tries.
+MAX_ADDRESSES: Final = 3
 #: Difference between the clocks of sender and receiver that ``verify`` accepts (s).
 TOLERANCE: Final = 300.0
 _FIXED_HEADERS: Final = {"Content-Type": "application/json", "User-Agent": "django-priority-taskqueue"}
@@ -177,10 +181,20 @@ def deliver(context: Any, endpoint: str, event: str, data: Any, url: str = "") -
     if status // 100 == _REDIRECT:
         raise DeliveryFailed(f"{host} answered {status}; redirects are not followed: configure the final address.")
     why = f"{host} answered {status}."
-    if retry_after.isascii() and retry_after.isdigit():  # sooner than usual would use up the retries
+    if (asked := _seconds(retry_after)) is not None:  # sooner than usual would use up the retries
         usual = RETRY_DELAY * 2.0 ** (context.attempt - 1)
-        raise Retry(why, after=max(min(float(retry_after), MAX_RETRY_AFTER), usual))
+        raise Retry(why, after=max(min(asked, MAX_RETRY_AFTER), usual))
     raise DeliveryFailed(why)
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Return the value of a ``Retry-After`` header, a number of seconds or a date; ``None`` for others."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        return parsedate_to_datetime(retry_after).timestamp() - time()
+    except (ValueError, OverflowError):
+        return None
 
 
 def signed(message_id: str, timestamp: int, body: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
@@ -217,14 +231,22 @@ class _Connection(http.client.HTTPConnection):
         self._is_tls, self._private = is_tls, private
 
     def connect(self) -> None:
-        """Connect to the first address; raise ``Discard`` if one of them is not allowed."""
+        """Connect to the first address that answers; raise ``Discard`` if one of them is not allowed."""
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        addresses = [str(each[4][0]) for each in found]
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not self._private and not all(map(is_public, addresses)):
             raise Discard(f"{self.host} has an address that is not public; `private` of the endpoint would allow it.")
-        self.sock = socket.create_connection((addresses[0], self.port), self.timeout)
+        self.sock = _connected(addresses[:MAX_ADDRESSES], self.port, self.timeout)
         if self._is_tls:
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+
+
+def _connected(addresses: Sequence[str], port: int, timeout: float | None) -> socket.socket:
+    """Return a connection to one of the addresses; a host may have one of IPv6 where only IPv4 works."""
+    for address in addresses[:-1]:
+        with suppress(OSError):
+            return socket.create_connection((address, port), timeout)
+    return socket.create_connection((addresses[-1], port), timeout)
 
 
 def is_public(address: str) -> bool:

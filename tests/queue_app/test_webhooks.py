@@ -4,6 +4,8 @@ import json
 import socket
 import threading
 from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import time
 
@@ -213,6 +215,28 @@ def test_the_checked_address_is_the_one_that_is_called(settings, monkeypatch):
     send("crm", "order.paid", 7)
     drain()
     assert called == [("93.184.216.34", 443)]
+
+
+def test_the_next_address_is_called_if_one_does_not_answer(settings, monkeypatch):
+    use(settings, url="https://crm.example.com/hook", secrets=[NEW])
+    resolve(monkeypatch, ["2606:2800:220:1::1", "93.184.216.34"])
+    called = []
+
+    def connect(address, *_args, **_options):
+        called.append(address[0])
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    send("crm", "order.paid", 7)
+    drain()
+    assert called == ["2606:2800:220:1::1", "93.184.216.34"]
+
+
+def test_a_receiver_may_name_the_time_of_the_next_try_as_a_date():
+    soon = format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)
+    assert 290 < webhooks._seconds(soon) <= 300
+    assert webhooks._seconds("Mon, 01 Jan 2001 00:00:00 GMT") < 0
+    assert [webhooks._seconds(each) for each in ("70", "", "soon", "1.5", "-3")] == [70, None, None, None, None]
 
 
 @pytest.mark.parametrize(

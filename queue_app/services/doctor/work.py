@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from queue_app import conf, registry
 from queue_app.core.finding import Finding, fail, ok, warn
+from queue_app.core.stall import StallKind
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health, waiting_kinds
@@ -96,7 +97,10 @@ def check_stalls() -> Iterator[Finding]:
     for stall in watched.stalls:
         done = f" What the scheduler has done: {stall.steps}" if stall.steps else ""
         hint = "See the runbook `stalled`. The scheduler repairs the index itself, ever less often; to do it now, run"
-        yield fail("stalls", f"{stall.text} Last look: {when}.{done}", f"{hint} `manage.py taskqueue rebuild`.")
+        hint = f"{hint} `manage.py taskqueue rebuild`."
+        if stall.kind is StallKind.JOB:
+            hint = "Remove the cause; the scheduler tries the job again by itself. Its log has the traceback."
+        yield fail("stalls", f"{stall.text} Last look: {when}.{done}", hint)
     leads = index_health(get_index()).has_leader
     if leads and watched.age is None:
         hint = "Wait for a moment; if it stays so, the scheduler is of an earlier version: restart it."
