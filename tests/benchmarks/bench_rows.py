@@ -42,7 +42,7 @@ SELECT id, 1, created_at, created_at, 'shop.errors.Declined',
 FROM (SELECT id, created_at, row_number() OVER (ORDER BY id) AS n FROM queue_app_task) AS made WHERE n % 20 = 0
 """
 #: What is listed and counted; {old}, {new}: ten minutes after the first task, and before the last one;
-#: {middle} is halfway.
+#: {middle}: halfway; {later}: ten minutes after it.
 FILTERS = {
     "no filter": "",
     "status=pending": "status=pending",
@@ -62,6 +62,7 @@ FILTERS = {
     "created in the last ten minutes": "created_after={new}",
     "created in the first ten minutes": "created_before={old}",
     "created before the middle": "created_before={middle}",
+    "created in ten minutes of the middle": "created_after={middle}&created_before={later}",
     "a type, of 5 %, created before the middle": "task_type=shop.tasks.3&created_before={middle}",
     "finished before the middle": "finished_before={middle}",
     "finished in the first ten minutes": "finished_before={old}",
@@ -101,7 +102,8 @@ def run(table: Table) -> None:
             deep = cursor.fetchone()[0].hex
         first, last = Task.objects.aggregate(Min("created_at"), Max("created_at")).values()
         times = {"old": _text(first + timedelta(minutes=10)), "new": _text(last - timedelta(minutes=10))}
-        times["middle"] = _text(first + (last - first) / 2)
+        middle = first + (last - first) / 2
+        times |= {"middle": _text(middle), "later": _text(middle + timedelta(minutes=10))}
         for name, query in FILTERS.items():
             for what, path in (("list", "tasks"), ("count", "tasks/count")):
                 _add(table, client, f"{what}, {name}", f"/api/v1/{path}?{query.format(**times)}")
