@@ -213,7 +213,7 @@ class TaskSignalView(_OneTaskView):
         """Send a signal to a task, such as an approval.
 
         The task gets the payload when it waits for a signal of this name; until then, the signal is kept. The caller
-        needs queue_app.send_signal, also for their own tasks, so that nobody approves what they ask for.
+        needs queue_app.send_signal, also for their own tasks, so that callers cannot approve what they asked for.
         """
         body = self.read_body(request)
         task = self.task(request, task_id, SEND)
