@@ -41,8 +41,7 @@ def command(name: str) -> str:
 def verbs() -> str:
     """Return a section for each verb of `manage.py taskqueue`: what it does, an example, its options."""
     common = argparse.ArgumentParser(add_help=False)
-    modules.add_by(common)
-    modules.add_json(common)
+    modules.add_by_and_json(common)
     of_most = [action.help for action in common._actions]  # noqa: SLF001 - argparse publishes no list
     return "\n\n".join(
         f"### `taskqueue {name}`\n\n{modules.summary(verb)}\n\n```console\n$ python manage.py {verb.EXAMPLE}\n```\n\n"

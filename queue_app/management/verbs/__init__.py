@@ -30,10 +30,9 @@ EXIT_CODES = "0 done, 1 problems found or refused, 2 usage, 4 PostgreSQL or Redi
 
 
 class Needs(Flag):
-    """What must work before a verb starts."""
+    """What must work before a verb starts; if anything, the settings too."""
 
     NOTHING = 0
-    SETTINGS = auto()
     DATABASE = auto()
     INDEX = auto()
     TASKS = auto()  # the project's task modules are imported
@@ -117,9 +116,10 @@ def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def add_by(parser: ArgumentParser) -> None:
-    """Declare ``--as``, for a verb that changes something."""
+def add_by_and_json(parser: ArgumentParser) -> None:
+    """Declare ``--as`` and ``--json``, for a verb that changes something."""
     parser.add_argument("--as", dest="by", metavar="USER", help="name for the audit log; default: the system user")
+    add_json(parser)
 
 
 def system_user() -> str:

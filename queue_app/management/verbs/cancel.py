@@ -4,18 +4,17 @@ import uuid
 from argparse import ArgumentParser
 
 from queue_app.exceptions import TaskQueueError
-from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
+from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
 from queue_app.services import cancel
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue cancel 0198c5d1-6f0e-7000-8000-000000000001"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("ids", nargs="+", type=uuid.UUID, metavar="ID", help="ids of tasks")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

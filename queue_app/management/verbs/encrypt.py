@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 
 from queue_app import conf, encryption
 from queue_app.exceptions import EncryptionUnavailable
-from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control.encrypted import reencrypt_schedules
 from queue_app.services.operations.advance import advance
@@ -13,7 +13,7 @@ from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue encrypt --rate 500 --reason 'yearly rotation'"
-NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
+NEEDS = Needs.DATABASE | Needs.TASKS
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,8 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--rate", type=float, metavar="N", help="N tasks per second; default: no limit")
     add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add("--no-wait", action="store_true", help="leave the work to the scheduler")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

@@ -6,14 +6,14 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError
 from django.utils import timezone
 
-from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
+from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import duration
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue key create ann --name reports --scope add_task --scope view_task --for 90d"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 LISTED_FIELDS = ("prefix", "name", "scopes", "expires_at", "revoked_at", "last_used_at")
 
 
@@ -30,8 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a permission; repeatable; default: all of the user's",
     )
     add("--for", dest="length", type=duration, metavar="TIME", help="expire after 2h, 90d; default: never")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

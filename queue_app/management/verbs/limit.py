@@ -2,13 +2,13 @@
 
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import setting, settings_by_owner
 from queue_app.services.control import audit
 from queue_app.services.control.queues import apply
 
 EXAMPLE = "taskqueue limit everything.max_concurrent=40 everything.adaptive=gradient2 --reason 'a new database'"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -18,8 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         " everything.max_concurrent=40 or band:low.promote_after_seconds=60; none for no limit",
     )  # fmt: skip
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

@@ -4,13 +4,13 @@ from argparse import ArgumentParser
 
 from django.utils import timezone
 
-from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import duration
 from queue_app.services.control.pause import BY_KIND, EVERYTHING, describe
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue pause mail --reason 'the provider is down' --for 2h"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 
 
 def add_target(parser: ArgumentParser) -> None:
@@ -32,8 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_target(parser)
     add("--reason", default="", metavar="TEXT", help="why; shown in the admin and by explain")
     add("--for", dest="length", type=duration, metavar="TIME", help="resume by itself after 90s, 15m, 2h, 1d")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

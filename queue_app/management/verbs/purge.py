@@ -4,19 +4,18 @@ import math
 from argparse import ArgumentParser
 
 from queue_app import conf
-from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql.database import atomic
 from queue_app.sql.upkeep import count_purgeable
 
 EXAMPLE = "taskqueue purge --dry-run"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only count the tasks to delete")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

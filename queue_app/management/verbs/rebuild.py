@@ -3,12 +3,12 @@
 from argparse import ArgumentParser
 from dataclasses import asdict
 
-from queue_app.management.verbs import REFUSED, Call, Needs, add_by, add_json
+from queue_app.management.verbs import REFUSED, Call, Needs, add_by_and_json
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue rebuild --if-needed"
-NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.INDEX
+NEEDS = Needs.DATABASE | Needs.INDEX
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -18,8 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="take over the index of the database that this one replaces (a restored dump, an upgrade)",
     )
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

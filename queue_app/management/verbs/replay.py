@@ -9,7 +9,7 @@ from typing import Any
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.server import has_leader
-from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by, add_json
+from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import instant
 from queue_app.models import Operation
 from queue_app.models.operation import OperationState
@@ -25,7 +25,7 @@ from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue replay --died-of retries_exhausted --queue mail --rate 5 --dry-run"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 #: Seconds between two polls of an operation.
 POLL_SECONDS = 0.5
 
@@ -53,8 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add("--wait", action="store_true", help="wait for the end instead of leaving the replay to the scheduler")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

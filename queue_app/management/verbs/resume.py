@@ -2,19 +2,18 @@
 
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import Call, Needs, add_by, add_json
+from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.management.verbs.pause import add_target, target
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue resume mail"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_target(parser)
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

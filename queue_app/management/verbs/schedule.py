@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app.core.priorities import parse_band
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
-from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by, add_json
+from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import duration, format_table, instant, json_object, parameter
 from queue_app.models import Schedule
 from queue_app.services.control.pause import pause_schedule, resume_schedule
@@ -21,7 +21,7 @@ from queue_app.services.schedules.import_beat import find_entries, import_entrie
 from queue_app.sql.database import alias, atomic
 
 EXAMPLE = 'taskqueue schedule add nightly shop.tasks.report --cron "0 3 * * *" --zone Europe/Berlin --param days=1'
-NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
+NEEDS = Needs.DATABASE | Needs.TASKS
 #: Options of ``add`` that are passed on unchanged.
 PLAIN: Final = (
     "cron", "every", "zone", "queue", "user", "concurrency_key", "weight", "max_retries", "timeout", "starts_at",
@@ -60,8 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="backfill, import-beat: change nothing")
     add("--reason", default="", metavar="TEXT", help="pause, run, backfill, delete: why; shown in the admin")
     add("--for", dest="length", type=duration, metavar="TIME", help="pause: resume by itself after 90s, 15m, 2h, 1d")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

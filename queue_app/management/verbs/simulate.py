@@ -18,7 +18,7 @@ from queue_app.services.simulate.operation import carry_out
 from queue_app.services.simulate.simulate import simulate, table
 
 EXAMPLE = "taskqueue simulate --last 24h --set queue:mail.max_concurrent=5"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:

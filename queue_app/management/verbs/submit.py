@@ -9,7 +9,7 @@ from queue_app.management.verbs._values import instant, json_object, parameter
 from queue_app.services.enqueue.submit import submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
-NEEDS = Needs.SETTINGS | Needs.DATABASE | Needs.TASKS
+NEEDS = Needs.DATABASE | Needs.TASKS
 #: Options that are passed on unchanged.
 PLAIN_OPTIONS = ("queue", "run_after", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight")
 

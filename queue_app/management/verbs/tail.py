@@ -27,7 +27,7 @@ from queue_app.services.read.log_lines import LogLine, LogLines
 from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue tail --queue mail --level WARNING"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 #: Longest wait for an event; log lines are read after each wait.
 BLOCK_MS: Final = 500
 RETRY_SECONDS: Final = 1.0

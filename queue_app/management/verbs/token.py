@@ -3,14 +3,14 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import OK, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import duration, names
 from queue_app.models import WorkerToken
 from queue_app.services.repair import tokens
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue token create renderer --queues video --capabilities gpu"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 FIELDS = (
     "name",
     "hint",
@@ -40,8 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--overlap", type=duration, metavar="TIME", help="rotate: the old secret stays valid for this time (default 1h)"
     )
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:

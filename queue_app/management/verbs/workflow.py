@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
-from queue_app.management.verbs import OK, Call, Needs, add_by, add_json
+from queue_app.management.verbs import OK, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS, WorkflowState
@@ -18,7 +18,7 @@ from queue_app.services.workflows import steer
 from queue_app.sql.database import alias, atomic
 
 EXAMPLE = "taskqueue workflow show 0198c5d1-6f0e-7000-8000-000000000001"
-NEEDS = Needs.SETTINGS | Needs.DATABASE
+NEEDS = Needs.DATABASE
 #: Workflows that ``list`` shows.
 LISTED: Final = 50
 
@@ -30,8 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--state", help="list: only workflows in this state, or open, held or paused")
     add("--priority", help="reprioritise: critical, high, normal, low or background")
     add("--reason", default="", metavar="TEXT", help="why; shown in the admin")
-    add_by(parser)
-    add_json(parser)
+    add_by_and_json(parser)
 
 
 def run(call: Call) -> int:
