@@ -9,7 +9,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const BANDS = ['background', 'low', 'normal', 'high', 'critical']; // from the bottom of the stack
   const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's'], [0.001, 'ms']];
-  let fetchIt = null;
+  let waits = 0; // ms for an answer; 0 until the page has asked for the points
   let failed = () => {};
   let span = null; // of the time axis: what was asked for, however few points there are
   let marks = [];
@@ -174,11 +174,11 @@
     list.hidden = !marks.length;
   }
 
-  async function load(get) {
-    fetchIt = get;
+  async function load(ms) {
+    waits = ms;
     const form = new FormData(tools);
     const query = new URLSearchParams({ range: form.get('range'), queue: form.get('queue') });
-    draw(await (await get(`${root.dataset.charts}?${query}`)).json());
+    draw(await (await window.taskqueueGet(`${root.dataset.charts}?${query}`, ms)).json());
   }
 
   function redraw() {
@@ -186,7 +186,7 @@
       charts[name].plot.destroy();
       delete charts[name];
     }
-    if (fetchIt) load(fetchIt).catch((error) => failed(error));
+    if (waits) load(waits).catch((error) => failed(error));
   }
 
   tools.addEventListener('change', redraw);

@@ -2,7 +2,6 @@
 (function () {
   'use strict';
   const POLL_MS = 5000;
-  const WAIT_MS = 10000;
   const TYPED_MS = 200;
 
   // -- live rows ---------------------------------------------------------------
@@ -16,10 +15,7 @@
   }
 
   async function update() {
-    const signal = AbortSignal.timeout(WAIT_MS);
-    const response = await fetch(window.location.href, { credentials: 'same-origin', signal });
-    if (!response.ok || response.redirected) throw new Error(String(response.status));
-    const page = new DOMParser().parseFromString(await response.text(), 'text/html');
+    const page = await window.taskqueueParsed(await window.taskqueueGet(window.location.href));
     const rows = page.querySelector('#result_list tbody');
     const here = list() && list().querySelector('tbody');
     if (!rows || !here || isSelected()) return; // ticked while the answer was on its way
@@ -58,7 +54,7 @@
   let typed = 0;
   async function suggest() {
     const query = new URLSearchParams({ q: bar.value });
-    const response = await fetch(`${names.dataset.url}?${query}`, { credentials: 'same-origin' });
+    const response = await fetch(`${names.dataset.url}?${query}`);
     if (!response.ok) return;
     const found = (await response.json()).names;
     names.replaceChildren(...found.map((name) => Object.assign(document.createElement('option'), { value: name })));

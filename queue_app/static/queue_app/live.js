@@ -36,8 +36,7 @@
     if (fresh.length) announce.textContent = fresh.join(' ');
   }
 
-  function replace(html) {
-    const page = new DOMParser().parseFromString(html, 'text/html');
+  function replace(page) {
     for (const part of page.querySelectorAll('[data-tq-part]')) {
       const here = live.querySelector(`[data-tq-part="${part.dataset.tqPart}"]`);
       if (here) window.taskqueueMorph(here, part);
@@ -45,19 +44,12 @@
     announceNew();
   }
 
-  async function get(url) {
-    const signal = AbortSignal.timeout(WAIT_MS);
-    const response = await fetch(url, { credentials: 'same-origin', headers: { 'X-Requested-With': 'fetch' }, signal });
-    if (!response.ok || response.redirected) throw new Error(String(response.status));
-    return response;
-  }
-
   async function poll() {
     clearTimeout(timer);
     if (document.hidden || hold.checked) return;
     try {
-      if (root.dataset.live) replace(await (await get(root.dataset.live)).text());
-      if (window.taskqueueCharts) await window.taskqueueCharts.load(get);
+      if (root.dataset.live) replace(await window.taskqueueParsed(await window.taskqueueGet(root.dataset.live, WAIT_MS)));
+      if (window.taskqueueCharts) await window.taskqueueCharts.load(WAIT_MS);
       updatedAt = Date.now();
       lost = false;
     } catch (error) {

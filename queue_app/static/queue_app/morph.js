@@ -1,5 +1,6 @@
-/* Turn one piece of a page into another and touch only what differs: focus, selection, ticks, open menus and the
-   mark of j and k stay. Elements with an id, and rows with a tick box, are recognised; others go by their place. */
+/* Read a page again, and turn one piece of it into another. This touches only what differs: focus, selection, ticks,
+   open menus and the mark of j and k stay. Elements with an id, and rows with a tick box, are recognised; others go by
+   their place. */
 (function () {
   'use strict';
   const OURS = ['tq-here', 'selected']; // classes that scripts of the page have set
@@ -64,5 +65,14 @@
     }
   }
 
-  window.taskqueueMorph = children;
+  /* Fetch an address. It is an error when no answer comes in time, or when it leads elsewhere, such as to the login. */
+  async function get(url, wait = 10000) {
+    const response = await fetch(url, { signal: AbortSignal.timeout(wait) });
+    if (!response.ok || response.redirected) throw new Error(String(response.status));
+    return response;
+  }
+
+  const parsed = async (response) => new DOMParser().parseFromString(await response.text(), 'text/html');
+
+  Object.assign(window, { taskqueueMorph: children, taskqueueGet: get, taskqueueParsed: parsed });
 })();

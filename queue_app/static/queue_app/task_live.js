@@ -9,11 +9,11 @@
   const moved = document.getElementById('tq-task-moved');
 
   /* Show the new text. A log that was scrolled to its end stays at its end. */
-  function replace(html) {
+  function replace(page) {
     if (String(window.getSelection())) return;
     const isAtEnd = (log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4;
     const atEnd = Array.from(live.querySelectorAll('pre')).filter(isAtEnd);
-    window.taskqueueMorph(live, new DOMParser().parseFromString(html, 'text/html').body);
+    window.taskqueueMorph(live, page.body);
     atEnd.forEach((log) => { log.scrollTop = log.scrollHeight; });
     document.dispatchEvent(new CustomEvent('taskqueue:updated', { detail: live }));
   }
@@ -22,9 +22,8 @@
     let pause = POLL_MS;
     if (!document.hidden) {
       try {
-        const response = await fetch(live.dataset.live, { credentials: 'same-origin', headers: { 'X-Requested-With': 'fetch' } });
-        if (!response.ok || response.redirected) throw new Error(String(response.status));
-        replace(await response.text());
+        const response = await window.taskqueueGet(live.dataset.live);
+        replace(await window.taskqueueParsed(response));
         if (response.headers.get('X-Task-Status') !== live.dataset.status) {
           moved.hidden = false;
           return;

@@ -1,7 +1,6 @@
 /* A workflow's page: shows what happens while the workflow runs and the page is visible. The page works without it. */
 (function () {
   'use strict';
-  const WAIT_MS = 10000;
 
   const flow = document.getElementById('tq-flow');
   const live = document.getElementById('tq-flow-live');
@@ -11,10 +10,8 @@
   const summary = () => document.getElementById('tq-flow-summary').textContent.replace(/\s+/g, ' ').trim();
 
   async function update() {
-    const signal = AbortSignal.timeout(WAIT_MS);
-    const response = await fetch(window.location.href, { credentials: 'same-origin', signal });
-    if (!response.ok || response.redirected) throw new Error(String(response.status));
-    const next = new DOMParser().parseFromString(await response.text(), 'text/html').getElementById('tq-flow');
+    const page = await window.taskqueueParsed(await window.taskqueueGet(window.location.href));
+    const next = page.getElementById('tq-flow');
     if (!next) throw new Error('no workflow');
     const before = summary();
     window.taskqueueMorph(flow, next);
