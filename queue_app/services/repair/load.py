@@ -29,9 +29,11 @@ PAGE = 40_000
 LEAST = 20
 
 
-def leave_to_load(index: Index, number: int) -> None:
-    """Leave all that waits to the load of this generation."""
-    index.load_until(number, dict.fromkeys(_parts(Queue.by_arrival(alias())), -1.0))
+def leave_to_load(index: Index, number: int) -> list[Part]:
+    """Leave all that waits to the load of this generation; return the parts, each of which must be loaded."""
+    parts = _parts(Queue.by_arrival(alias()))
+    index.load_until(number, dict.fromkeys(parts, -1.0))
+    return parts
 
 
 def _parts(by_arrival: frozenset[str]) -> list[Part]:
@@ -44,10 +46,14 @@ def _parts(by_arrival: frozenset[str]) -> list[Part]:
 
 @dataclass(slots=True)
 class Load:
-    """Loads the queued rows of one generation; ``end_step`` is called after each page."""
+    """Loads the queued rows of one generation; ``end_step`` is called after each page.
+
+    The parts that were ``left`` to it count also if no task waits there any more, because pushes leave new tasks out.
+    """
 
     index: Index
     number: int
+    left: list[Part]
     end_step: Callable[[], object]
     by_arrival: frozenset[str] = field(default_factory=lambda: Queue.by_arrival(alias()))
     after: dict[Part, Place] = field(default_factory=dict)  # how far each part is loaded that has more
@@ -55,7 +61,7 @@ class Load:
 
     def begin(self) -> bool:
         """Load the first tasks of each part; return whether the index is still this generation."""
-        self.after = dict.fromkeys(_parts(self.by_arrival), BEGINNING)
+        self.after = dict.fromkeys([*self.left, *_parts(self.by_arrival)], BEGINNING)
         return self._step(list(self.after))
 
     def finish(self) -> bool:

@@ -29,6 +29,7 @@ from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, un
 from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
 from queue_app.sql.identity import database_identity
+from queue_app.sql.load import Part
 
 logger = logging.getLogger("taskqueue")
 
@@ -147,14 +148,16 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
     """Write a new generation; return it with the number of tasks and leases, ``None`` if the index was lost."""
     number = snapshot.raise_generation(above=index.generation().number)
 
+    left: list[Part] = []
+
     def prepare() -> None:
         copy_limits()
-        leave_to_load(index, number)
+        left.extend(leave_to_load(index, number))
 
     if not index.begin_generation(number, lock.token, prepare, database_identity()):
         return None
     leases = index.restore_leases(snapshot.executing())
-    load = Load(index, number, lock.end_step)
+    load = Load(index, number, left, lock.end_step)
     if not (load.begin() and index.open_generation(number)):
         return None
     index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once

@@ -13,6 +13,7 @@ from queue_app.services.lifecycle.actions import cancel, reprioritise
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
 from queue_app.services.repair import load
+from queue_app.services.repair import rebuild as rebuilding
 from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import load as rows
@@ -240,6 +241,43 @@ def test_a_task_that_commits_between_two_questions_is_not_lost(engine, small_pag
 
     monkeypatch.setattr(rows, "ends", and_enqueue(rows.ends))
     monkeypatch.setattr(rows, "between", and_enqueue(rows.between))
+    rebuild_if_needed()
+    assert_index_agrees()
+
+
+def test_a_new_task_of_a_band_that_was_emptied_at_the_begin_is_loaded(engine, between_steps, monkeypatch):
+    """Tasks of that band were left to the load, which then found none waiting there."""
+    put_many(9, priority="low")
+    urgent = put(priority="critical")
+    flush(engine)
+    plain = Index.restore_leases
+
+    def cancel_first(*args):
+        cancel(urgent)
+        return plain(*args)
+
+    monkeypatch.setattr(Index, "restore_leases", cancel_first)
+    between_steps.append(lambda: put(priority="critical"))
+    rebuild_if_needed()
+    assert_index_agrees()
+
+
+def test_a_new_task_is_loaded_if_its_queue_was_by_arrival_at_the_begin(engine, between_steps, monkeypatch):
+    queue = Queue.objects.get(pk="default")
+    queue.order = "arrival"
+    queue.save()
+    put_many(9, priority="low")
+    flush(engine)
+    plain = rebuilding.leave_to_load
+
+    def leave_and_edit(*args):
+        left = plain(*args)
+        queue.order = "fifo"
+        queue.save()
+        return left
+
+    monkeypatch.setattr(rebuilding, "leave_to_load", leave_and_edit)
+    between_steps.append(lambda: put(priority="critical"))
     rebuild_if_needed()
     assert_index_agrees()
 
