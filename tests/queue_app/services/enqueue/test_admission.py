@@ -5,17 +5,22 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from queue_app import Workflow
 from queue_app.core.events import EventName
+from queue_app.core.graph import Graph
 from queue_app.core.states import Status
 from queue_app.exceptions import QueueFull, UserLimitExceeded
 from queue_app.models import RuntimeSettings, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
+from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.events import last_id, read
+from queue_app.services.workflows.store import add_nodes
 from tests.support.admission import from_outside, limit, outcome_of
 from tests.support.engine import (
     assert_index_agrees,
+    done,
     failed,
     new,
     put,
@@ -23,6 +28,7 @@ from tests.support.engine import (
     status,
     take,
 )
+from tests.workers.flow_tasks import node
 
 
 def aged(seconds: float, **options) -> uuid.UUID:
@@ -122,6 +128,21 @@ def test_a_task_that_is_already_stored_needs_no_place(engine):
     limit(max_length=3, max_pending_per_user=3)
     twice = enqueue_many([new(user="ada", idempotency_key="two")] * 2)
     assert [item.created for item in twice] == [True, False], "one place for a key that comes twice"
+
+
+def test_a_workflow_needs_a_place_for_each_task_and_its_running_tasks_may_add_more(engine):
+    limit(max_length=2)
+    flow = Workflow("chain")
+    flow.add(node, "last", after=[flow.add(node, "first")])
+    flow.enqueue()
+    with pytest.raises(QueueFull):
+        put_many(2)
+    put()
+    (running,) = take(engine.worker("tests.workers.flow_tasks.node"))
+    graph = Graph(rows=[check_task(new()) for _ in range(3)])
+    assert len(add_nodes(flow.id, graph, added_by=(running.id, running.attempt))) == 3
+    finish([done(running)])
+    assert Task.objects.filter(status="queued").count() == 4
 
 
 # -- stale ones make room ---------------------------------------------------------------------------
