@@ -1,12 +1,17 @@
 """Let Python's garbage collector rest while a call makes many objects."""
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 #: Maximum number of tasks for which the collector rests: half a second at most.
 MOST: Final = 20_000
+
+#: The thread for which the collector rests, if any.
+_paused_for: Final[set[int]] = set()
 
 
 @contextmanager
@@ -20,8 +25,21 @@ def collector_paused(tasks: int) -> Iterator[None]:
     if tasks > MOST or not gc.isenabled():
         yield
         return
+    thread = threading.get_ident()
+    _paused_for.add(thread)
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        _paused_for.discard(thread)
+
+
+def _resume_in_child() -> None:
+    """Start collections again in a process that another thread has forked meanwhile: it has only that thread."""
+    if _paused_for:
+        _paused_for.clear()
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_resume_in_child)

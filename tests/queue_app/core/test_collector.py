@@ -1,6 +1,8 @@
 """The garbage collector rests while many tasks are made."""
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -37,3 +39,23 @@ def test_a_collector_that_the_project_has_switched_off_stays_off():
 def test_the_collector_works_during_a_call_that_takes_long():
     with collector_paused(MOST + 1):
         assert gc.isenabled()
+
+
+def test_a_process_that_another_thread_forks_meanwhile_collects():
+    paused, forked = threading.Event(), threading.Event()
+
+    def make_many() -> None:
+        with collector_paused(1000):
+            paused.set()
+            forked.wait()
+
+    thread = threading.Thread(target=make_many)
+    thread.start()
+    paused.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if gc.isenabled() else 1)
+    forked.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert gc.isenabled()
