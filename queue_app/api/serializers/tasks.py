@@ -122,7 +122,7 @@ class NewSignal(Body):
 
 class PriorityChange(Body):
     example: ClassVar[Any] = {"priority": "high"}
-    priority = kinds.band(required=True)
+    priority = kinds.band(required=True, source="band")
 
 
 class TaskFilters(Query):

@@ -198,7 +198,7 @@ class TaskPriorityView(_OneTaskView):
     @accepts("reprioritise_task", body=serializers.PriorityChange)
     def put(self, request: Request, task_id: str) -> Response:
         """Move a waiting task to another band."""
-        band = self.read_body(request)["priority"]
+        band = self.read_body(request)["band"]
         task = self.task(request, task_id, "queue_app.reprioritise_task")
         with self.recording(request):
             reprioritise(task.id, band)

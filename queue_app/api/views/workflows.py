@@ -1,8 +1,7 @@
 """Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
 
-from functools import partial
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
 from django.db.models import QuerySet
 from rest_framework.request import Request
@@ -95,9 +94,10 @@ class GraphView(ApiView):
 class _SteeringView(ApiView):
     """An action on a whole workflow."""
 
-    def _steer(self, request: Request, workflow_id: str, act: Any) -> Response:
+    def _steer(self, request: Request, workflow_id: str, act: Callable[..., int]) -> Response:
+        values = self.read_body(request)
         found = self.workflow(request, workflow_id)
-        number = act(found.pk, by=self.username(request), via=audit.API)
+        number = act(found.pk, **values, by=self.username(request), via=audit.API)
         found.refresh_from_db()
         return Response(representation.workflow(found, request.user) | {"changed": number})
 
@@ -124,23 +124,20 @@ class CancelView(_OwnersToo):
 
         Users may cancel their own workflows.
         """
-        body = self.read_body(request)
-        return self._steer(request, workflow_id, partial(steer.cancel_workflow, reason=body["reason"]))
+        return self._steer(request, workflow_id, steer.cancel_workflow)
 
 
 class PauseView(_SteeringView):
     @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Pause a workflow; running tasks finish."""
-        body = self.read_body(request)
-        return self._steer(request, workflow_id, partial(steer.pause_workflow, reason=body["reason"]))
+        return self._steer(request, workflow_id, steer.pause_workflow)
 
 
 class ResumeView(_SteeringView):
     @accepts("steer_workflow", body=Nothing, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Resume a workflow."""
-        self.read_body(request)
         return self._steer(request, workflow_id, steer.resume_workflow)
 
 
@@ -164,16 +161,14 @@ class PriorityView(_OwnersToo):
 
         Users may move their own workflows.
         """
-        band = self.read_body(request)["priority"]
-        return self._steer(request, workflow_id, partial(steer.reprioritise_workflow, band=band))
+        return self._steer(request, workflow_id, steer.reprioritise_workflow)
 
 
 class RetryView(_SteeringView):
     @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
-        body = self.read_body(request)
-        return self._steer(request, workflow_id, partial(steer.retry_workflow, reason=body["reason"]))
+        return self._steer(request, workflow_id, steer.retry_workflow)
 
 
 def _visible(request: Request) -> QuerySet[Workflow]:
