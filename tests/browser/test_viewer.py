@@ -1,10 +1,15 @@
 """A person who may only look: every page, every link on it, no button that would be refused, and no payload."""
 
+import random
+import re
+from collections import defaultdict
 from importlib import import_module
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Group, User
+from django.test import Client
 
 from tests.browser.test_admin import DESKTOP, shop  # noqa: F401 - a fixture
 from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
@@ -22,12 +27,28 @@ OFFERED = """() => ({
 })"""
 
 
+#: How many links are tried that differ only in ids and values; each run draws them anew.
+OF_A_KIND = 3
+
+
+def drawn(links):
+    """Return some links of each kind."""
+    kinds = defaultdict(list)
+    for link in sorted(links):
+        _, _, path, query, _ = urlsplit(link)
+        names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
+        kinds[re.sub(r"[0-9a-f-]{36}|\d+", "*", path), names].append(f"{path}?{query}")
+    return [link for kind in kinds.values() for link in random.sample(kind, min(len(kind), OF_A_KIND))]
+
+
 @pytest.fixture
 def viewer(visit, everything):  # noqa: F811 - the fixture
     user = User.objects.create_user("vera", is_staff=True)
     import_module("queue_app.migrations.0002_defaults").create_groups(apps, "default")
     user.groups.add(Group.objects.get(name="Task queue: Viewer"))
     visitor = visit(viewport=DESKTOP)
+    visitor.client = Client()
+    visitor.client.force_login(user)
     visitor.log_in("vera")
     return visitor
 
@@ -46,7 +67,7 @@ def test_every_page_and_link_works_and_nothing_is_offered_that_is_refused(everyt
         shown = [text for text in PAYLOAD if text in content]
         if offered["fields"] or shown:
             found[name] = (offered["fields"], shown)
-    refused = {link for link in links if page.request.get(link).status >= 400}
+    refused = {link for link in drawn(links) if viewer.client.get(link).status_code >= 400}
     assert found == {}
     assert refused == set()
     assert viewer.problems == []
