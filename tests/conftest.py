@@ -188,11 +188,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: pytest.FixtureRequ
     from django.test import TransactionTestCase  # noqa: PLC0415 - needs the settings
 
     from tests.support.rows import reset_rows  # noqa: PLC0415 - the same
+    from tests.support.sessions import assert_no_other_session  # noqa: PLC0415 - the same
 
     with django_db_blocker.unblock(), pytest.MonkeyPatch.context() as patch:
         reset_rows()
         patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _: reset_rows())
         yield
+        assert_no_other_session()
 
 
 @pytest.fixture

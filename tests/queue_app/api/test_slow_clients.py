@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -43,12 +44,12 @@ def serving(process_env: dict[str, str], kind: str, **limits: object) -> Iterato
     environment = process_env | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
     environment |= {f"TASKQUEUE__API__{name}": str(value) for name, value in limits.items()}
     arguments = ("-c", ASGI.format(port=port)) if kind == "asgi" else (*GUNICORN, f"127.0.0.1:{port}")
-    server = subprocess.Popen([sys.executable, "-W", "ignore", *arguments], env=environment)
+    server = subprocess.Popen([sys.executable, "-W", "ignore", *arguments], env=environment, start_new_session=True)
     try:
         until(lambda: request(port, "GET", "/healthz")[0] == 200, "it answers")
         yield port
     finally:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)  # the workers of gunicorn would serve on, and keep their connections
         server.wait(60)
         forget_keys()
 
