@@ -18,6 +18,7 @@ from queue_app.models import (
     IndexGeneration,
     PriorityPolicy,
     Queue,
+    QueueStats,
     RuntimeSettings,
     Task,
     TaskResult,
@@ -121,17 +122,19 @@ def shop():
 
 def _remember_two_hours(now):
     minute = now.replace(second=0, microsecond=0)
+    snapshots = []
     for ago in range(120):
         for place, name in enumerate(("default", "mail", "payments")):
             wave = math.sin((ago + 17 * place) / 9) + 1.2
-            QueueStatsFactory(
+            snapshots.append(QueueStatsFactory.build(
                 queue=name, taken_at=minute - timedelta(minutes=ago), active=int(3 * wave), oldest_seconds=40 * wave,
                 depth={"critical": round(wave / 2), "high": round(wave), "normal": round(1.4 * wave),
                        "low": 1, "background": 1},
                 enqueued=int(210 * wave), completed=int(200 * wave), failed=int(4 * wave) if place else 0,
                 wait_p50=0.08 * wave, wait_p95=0.6 * wave, wait_p99=1.4 * wave,
                 run_p50=0.2 * wave, run_p95=0.9 * wave, run_p99=2.2 * wave,
-            )  # fmt: skip
+            ))  # fmt: skip
+    QueueStats.objects.bulk_create(snapshots)
 
 
 def _worker(name, queues, capabilities=(), **fields):

@@ -21,7 +21,9 @@ def assert_no_other_session() -> None:
     deadline = time.monotonic() + PATIENCE
     while sessions := _others():
         if time.monotonic() > deadline:
-            raise AssertionError("\n".join(["These sessions outlive the tests:", *sessions, *_threads(), *_processes()]))
+            raise AssertionError(
+                "\n".join(["These sessions outlive the tests:", *sessions, *_threads(), *_processes()])
+            )
         time.sleep(0.05)
     connections.close_all()
 
