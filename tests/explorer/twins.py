@@ -361,7 +361,7 @@ def find_twin(explorer: Explorer, name: str) -> tuple[Finding | None, int, float
     began = time.monotonic()
     with broken(name):
         explorer = Explorer(explorer.world, explorer.control)  # that has not learnt the steps of the whole code
-        tally = search(explorer, list(TWINS[name].meetings), faults=TWINS[name].faults, seconds=60)
+        tally = search(explorer, list(TWINS[name].meetings), faults=TWINS[name].faults)
     return (tally.findings or [None])[0], tally.schedules, time.monotonic() - began
 
 
