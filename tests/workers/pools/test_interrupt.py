@@ -153,9 +153,9 @@ def swallows(name: str, where: str) -> None:
         chores.begun[name].set()
         spin_for(30)
 
-    {"del": in_del, "weakref": in_weakref, "gc": in_gc}[where](callback)
-    chores.calls.append(f"{name} goes on")
     try:
+        {"del": in_del, "weakref": in_weakref, "gc": in_gc}[where](callback)
+        chores.calls.append(f"{name} goes on")
         spin_for(30)
     finally:
         spin_for(0.3)  # longer than the pause between two interruptions
@@ -173,6 +173,7 @@ def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch,
     assert chores.begun[name].wait(60)
     assert enforce(pool, {held.task.id}) == []
     assert next_due(pool) <= 0.05
+    until(lambda: f"{name} goes on" in chores.calls, "the end of the callback")
     ended = []
     until(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or ended, "the outcome")
     assert swallowed == [TaskCancelled]

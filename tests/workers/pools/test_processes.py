@@ -114,11 +114,10 @@ def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool,
 @task
 def swallows_once(path: str) -> None:
     """Swallow the first interruption, go on, and clean up after the second."""
-    Path(path).write_text(str(os.getpid()), encoding="utf-8")
-    with suppress(Interruption):
-        time.sleep(600)
-    Path(path).write_text("goes on", encoding="utf-8")
     try:
+        with suppress(Interruption):
+            Path(path).write_text(str(os.getpid()), encoding="utf-8")
+            time.sleep(600)
         time.sleep(600)
     finally:
         time.sleep(0.3)  # longer than the pause between two interruptions
