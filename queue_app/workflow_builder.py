@@ -47,12 +47,7 @@ class Builder:
         self._is_stored = False
 
     def add(
-        self,
-        task: AnyTask | Part,
-        *args: Any,
-        after: After = (),
-        compensate: AnyTask | None = None,
-        **kwargs: Any,
+        self, task: AnyTask | Part, *args: Any, after: After = (), compensate: AnyTask | None = None, **kwargs: Any
     ) -> Node:
         """Add a call of a task that runs once the tasks in ``after`` have completed; return its node.
 

@@ -146,12 +146,7 @@ class Notifier:
         return self._exchange(Call(script, arguments), entries, events, once=once)
 
     def _exchange(
-        self,
-        call: Call | None = None,
-        entries: Sequence[Entry] = (),
-        events: Sequence[Run] = (),
-        *,
-        once: bool = False,
+        self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = (), *, once: bool = False
     ) -> Any:
         with self._turn:
             self._entries += entries

@@ -16,14 +16,7 @@ from typing import Any, cast
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
-from django.db import (
-    DEFAULT_DB_ALIAS,
-    DatabaseError,
-    OperationalError,
-    ProgrammingError,
-    connections,
-    transaction,
-)
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError, ProgrammingError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.errors import DeadlockDetected, UndefinedTable
 

@@ -76,11 +76,7 @@ def store_one(
 
 
 def _store_one(
-    row: TaskRow,
-    *,
-    outside: bool,
-    before_push: BeforePush | None,
-    on_located: Callable[[int | None], object] | None,
+    row: TaskRow, *, outside: bool, before_push: BeforePush | None, on_located: Callable[[int | None], object] | None
 ) -> Enqueued:
     write_events, write = before_push is None, partial(_insert_one, row)
     queues = ensure_queues([row])

@@ -18,16 +18,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
 from queue_app.index import Index
-from queue_app.models import (
-    PriorityPolicy,
-    Queue,
-    Signal,
-    StepResult,
-    Task,
-    TaskAttempt,
-    TaskLog,
-    TaskProgress,
-)
+from queue_app.models import PriorityPolicy, Queue, Signal, StepResult, Task, TaskAttempt, TaskLog, TaskProgress
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, limits_of_ids, matching, parts

@@ -135,11 +135,7 @@ def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None
     rebuilt = Rebuilt(*written, time.monotonic() - started)
     snapshot.record_ready(rebuilt.generation, rebuilt.tasks, rebuilt.leases)
     signals.index_rebuilt.send(
-        None,
-        generation=rebuilt.generation,
-        tasks=rebuilt.tasks,
-        leases=rebuilt.leases,
-        seconds=rebuilt.seconds,
+        None, generation=rebuilt.generation, tasks=rebuilt.tasks, leases=rebuilt.leases, seconds=rebuilt.seconds
     )
     return rebuilt
 

@@ -103,12 +103,7 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
     if Worker.objects.filter(name=name, status__in=LIVING).exclude(host=host).exists():
         raise WorkerNameTaken(f"Another living worker is called {name!r}; give this one its own name.")
     identity = WorkerIdentity(
-        id=worker_id,
-        name=name,
-        host=host,
-        pid=0,
-        process_identity="remote",
-        version=wanted.version,
+        id=worker_id, name=name, host=host, pid=0, process_identity="remote", version=wanted.version
     )
     types = wanted.task_types
     if types is None:
@@ -116,11 +111,7 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
         types = registry.known_types()
     profile = Profile.of(queues, types, wanted.capabilities, wanted.concurrency)
     service.register(
-        identity,
-        profile,
-        concurrency=wanted.concurrency,
-        heartbeat_seconds=wanted.heartbeat_seconds,
-        token_id=token.id,
+        identity, profile, concurrency=wanted.concurrency, heartbeat_seconds=wanted.heartbeat_seconds, token_id=token.id
     )
     return Worker.objects.get(id=worker_id)
 

@@ -63,10 +63,7 @@ def rotate(name: str, *, overlap: timedelta = timedelta(hours=1)) -> tuple[Worke
     """Give a token a new secret; the old one stays valid for ``overlap``. Raises ``InvalidTaskData``."""
     secret = _new_secret()
     changed = WorkerToken.objects.filter(name=name, revoked_at=None).update(
-        old_digest=F("digest"),
-        old_until=Now() + overlap,
-        digest=_digest(secret),
-        hint=secret[: len(PREFIX) + 6],
+        old_digest=F("digest"), old_until=Now() + overlap, digest=_digest(secret), hint=secret[: len(PREFIX) + 6]
     )
     if not changed:
         raise InvalidTaskData("name", f"There is no token {name!r} in force.")
