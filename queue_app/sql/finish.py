@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from queue_app.core.records import AttemptKey, Outcome
@@ -121,7 +122,10 @@ def wait(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The consequence of a failed attempt: a retry after ``retry_in`` seconds, else the final ``status``."""
+    """The consequence of a failed attempt: a retry after ``retry_in`` seconds, else the final ``status``.
+
+    ``outcome`` has a failure.
+    """
 
     outcome: Outcome
     status: str
@@ -164,25 +168,14 @@ SELECT id, attempt, status FROM done
 """
 
 
+_of_verdict: Final = attrgetter(
+    "outcome.task.id", "outcome.task.attempt", "outcome.task.worker_id", "status", "retry_in", "outcome.started_at",
+    "outcome.finished_at", "outcome.failure.exception_class", "outcome.failure.message", "outcome.failure.traceback",
+    "reason", "fingerprint",
+)  # fmt: skip
+
+
 def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[AttemptKey, Status]:
     """Record failed attempts; a task with a requested cancellation is not retried. Returns as ``complete`` does."""
-    rows = [
-        (
-            verdict.outcome.task.id,
-            verdict.outcome.task.attempt,
-            verdict.outcome.task.worker_id,
-            verdict.status,
-            verdict.retry_in,
-            verdict.outcome.started_at,
-            verdict.outcome.finished_at,
-            failure.exception_class,
-            failure.message,
-            failure.traceback,
-            verdict.reason,
-            verdict.fingerprint,
-        )
-        for verdict in verdicts
-        if (failure := verdict.outcome.failure) is not None
-    ]
-    columns = [list(column) for column in zip(*rows, strict=True)]
+    columns = [list(column) for column in zip(*map(_of_verdict, verdicts), strict=True)]
     return _by_attempt(fetch_all(_FAIL, [*columns, dead_letter_seconds]))
