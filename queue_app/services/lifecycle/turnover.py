@@ -25,7 +25,7 @@ from queue_app.services.lifecycle.finish import call_after_end, finish
 from queue_app.services.lifecycle.results import with_results
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
-from queue_app.sql import turnover as rows
+from queue_app.sql import finish as rows
 
 
 def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end

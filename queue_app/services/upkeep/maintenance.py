@@ -26,7 +26,7 @@ from queue_app.services.read.stats import summaries
 from queue_app.services.upkeep import jobs, task_stats
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
-from queue_app.sql import schedules, throttle, upkeep, workflow_advance, workflow_purge
+from queue_app.sql import schedules, throttle, upkeep, workflow_advance
 from queue_app.sql.database import atomic, clock
 
 PURGE: Final = "purge"
@@ -75,7 +75,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     schedules.copy_outcomes()  # the ticks of schedules outlive their tasks
     deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
     deleted += purge_workflows(retention, time.monotonic() + seconds)
-    if expired := workflow_purge.expired_letters_of_workflows(PURGE_BATCH):
+    if expired := upkeep.expired_letters_of_workflows(PURGE_BATCH):
         discard_open(expired, by="", reason="its retention has passed")
     upkeep.purge_audit(retention.audit_seconds, PURGE_BATCH)
     for table, seconds_kept in (
@@ -192,12 +192,12 @@ def purge_workflows(retention: RetentionSettings, until: float) -> int:
     the workflow that was being deleted.
     """
     deleted = 0
-    for workflow_id in workflow_purge.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):
+    for workflow_id in upkeep.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):
         is_gone = False
         while not is_gone:
             with atomic():
                 workflow_advance.lock([workflow_id])
-                count, is_gone = workflow_purge.purge_part(workflow_id, PURGE_BATCH)
+                count, is_gone = upkeep.purge_part(workflow_id, PURGE_BATCH)
             deleted += count
             if time.monotonic() >= until:
                 return deleted

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from queue_app import sql
 from queue_app.core.priorities import Band
-from queue_app.sql import claim, finish, load, pending_work, turnover, waiting, workflow_advance
+from queue_app.sql import claim, finish, load, pending_work, waiting, workflow_advance
 from queue_app.sql.database import LOOK_UP, connection, fetch_all
 from tests.support.engine import put_many
 
@@ -40,8 +40,8 @@ def test_the_search_for_due_tasks_reads_only_due_tasks(db):
             ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "text[]", "uuid[]"),
         ),
         (
-            turnover._LOCK,
-            turnover._TURN_OVER,
+            finish._LOCK_CLAIMS,
+            finish._TURN_OVER,
             (
                 "uuid[]",
                 "int[]",

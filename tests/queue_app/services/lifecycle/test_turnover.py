@@ -19,7 +19,7 @@ from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql import turnover as rows
+from queue_app.sql import finish as rows
 from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, status, take, take_ids
 from tests.support.scene import Hand
 
