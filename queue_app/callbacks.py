@@ -46,7 +46,7 @@ def declared_by(task: registry.AnyTask | None) -> dict[str, str]:
 
 
 def follows(task: Any, status: Status, metadata: str | None) -> tuple[str, list[Any]] | None:
-    """Return (task type, arguments) of what follows the end of a task in a state; ``None`` for nothing."""
+    """Return (task type, arguments) of the callback of a task that ended in a state; ``None`` without one."""
     option = OPTIONS.get(status)
     if option is None or metadata is None or MARK not in metadata:
         return None

@@ -24,7 +24,7 @@ from queue_app.core.records import ClaimedTask, TaskFailure, TaskRow
 from queue_app.core.redaction import HIDDEN, SEALED, is_sealed
 from queue_app.exceptions import ArgumentUndecryptable, EncryptionUnavailable, InvalidTaskData, Undecryptable
 
-#: Context of values of which no task type is known: steps, signals, compensations and calls of schedules.
+#: Context of values whose task type is unknown: steps, signals, compensations and calls of schedules.
 SHARED: Final = ""
 #: Class of the failure whose text names a key and no value, so that it stays readable.
 UNDECRYPTABLE: Final = f"{ArgumentUndecryptable.__module__}.{ArgumentUndecryptable.__qualname__}"

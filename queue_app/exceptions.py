@@ -386,7 +386,7 @@ class InvalidWorkflow(InvalidTaskData, code="invalid_workflow"):
 
 
 class AttemptOver(TaskQueueError, code="attempt_over"):
-    """The attempt has ended or lost its task, so it can change nothing any more."""
+    """The attempt has ended or lost its task, so it can no longer change anything."""
 
 
 class WorkflowNotFound(TaskQueueError, LookupError, code="workflow_not_found"):

@@ -14,7 +14,7 @@ tasks_crash_looped = Signal()
 index_rebuilt = Signal()
 #: The index cannot be reached. ``operation``: str, ``error``: ``IndexUnavailable``.
 index_unreachable = Signal()
-#: The index is damaged, or work stands still, so it is built anew. ``because``: str.
+#: The index is damaged, or work stands still, so it is rebuilt. ``because``: str.
 index_condemned = Signal()
 #: Work stands still although nothing forbids it to go on. ``kind``, ``subject``, ``text``: str (``core.stall``).
 stalled = Signal()

@@ -42,7 +42,7 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
         logging.INFO,
         "index rebuilt: generation %(generation)d, %(tasks)d queued, %(leases)d executing, %(seconds).2f s",
     ),
-    signals.index_condemned: (logging.ERROR, "the index is built anew: %(because)s"),
+    signals.index_condemned: (logging.ERROR, "the index is rebuilt: %(because)s"),
     signals.stalled: (logging.ERROR, "%(text)s"),
     signals.stall_acted: (logging.WARNING, "watchdog, %(step)s"),
     signals.stall_ended: (logging.INFO, "work goes on again after %(seconds).0f s: %(kind)s %(subject)s"),
@@ -60,7 +60,7 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
 REPEAT_SECONDS: Final = 60.0
 _logged: Final[dict[str, float]] = {}  # operation -> when (monotonic) its loss was last logged
 _FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
-#: New state of a task -> what follows its failed attempt.
+#: New state of a task -> the consequence of its failed attempt.
 _FOLLOWS: Final = {
     Status.FAILED: "it is not retried",
     Status.DEAD_LETTER: "no retries are left, it is a dead letter now",
@@ -108,7 +108,7 @@ def operation_ended(operation: Any, **_: Any) -> None:
 
 
 def _describe(outcome: Outcome, status: Status | None, retry_in: float | None, secrets: Secrets) -> str:
-    """Return one line about a failed attempt and what follows, without secrets and control characters."""
+    """Return one line about a failed attempt and its consequence, without secrets and control characters."""
     task, failure = outcome.task, outcome.failure
     assert failure is not None  # noqa: S101 - for the type checker
     name = failure.exception_class.removeprefix("builtins.").removeprefix("queue_app.exceptions.")

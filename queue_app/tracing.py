@@ -72,7 +72,7 @@ def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
 
 @contextmanager
 def continuing(traceparent: str | None) -> Iterator[None]:
-    """Let what is stored in a block belong to a trace, also if the caller is in a span of another one."""
+    """Let tasks that are stored in a block belong to a trace, also if the caller is in a span of another one."""
     api, context = trace.telemetry("trace"), trace.telemetry("context")
     with trace.use(traceparent):
         if api is None or context is None or traceparent is None:

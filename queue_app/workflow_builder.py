@@ -220,7 +220,7 @@ class RunningWorkflow(Builder):
         self._joined = joined
 
     def detached(self) -> RunningWorkflow:
-        """Return the same workflow to add tasks that what waits for the running task does not wait for."""
+        """Return the same workflow, to add tasks for which the waiters of the running task do not wait."""
         return RunningWorkflow(self.id, self._attempt, user=self.user, joined=False)
 
     def add(self, task: AnyTask | Part, *args: Any, **kwargs: Any) -> Node:

@@ -107,7 +107,7 @@ class _Form(Part):
     """A short form of a workflow."""
 
     def then(self, *items: Item) -> Chain:
-        """Return a chain of this and of what follows it."""
+        """Return a chain of this and the tasks after it."""
         return Chain((self, *items))
 
     def enqueue(self, name: str = "", **options: Any) -> uuid.UUID:
