@@ -29,6 +29,8 @@ def read(monkeypatch):
     counts = {}
 
     def explained(sql, params):
+        if "doomed" not in sql:  # it finds workflows
+            return fetch_all(sql, params)
         fetch_all("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)")
         kind = "completed" if upkeep.COMPLETED in sql else "unsuccessful"
         with connection().cursor() as cursor:
