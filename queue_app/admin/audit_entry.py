@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
@@ -67,7 +68,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
 
     def page_context(self, request: HttpRequest, found: AuditEntry) -> dict[str, Any]:
         return {
-            "title": _("Change"),
+            "title": capfirst(self.opts.verbose_name),  # "Change" is a verb in Django's catalogue
             "subtitle": "",
             "sentence": entry_sentence(found, self.page_of),
             "values": list(changed_values(found)),

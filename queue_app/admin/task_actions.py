@@ -15,11 +15,12 @@ from queue_app.admin.forms import posted_reason
 from queue_app.admin.mixins import action_page, page
 from queue_app.admin.task_detail import pretty
 from queue_app.core.priorities import parse_band
+from queue_app.core.redaction import is_sealed
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard.said import said_error
-from queue_app.encryption import is_on
+from queue_app.encryption import hides, is_on
 from queue_app.exceptions import TaskQueueError
-from queue_app.models import DeadLetter, Task
+from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.encrypted import PERMISSION, decrypt
@@ -113,6 +114,12 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
             "may_run_now": task.status == Status.SCHEDULED and may_retry,
             "may_retry": task.status in RETRIABLE and may_retry and not may_replay,
-            "may_decrypt": is_on() and request.user.has_perm(PERMISSION),
+            "may_decrypt": is_on() and request.user.has_perm(PERMISSION) and _has_secrets(task),
             "may_run_again": may_retry and self.may_view_payload(request),
         }
+
+
+def _has_secrets(task: Task) -> bool:
+    """Return whether data of a task are encrypted, also if its type no longer is."""
+    stored = TaskPayload.objects.filter(pk=task.pk).values_list("args", flat=True)
+    return hides(task.task_type) or is_sealed(stored.first())

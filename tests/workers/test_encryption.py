@@ -367,6 +367,18 @@ def test_only_the_permission_decrypts_and_the_audit_log_says_so(hire, client):
     ]
 
 
+def test_only_the_page_of_an_encrypted_task_offers_to_decrypt(engine, staff):
+    def offers(result):
+        return "/decrypt/" in staff.get(reverse("admin:queue_app_task_change", args=[result.id])).content.decode()
+
+    was_encrypted = plain.enqueue("a")
+    assert not offers(was_encrypted)
+    sealed = TaskPayload.objects.get(pk=echo.enqueue(text="b").id)
+    assert offers(sealed.task)
+    TaskPayload.objects.filter(pk=was_encrypted.id).update(args=sealed.args)
+    assert offers(was_encrypted), "its type was encrypted once"
+
+
 def test_a_search_in_encrypted_values_says_so(engine, staff, settings):
     echo.enqueue(text=CANARY)
     kind = type_of(echo)

@@ -10,7 +10,8 @@ from django.utils import translation
 from queue_app.admin.names import TEXTS
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard.said import said
-from queue_app.models import Task
+from queue_app.models import AuditEntry, Task
+from queue_app.services.control.audit import ADMIN, record
 from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory
 
 #: Models whose pages have templates of their own, which name what they show.
@@ -55,6 +56,13 @@ def test_forms_and_menus_are_german(staff):
     for text in ("Warteschlange hinzufügen", "Höchstens gleichzeitig:", "Höchste Zahl von Aufgaben", ">Zeitpläne</a>"):
         assert text in page
     assert "Max concurrent" not in page
+
+
+@pytest.mark.usefixtures("german")
+def test_an_entry_of_the_audit_log_is_no_verb(staff, db):
+    record("pause", "queue", ["mail"], by="otto", via=ADMIN)
+    page = staff.get(f"/admin/queue_app/auditentry/{AuditEntry.objects.get().pk}/change/").content.decode()
+    assert "<title>Protokolleintrag |" in page
 
 
 @pytest.mark.usefixtures("german")
