@@ -52,7 +52,6 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
         self._stopping = True
         self._turn.set()
         self._thread.join(timeout=5)
@@ -107,7 +106,6 @@ class SchedulerThread:
         self._thread = essential_thread(self._scheduler.run_until_stopped, "scheduler")
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -144,7 +142,6 @@ class WakeListener:
         self._thread = essential_thread(self._run, "wake-listener")
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -49,7 +49,6 @@ class InFlight:
 
     @property
     def ids(self) -> list[uuid.UUID]:
-        """The tasks that the worker holds."""
         return [task_id for task_id, _ in self._held]
 
     @property
@@ -63,12 +62,10 @@ class InFlight:
         return bool(self._unreported or self._returning)
 
     def add(self, held: list[ClaimedAttempt]) -> None:
-        """Add claimed tasks."""
         self._held.update((_key(item.task), item) for item in held)
         self.claimed += len(held)
 
     def record(self, outcome: Outcome) -> None:
-        """Add an outcome to report."""
         self._unreported.append(outcome)
 
     def return_later(self, held: list[ClaimedAttempt]) -> None:

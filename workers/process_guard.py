@@ -43,7 +43,6 @@ class ProcessGuard:
         self._thread.start()
 
     def __exit__(self, *_error: object) -> None:
-        """Stop watching."""
         self._stop.set()
         self._thread.join()
         signal.setitimer(signal.ITIMER_REAL, 0)

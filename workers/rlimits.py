@@ -34,7 +34,6 @@ class ResourceLimits:
 
     @property
     def any(self) -> bool:
-        """Whether there is any limit."""
         return self != ResourceLimits()
 
 

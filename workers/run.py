@@ -33,7 +33,6 @@ class Reloader:
         self.changed = False
 
     def start(self) -> None:
-        """Start to watch the files."""
         self.check()
         threading.Thread(target=self._run, name="reload", daemon=True).start()
 

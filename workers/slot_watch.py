@@ -42,7 +42,6 @@ class AutoSlots:
         return self.state.slots
 
     def start(self) -> None:
-        """Start the thread."""
         self._own_memory = _resident(self._pool)
         self._thread.start()
 

@@ -105,7 +105,6 @@ class State:
         return cls(**known | {"reason": from_json(known.get("reason", ""))})
 
     def dump(self) -> dict[str, Any]:
-        """Return plain data."""
         return {name: getattr(self, name) for name in self.__slots__} | {"reason": as_json(self.reason)}
 
     def value(self, bounds: Bounds) -> int:

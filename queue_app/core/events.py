@@ -209,7 +209,6 @@ class EventFilter:
     names: Sequence[str] | None = None
 
     def matches(self, event: Event) -> bool:
-        """Return whether the event matches."""
         return (
             self.queue in (None, event.queue)
             and self.task_type in (None, event.task_type)

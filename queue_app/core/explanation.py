@@ -40,7 +40,6 @@ class Explanation:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes, in order."""
         return tuple(reason.code for reason in self.reasons)
 
     @property

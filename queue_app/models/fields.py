@@ -64,7 +64,6 @@ class SealedJSONField(_JSONField):
         return found
 
     def deconstruct(self) -> Any:
-        """Describe the column."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
@@ -77,7 +76,6 @@ class NamesField(_ArrayField):
         return _without_app_check(super().check(**kwargs))
 
     def deconstruct(self) -> Any:
-        """Describe the column."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.contrib.postgres.fields.ArrayField", args, kwargs
 
@@ -90,7 +88,6 @@ class _PlainIndex(PostgresIndex):
         return _without_app_check(super().check(model, connection))
 
     def deconstruct(self) -> Any:
-        """Describe the index."""
         base = type(self).__mro__[2]
         return f"django.contrib.postgres.indexes.{base.__name__}", *super().deconstruct()[1:]
 

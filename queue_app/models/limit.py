@@ -56,7 +56,6 @@ class Limit(Capped, Paced, Pausable):
 
     @property
     def gate(self) -> Gate:
-        """The gate that it limits."""
         return Gate(self.scope, self.name)
 
     def clean(self) -> None:

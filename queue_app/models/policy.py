@@ -94,7 +94,6 @@ class RuntimeSettings(Capped, Pausable):
 
     @property
     def gate(self) -> Gate:
-        """The gate that it limits."""
         return Gate("everything")
 
 

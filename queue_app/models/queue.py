@@ -63,7 +63,6 @@ class FairWeightsField(_JSONField):
     default_validators = [check_fair_weights]  # noqa: RUF012 - as Django declares it
 
     def deconstruct(self) -> Any:
-        """Describe the column."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
 
@@ -177,7 +176,6 @@ class Queue(Capped, Paced, Pausable):
 
     @property
     def gate(self) -> Gate:
-        """The gate that it limits."""
         return Gate(Scope.QUEUE, self.name)
 
     def clean(self) -> None:

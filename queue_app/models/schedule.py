@@ -188,7 +188,6 @@ class Schedule(Pausable):
 
     @property
     def recurrence(self) -> Recurrence:
-        """When it ticks."""
         return Recurrence(
             cron=self.cron,
             every=self.every,

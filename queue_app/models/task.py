@@ -198,7 +198,6 @@ class Task(models.Model):
 
     @property
     def band(self) -> Band:
-        """The priority as a band."""
         return Band(self.priority)
 
     @property

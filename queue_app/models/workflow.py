@@ -73,7 +73,6 @@ class Workflows(models.Manager["Workflow"]):
     """All workflows but those whose retention is over, and which are being deleted."""
 
     def get_queryset(self) -> models.QuerySet[Workflow]:
-        """Return the workflows."""
         return super().get_queryset().exclude(state=DELETING)
 
 

@@ -52,7 +52,6 @@ class AsyncPool(BacklogPool):
         return inspect.iscoroutinefunction(task.func)
 
     def start(self) -> None:
-        """Start the event loop."""
         sessions.watch_sessions()
         self._loop.start()
 

@@ -158,20 +158,17 @@ class BacklogPool(Pool):
         """Start waiting tasks in free slots; called under the lock."""
 
     def submit(self, held: list[ClaimedAttempt]) -> None:
-        """Queue tasks to run, in this order."""
         with self._lock:
             self._waiting.extend(held)
             self._fill()
 
     def take_unstarted(self) -> list[ClaimedAttempt]:
-        """Take back the tasks that no slot has started."""
         with self._lock:
             unstarted, self._waiting = list(self._waiting), deque()
         return unstarted
 
     @property
     def unstarted(self) -> int:
-        """Number of tasks that wait for a slot."""
         return len(self._waiting)
 
 

@@ -87,7 +87,6 @@ class ProcessPool(BacklogPool):
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the slots."""
         with self._lock:
             return [slot.pid for slot in self._slots if slot.pid]
 

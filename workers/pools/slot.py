@@ -47,7 +47,6 @@ class Slot:
                 self._delayed = self.held, number
 
     def close(self) -> None:
-        """Close the connection and the handle."""
         self.connection.close()
         if self.handle is not None:
             os.close(self.handle)
