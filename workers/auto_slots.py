@@ -1,4 +1,4 @@
-"""Slots that find their own number: ``runworker --concurrency auto``.
+"""Adapt the number of slots: ``runworker --concurrency auto``.
 
 ``step`` adds slots while all are in use, tasks wait, and CPU and memory are free. It removes slots when ready code
 waits for the CPU or for Python's lock, or when memory runs short. It is a pure function: ``slot_watch`` measures.
@@ -34,7 +34,7 @@ ENOUGH, LEAST_ENDED = 50, 10
 #: Shares of the memory: slots are added up to the first, and removed above the second.
 MEMORY_FULL, MEMORY_SHORT = 0.8, 0.88
 #: Time until a step that did not pay is tried again (s); doubled each time, up to the second value.
-FIRST_REST, LAST_REST = 30.0, 300.0
+FIRST_PAUSE, LONGEST_PAUSE = 30.0, 300.0
 #: Default maximum of slots. A thread may hold a connection to PostgreSQL; a process needs memory of its own.
 MOST: Final = {"threads": 50, "async": 500}
 PROCESSES_PER_CORE: Final = 4
@@ -95,7 +95,7 @@ class State:
     since: float = 0.0  # when the present phase began: settling, or measuring
     is_settled: bool = False
     seen: tuple[Seen, ...] = ()  # since then
-    rest: float = FIRST_REST
+    pause: float = FIRST_PAUSE
     no_more_until: float = 0.0
     no_fewer_until: float = 0.0
     reason: str = ""
@@ -131,8 +131,8 @@ def _undone(state: State, rate: float | None, now: float) -> State | None:
     has_paid = math.log(rate / earlier) / math.log(state.slots / slots) > PAYS
     if has_paid == (state.slots > slots):
         return None
-    rest = {"no_more_until" if state.slots > slots else "no_fewer_until": now + state.rest}
-    undone = replace(state, rest=min(LAST_REST, 2 * state.rest), **rest)  # type: ignore[arg-type]
+    until = {"no_more_until" if state.slots > slots else "no_fewer_until": now + state.pause}
+    undone = replace(state, pause=min(LONGEST_PAUSE, 2 * state.pause), **until)  # type: ignore[arg-type]
     return undone.to(slots, None, now, f"{state.slots} slots did {rate / earlier:.2f} times as much")
 
 

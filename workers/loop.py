@@ -60,7 +60,7 @@ class WorkerLoop:
                 options.auto,
                 options.concurrency,
                 self._pool,
-                self._look_at_slots,
+                self._measure_slots,
                 lambda: self._in_flight.done,
                 self._wakeup.set,
             )
@@ -77,7 +77,7 @@ class WorkerLoop:
         """The queues, task types and capabilities that the worker claims for."""
         return self._discovery.profile
 
-    def _look_at_slots(self) -> tuple[int, bool]:
+    def _measure_slots(self) -> tuple[int, bool]:
         """Return how many slots run a task or have one to report, and whether more may wait. Other threads call it."""
         return self._in_flight.slots - self._pool.unstarted, self._claimer.is_short
 

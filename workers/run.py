@@ -20,7 +20,7 @@ from queue_app.workers.worker import Worker
 
 logger = logging.getLogger("taskqueue")
 
-#: Interval of the looks at the files of the code.
+#: Interval at which the files of the code are checked.
 CHECK_SECONDS = 1.0
 
 

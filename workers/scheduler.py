@@ -267,14 +267,14 @@ class Scheduler:
 
 
 def _run_schedules() -> bool:
-    """Run the schedules that are due, for up to ``DUE_SECONDS``; return whether to look again at once."""
+    """Run the schedules that are due, for up to ``DUE_SECONDS``; return whether to ask again at once."""
     until = time.monotonic() + DUE_SECONDS
     handled = 0
     while time.monotonic() < until:
         handled = run_due()
         if handled < BATCH:
             break
-    return handled > 0  # the next look says when the next tick is due
+    return handled > 0  # the next answer says when the next tick is due
 
 
 def _seconds_until_a_tick(answers: Answers) -> float:

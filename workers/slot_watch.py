@@ -1,4 +1,4 @@
-"""Watch a worker whose slots find their own number: 25 looks a second, one decision (``auto_slots.step``) a second."""
+"""Measure a worker that adapts its number of slots: 25 samples and one decision (``auto_slots.step``) a second."""
 
 import os
 import time
@@ -11,27 +11,27 @@ from queue_app.workers.machine import CpuClock, cores, memory
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.rlimits import resident_bytes
 
-LOOK_SECONDS: Final = 0.04
+SAMPLE_SECONDS: Final = 0.04
 STEP_SECONDS: Final = 1.0
 
 
 class AutoSlots:
     """Measures the worker, and calls ``on_change`` when ``slots`` has changed."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it looks at
+    def __init__(  # noqa: PLR0913, PLR0917 - what it measures
         self,
         bounds: SlotRange,
         first: int,
         pool: Pool,
-        look: Callable[[], tuple[int, bool]],
+        measure: Callable[[], tuple[int, bool]],
         done: Callable[[], int],
         on_change: Callable[[], object],
     ) -> None:
         self.state = State(bounds.clamp(first))
-        self._bounds, self._pool, self._look_at, self._on_change = bounds, pool, look, on_change
+        self._bounds, self._pool, self._measure, self._on_change = bounds, pool, measure, on_change
         self._done, self._known_done = done, 0
         self._cpus, self._cpu = cores(), CpuClock(lambda: pool.pids)
-        self._looks: list[tuple[int, bool, float]] = []
+        self._samples: list[tuple[int, bool, float]] = []
         self._began, self._own_memory = time.monotonic(), 0
         self._stopping = False
         self._thread = essential_thread(self._run, "auto-slots")
@@ -51,29 +51,29 @@ class AutoSlots:
 
     def _run(self) -> None:
         while not self._stopping:
-            self.look()
+            self.sample()
             if time.monotonic() - self._began >= STEP_SECONDS:
                 self.decide()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Take one sample: how late this thread wakes, and what the worker does."""
-        late = self._pool.lateness(LOOK_SECONDS)
-        self._looks.append((*self._look_at(), late))
+        late = self._pool.lateness(SAMPLE_SECONDS)
+        self._samples.append((*self._measure(), late))
 
     def decide(self) -> None:
         """Decide from the samples since the last decision."""
         now = time.monotonic()
         seconds, self._began = now - self._began, now
-        looks, self._looks = self._looks, []
-        used = sum(look[0] for look in looks) / len(looks)
+        samples, self._samples = self._samples, []
+        used = sum(sample[0] for sample in samples) / len(samples)
         in_use, total = memory()
         done = self._done()
         ended, self._known_done = done - self._known_done, done
         seen = Seen(
             used=used,
-            short=sum(look[1] for look in looks) / len(looks),
+            short=sum(sample[1] for sample in samples) / len(samples),
             wanted=self._cpu.since() / seconds,
-            late=sum(look[2] for look in looks) / len(looks),
+            late=sum(sample[2] for sample in samples) / len(samples),
             ended=ended,
             memory=in_use / total,
             slot_memory=max(0, _resident(self._pool) - self._own_memory) / max(1.0, used) / total,

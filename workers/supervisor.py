@@ -42,8 +42,8 @@ logger = logging.getLogger("taskqueue")
 STABLE_SECONDS = 10.0
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-#: Number of looks in a row without a sign of life after which a child is killed. It takes twice the time in which the
-#: child's own guard ends it, and matters for a process that the system has stopped.
+#: Number of checks in a row without a sign of life after which the supervisor kills a child. They take twice the time
+#: in which the child's own guard ends it. This matters for a process that the system has stopped.
 MAX_MISSED = 2 * WINDS
 #: Time after which a child that was asked to end, and whose guard has not ended it either, is killed.
 KILL_SECONDS = EXIT_SECONDS + 5.0
@@ -62,7 +62,7 @@ class Child:
     started_at: float
     backoff: float = 0.0
     seen: float = 0.0  # the last sign of life that the supervisor has seen (monotonic)
-    missed: int = 0  # looks since then
+    missed: int = 0  # checks since then
 
 
 class Supervisor:
@@ -74,7 +74,7 @@ class Supervisor:
         self.loop_heartbeats = [LoopHeartbeat() for _ in range(processes)]
         self._heartbeats = [LoopHeartbeat() for _ in range(processes)]  # of their guards
         self._stale = stale_seconds(options.heartbeat_seconds)
-        self._look_at = 0.0  # when to look at the children again (monotonic)
+        self._check_at = 0.0  # when to check the children again (monotonic)
         self._kill_at = math.inf  # when to kill the children that have not ended (monotonic)
         self._transport = transport
         self._children: dict[int, Child] = {}
@@ -122,7 +122,7 @@ class Supervisor:
         while self._to_forward:
             self._send(self._to_forward.popleft())
         now = time.monotonic()
-        if now >= min(self._look_at, self._kill_at):
+        if now >= min(self._check_at, self._kill_at):
             self._kill_stuck(now)
         due = [child for at, child in self._restarts if at <= now]
         self._restarts = [(at, child) for at, child in self._restarts if at > now]
@@ -131,11 +131,11 @@ class Supervisor:
                 self._start(child.number, child.backoff)
 
     def _kill_stuck(self, now: float) -> None:
-        """Kill the children that showed no life at several looks, or that have not ended long after a stop signal.
+        """Kill the children that showed no life in several checks, or that have not ended long after a stop signal.
 
-        Looks are counted instead of the time: this process may have been suspended together with its children.
+        The supervisor counts checks, not seconds, because it may have been suspended together with its children.
         """
-        self._look_at = now + self._stale / WINDS
+        self._check_at = now + self._stale / WINDS
         is_over = now >= self._kill_at
         if is_over:
             self._kill_at = now + KILL_SECONDS
@@ -239,7 +239,7 @@ class Supervisor:
 
     def _sleep_seconds(self) -> float:
         restarts = [] if self._stops else [at for at, _ in self._restarts]
-        return max(0.0, min(self._look_at, self._kill_at, *restarts) - time.monotonic())
+        return max(0.0, min(self._check_at, self._kill_at, *restarts) - time.monotonic())
 
 
 def _how(code: int) -> str:

@@ -1,4 +1,4 @@
-"""Let Python's garbage collector rest while a call makes many objects."""
+"""Pause Python's garbage collector while a call makes many objects."""
 
 import gc
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Maximum number of tasks for which the collector rests: half a second at most.
+#: Maximum number of tasks for which the collector pauses: half a second at most.
 MOST: Final = 20_000
 
 #: The thread for which the collector rests, if any.

@@ -1,25 +1,25 @@
-"""A stall: work that stands still although nothing forbids it to go on."""
+"""A stall: work that does not continue although nothing prevents it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-#: Time after which what stands still is a stall.
+#: Time without progress after which the watchdog reports a stall.
 STALL_SECONDS: Final = 10.0
 #: Name of the job whose row holds the stalls.
 WATCHDOG: Final = "watchdog"
-#: Age in seconds of the last look after which no watchdog counts as running. It looks each second and writes each 15 s.
+#: Age (s) of the last record after which no watchdog counts as running. It checks each second and writes each 15 s.
 LOOK_IS_OLD: Final = 60.0
 
 
 class StallKind(StrEnum):
-    """What stands still."""
+    """What does not continue."""
 
     NOT_STARTED = "not_started"  # a queued task that a worker with a free slot could run
     NOT_DUE = "not_due"  # a scheduled task whose time has come
     OVERRUN = "overrun"  # an executing task that is far past its deadline
     JOB = "job"  # a job of the scheduler that fails or gets no turn, or an upkeep job that is overdue
-    NO_LOOK = "no_look"  # the scheduler itself: it leads and does not look
+    NO_LOOK = "no_look"  # the scheduler itself: it leads, and its watchdog does not run
 
 
 @dataclass(frozen=True, slots=True)

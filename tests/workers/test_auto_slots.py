@@ -65,7 +65,7 @@ def hungry(slots: int) -> Seen:
 
 
 def noisy(seen: Seen, rng: random.Random) -> Seen:
-    """Another look at the same: what is measured varies by a factor."""
+    """Another sample of the same: each measurement varies by a factor."""
     wanted, late, ended = (
         value * rng.lognormvariate(0, sigma)
         for value, sigma in ((seen.wanted, 0.15), (seen.late, 0.5), (seen.ended, 0.1))
@@ -297,7 +297,7 @@ def test_a_change_is_tried_again_after_an_outage(hire, monkeypatch):
     assert (worker._claimer.slots, worker.profile.slots, worker.pool.slots) == (10, 10, 10)
 
 
-def test_it_decides_by_its_looks(hire, monkeypatch):
+def test_it_decides_by_its_samples(hire, monkeypatch):
     worker = hire(concurrency=2, auto=SlotRange(1, 50))
     monkeypatch.setattr(worker.pool, "lateness", lambda _: 0.0, raising=False)
     monkeypatch.setattr(slot_watch, "memory", lambda: (1, 10**12))
@@ -306,12 +306,12 @@ def test_it_decides_by_its_looks(hire, monkeypatch):
     watch = worker.auto_slots
     watch._began -= 60
     for _ in range(5):
-        watch.look()
+        watch.sample()
     monkeypatch.setattr(watch._cpu, "since", lambda: 0.0)
     watch.decide()
     assert watch.state.seen == (), "it has settled"
     watch.state = replace(watch.state, since=watch.state.since - 60)
-    watch.look()
+    watch.sample()
     watch.decide()
     assert watch.slots == 4, "all slots are in use, tasks wait, and little CPU is used"
     worker.run_once()
