@@ -65,6 +65,7 @@ class StatusView(View):
     http_method_names = ("get", "head", "post")
 
     def get(self, request: HttpRequest, key: str) -> HttpResponse:
+        """Show the status page of a task."""
         task = _find(request, key)
         if isinstance(task, HttpResponse):
             return task
@@ -76,6 +77,7 @@ class StatusView(View):
         return response
 
     def post(self, request: HttpRequest, key: str) -> HttpResponse:
+        """Cancel the task of a status page."""
         task = _find(request, key)
         if isinstance(task, HttpResponse):
             return task
