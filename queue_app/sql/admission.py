@@ -79,6 +79,11 @@ FROM (
 ) AS scope
 """
 
+#: The indexes that count waiting and pending tasks, and the least bytes of an entry: with its pointer and without, as
+#: PostgreSQL keeps entries with the same user and queue as one.
+LENGTHS: Final = ("taskqueue_length", 40)
+PENDING: Final = ("taskqueue_user_pending", 6)
+
 
 def _waiting(queue: str, most: str) -> str:
     """Return the number of waiting tasks of a queue, up to ``most``, by the index taskqueue_length."""
@@ -99,6 +104,15 @@ def _up_to(most: str, which: str) -> str:
     return f"(SELECT count(*) FROM (SELECT FROM queue_app_task AS t WHERE {which} LIMIT {most}) AS t)"
 
 
+def _has_room(limit: str, count: str, index: str, entry: int) -> str:
+    """Whether a limit is greater than a count, which is skipped if the index of its rows is too small to hold so many.
+
+    A count takes 0.2 µs a row. The size of the file bounds the number of rows, whatever else the index holds: an entry
+    takes ``entry`` bytes or more.
+    """
+    return f"CASE WHEN {limit} > pg_relation_size('{index}') / {entry} THEN true ELSE {limit} > {count} END"
+
+
 def _without_spare(limit: str, setting: str) -> str:
     """Return a limit less the places that ``_LOCK_ONE`` leaves free."""
     spare = f"COALESCE(NULLIF(current_setting('{setting}', true), '')::int, 0)"  # unset, it may be an empty text
@@ -117,10 +131,10 @@ ORDER BY kind, n
 # Under another isolation level the second statement sees the data that the first saw before it waited.
 _ROOM: Final = f"""(
     SELECT current_setting('transaction_isolation') = '{READ_COMMITTED}'
-        AND CASE WHEN length IS NULL THEN true ELSE length > {_waiting("%s", "length")} END
+        AND CASE WHEN length IS NULL THEN true ELSE {_has_room("length", _waiting("%s", "length"), *LENGTHS)} END
         AND CASE WHEN pending IS NULL OR %s = '' THEN true
-            WHEN apart THEN pending > {_pending("%s", "pending", "%s")}
-            ELSE pending > {_pending("%s", "pending")} END
+            WHEN apart THEN {_has_room("pending", _pending("%s", "pending", "%s"), *PENDING)}
+            ELSE {_has_room("pending", _pending("%s", "pending"), *PENDING)} END
     FROM (
         SELECT {_without_spare("length", _SPARE[0])}, {_without_spare("pending", _SPARE[1])}, apart
         FROM ({_LIMITS}) AS limits
