@@ -92,14 +92,17 @@ def rebuild_until_open() -> bool:
 
     def run() -> None:
         try:
-            done.set_result(rebuild(on_open=opened.set))
+            try:
+                rebuilt = rebuild(on_open=opened.set)
+            finally:
+                connections.close_all()  # before the caller goes on, which may be about to drop a test database
+            done.set_result(rebuilt)
         except Exception as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
             if opened.is_set() or is_alone.is_set():
                 logger.warning("a rebuild broke off and starts over: %s", " ".join(str(error).split()))
         finally:
             opened.set()
-            connections.close_all()
 
     threading.Thread(target=run, name="taskqueue-rebuild", daemon=True).start()
     if not opened.wait(OPEN_SECONDS):
