@@ -1,5 +1,8 @@
 """Submitters at the same time: the lock, and what it counts, let no limit be exceeded."""
 
+from collections.abc import Iterator
+
+import psycopg
 import pytest
 from django.db import connection, transaction
 
@@ -88,17 +91,23 @@ def few_in_flight(monkeypatch) -> None:
         monkeypatch.setattr(admission, name, sql)
 
 
+#: The advisory lock that a submission waits for before its commit, as long as the test holds it.
+GATE = 0x67617465
+
+
 @pytest.fixture
-def slow_commits(engine):
-    """Each submission has counted and stored, and commits a while later."""
+def gate(engine, settings) -> Iterator[None]:
+    """Let submissions that have counted and stored wait for a lock before they commit, however long."""
+    settings.TASKQUEUE = settings.TASKQUEUE | {"ADMISSION": {"LOCK_SECONDS": 60}}
     with connection.cursor() as cursor:
         cursor.execute(
-            "CREATE FUNCTION rest() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END' LANGUAGE plpgsql"
+            "CREATE FUNCTION wait() RETURNS trigger AS"
+            f" 'BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NEW; END' LANGUAGE plpgsql"
         )
-        cursor.execute("CREATE TRIGGER rest AFTER INSERT ON queue_app_task FOR EACH ROW EXECUTE FUNCTION rest()")
+        cursor.execute("CREATE TRIGGER wait AFTER INSERT ON queue_app_task FOR EACH ROW EXECUTE FUNCTION wait()")
     yield
     with connection.cursor() as cursor:
-        cursor.execute("DROP FUNCTION rest CASCADE")
+        cursor.execute("DROP FUNCTION wait CASCADE")
 
 
 @pytest.mark.parametrize(("free", "waits"), [(10_000, False), (7, True)], ids=["far", "near"])
@@ -120,16 +129,14 @@ def test_only_a_small_limit_makes_submitters_take_turns(engine, of, free, waits)
 
 @pytest.mark.parametrize("of", ["max_length", "max_pending_per_user"])
 @pytest.mark.parametrize("free", [IN_FLIGHT + 3, 3], ids=["far", "near"])
-def test_submissions_that_do_not_see_each_other_reach_a_large_limit_exactly(
-    engine, few_in_flight, slow_commits, of, free
-):
+def test_submissions_that_do_not_see_each_other_reach_a_large_limit_exactly(engine, few_in_flight, gate, of, free):
     leave_free(free, of)
     outcomes = submit_at_once() + submit_at_once()
     assert outcomes.count("stored") == free
 
 
 def test_without_spare_places_submissions_that_share_the_lock_exceed_the_limit(
-    engine, few_in_flight, slow_commits, monkeypatch
+    engine, few_in_flight, gate, monkeypatch
 ):
     """This shows what the spare places are for."""
     spared = f"CASE WHEN is_shared THEN '{IN_FLIGHT}'"
@@ -147,7 +154,18 @@ def leave_free(places: int, of: str) -> None:
 
 
 def submit_at_once() -> list[str]:
-    return at_once([lambda: outcome_of(lambda: from_outside(user="ada"))] * IN_FLIGHT)
+    """Let submissions commit once each has stored its task, waits for its turn, or was refused."""
+    with psycopg.connect(**connection.get_connection_params(), autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(%s)", [GATE])
+        sides = [Side(lambda: outcome_of(lambda: from_outside(user="ada"))) for _ in range(IN_FLIGHT)]
+        until(lambda: sum(side.running for side in sides) == number_that_waits(), "the submissions wait")
+    return [side.result() for side in sides]
+
+
+def number_that_waits() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return cursor.fetchone()[0]
 
 
 @pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
