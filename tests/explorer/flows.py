@@ -19,6 +19,7 @@ from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.actions import retry_many
 from queue_app.services.lifecycle.claim import claim, recover
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard_open
@@ -103,6 +104,8 @@ def go_on(*, is_late: bool) -> int:
         resume_workflow(flow.id)
     if is_late:
         discard_open(list(DeadLetter.objects.open().values_list("id", flat=True)), by="ina")
+        going_on = Row.objects.filter(finished_at=None).values("id")
+        retry_many(list(Task.objects.filter(status="expired", workflow_id__in=going_on).values_list("id", flat=True)))
     return WorkflowUpkeep().run_once()
 
 
