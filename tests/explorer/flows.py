@@ -17,9 +17,7 @@ from queue_app.core.states import TERMINAL
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
-from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.actions import retry_many
 from queue_app.services.lifecycle.claim import claim, recover
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard_open
@@ -104,8 +102,6 @@ def go_on(*, is_late: bool) -> int:
         resume_workflow(flow.id)
     if is_late:
         discard_open(list(DeadLetter.objects.open().values_list("id", flat=True)), by="ina")
-        going_on = Row.objects.filter(finished_at=None).values("id")
-        retry_many(list(Task.objects.filter(status="expired", workflow_id__in=going_on).values_list("id", flat=True)))
     return WorkflowUpkeep().run_once()
 
 
@@ -153,7 +149,6 @@ FLOWS: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...], Any]]] 
     "fail_first": (lambda world, _: finish([failed(world.held[0])]), ("parents",), None),
     "lose_first": (lambda world, _: reap.mark_dead(world.hands[0].id), ("parents",), None),
     "recover_first": (lambda world, _: recover(world.hands[0].id, []), ("parents",), None),
-    "expire_beside": (lambda _world, _: expire_stale("default", 0.0), ("held",), None),
     "cancel_flow": (lambda _world, _: cancel_workflow(_flow()), STATES, _cancel_broken),
     "pause_flow": (_pause, STATES, None),
     "retry_flow": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("held", "undoing"), None),
