@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.tasks import default_task_backend
 from django.urls import reverse
 from opentelemetry.sdk.trace import TracerProvider
@@ -36,6 +35,7 @@ from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
 from tests.support.asking import answer as answer_of
 from tests.support.asking import ask
+from tests.support.contents import index_text, tables
 from tests.support.engine import status
 from tests.support.factories import StaffFactory
 from tests.workers.secret_tasks import CANARY, echo, fail, newest, once, plain, seen, waits
@@ -69,32 +69,6 @@ def use(settings, *entries, more=()) -> None:
 def staff(client):
     client.force_login(StaffFactory(is_superuser=True))
     return client
-
-
-def tables() -> str:
-    """Return every row of every table of the queue as text."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'queue_app_%'")
-        names = [name for (name,) in cursor.fetchall()]
-        parts = []
-        for name in names:
-            cursor.execute(f'SELECT t::text FROM "{name}" AS t')  # noqa: S608 - names of tables
-            parts += [f"{name}: {row}" for (row,) in cursor.fetchall()]
-    return "\n".join(parts)
-
-
-def index_text() -> str:
-    """Return every key and value of the index as text."""
-    client = get_index()._client
-    read = {
-        b"string": client.get,
-        b"hash": client.hgetall,
-        b"set": client.smembers,
-        b"zset": lambda key: client.zrange(key, 0, -1),
-        b"list": lambda key: client.lrange(key, 0, -1),
-        b"stream": client.xrange,
-    }
-    return "\n".join(f"{key}: {read[client.type(key)](key)}" for key in client.scan_iter(count=1000))
 
 
 # -- nothing is written ------------------------------------------------------------------------------

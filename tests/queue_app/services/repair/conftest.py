@@ -1,4 +1,4 @@
-"""The yard in which the watchdog is tested, and an index with something of everything, for rebuilds."""
+"""The yard in which the watchdog is tested; for rebuilds, an index with something of everything, and small steps."""
 
 from datetime import UTC, datetime
 
@@ -6,6 +6,7 @@ import pytest
 
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.queues import set_queue_limits
+from queue_app.services.repair import load
 from queue_app.services.upkeep.jobs import take_lead
 from tests.support.engine import put, put_many, take
 from tests.support.yard import Yard
@@ -33,3 +34,25 @@ def full(engine):
     take(hand, 5)
     put(run_after=datetime(2030, 1, 1, tzinfo=UTC))
     return hand
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    """Each step loads two tasks of each part."""
+    monkeypatch.setattr(load, "PAGE", 1)
+    monkeypatch.setattr(load, "LEAST", 2)
+
+
+@pytest.fixture
+def between_steps(engine, monkeypatch, small_pages):
+    """Before each step once claims are allowed, call the next function of this list."""
+    calls = []
+    plain = load.Load._step
+
+    def step(self, parts):
+        if engine.index.generation().state == "loading" and calls:
+            calls.pop(0)()
+        return plain(self, parts)
+
+    monkeypatch.setattr(load.Load, "_step", step)
+    return calls

@@ -1,47 +1,18 @@
 """load: a rebuild lets workers claim after the first tasks of each queue and band, and loads the rest meanwhile."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
-from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Index
 from queue_app.models import Queue, Task
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.lifecycle.actions import cancel, reprioritise
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.explain import explain
-from queue_app.services.repair import load
-from queue_app.services.repair import rebuild as rebuilding
 from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql import load as rows
 from queue_app.sql import snapshot
 from tests.support.engine import Side, assert_index_agrees, done, flush, put, put_many, row, take, take_ids, until
 from tests.support.index_state import read
-
-
-@pytest.fixture
-def small_pages(monkeypatch):
-    """Each step loads two tasks of each part."""
-    monkeypatch.setattr(load, "PAGE", 1)
-    monkeypatch.setattr(load, "LEAST", 2)
-
-
-@pytest.fixture
-def between_steps(engine, monkeypatch, small_pages):
-    """Before each step once claims are allowed, call the next function of this list."""
-    calls = []
-    plain = load.Load._step
-
-    def step(self, parts):
-        if engine.index.generation().state == "loading" and calls:
-            calls.pop(0)()
-        return plain(self, parts)
-
-    monkeypatch.setattr(load.Load, "_step", step)
-    return calls
 
 
 def claim_again(engine, hand, want=1):
@@ -190,103 +161,6 @@ def test_caps_hold_while_tasks_are_loaded(engine, between_steps, history):
     assert [len(found) for found in rounds[1:]] == [2, 2, 2]
     assert history.most_executing() <= 2
     assert [task.id for found in rounds for task in found] == ids[2:8]
-    assert_index_agrees()
-
-
-@pytest.mark.parametrize("which", [1, 4, 8])
-def test_what_changes_while_tasks_are_loaded_is_right_in_the_end(engine, between_steps, which):
-    ids = put_many(9)
-    flush(engine)
-    between_steps += [
-        lambda: reprioritise(ids[which], Band.HIGH),
-        lambda: cancel(ids[which - 1]),
-        lambda: reprioritise(ids[which], Band.BACKGROUND),
-    ]
-    rebuild_if_needed()
-    engine.index.flush()
-    assert_index_agrees()
-
-
-def test_a_task_that_commits_late_is_not_lost(engine, between_steps):
-    """Its place lies among tasks that are loaded already, or it comes between the look-up of a border and its move."""
-    ids = put_many(9)
-    flush(engine)
-
-    def commit_late():
-        late = put()
-        Task.objects.filter(pk=late).update(queued_at=row(ids[2]).queued_at + timedelta(microseconds=1))
-        engine.index.push(snapshot.refs([late]))
-
-    between_steps += [commit_late] * 3
-    rebuild_if_needed()
-    assert_index_agrees()
-
-
-@pytest.mark.parametrize("step", range(6))
-def test_a_task_that_commits_between_two_questions_is_not_lost(engine, small_pages, monkeypatch, step):
-    """Its push is refused as long as the border lies before it; then the rows are read after the border has moved."""
-    put_many(5)
-    flush(engine)
-    asked = []
-
-    def and_enqueue(plain):
-        def call(*args):
-            found = plain(*args)
-            asked.append(None)
-            if len(asked) == step + 1:
-                put()
-            return found
-
-        return call
-
-    monkeypatch.setattr(rows, "ends", and_enqueue(rows.ends))
-    monkeypatch.setattr(rows, "between", and_enqueue(rows.between))
-    rebuild_if_needed()
-    assert_index_agrees()
-
-
-def test_a_new_task_of_a_band_that_was_emptied_at_the_begin_is_loaded(engine, between_steps, monkeypatch):
-    """Tasks of that band were left to the load, which then found none waiting there."""
-    put_many(9, priority="low")
-    urgent = put(priority="critical")
-    flush(engine)
-    plain = Index.restore_leases
-
-    def cancel_first(*args):
-        cancel(urgent)
-        return plain(*args)
-
-    monkeypatch.setattr(Index, "restore_leases", cancel_first)
-    between_steps.append(lambda: put(priority="critical"))
-    rebuild_if_needed()
-    assert_index_agrees()
-
-
-def test_a_new_task_is_loaded_if_its_queue_was_by_arrival_at_the_begin(engine, between_steps, monkeypatch):
-    queue = Queue.objects.get(pk="default")
-    queue.order = "arrival"
-    queue.save()
-    put_many(9, priority="low")
-    flush(engine)
-    plain = rebuilding.leave_to_load
-
-    def leave_and_edit(*args):
-        left = plain(*args)
-        queue.order = "fifo"
-        queue.save()
-        return left
-
-    monkeypatch.setattr(rebuilding, "leave_to_load", leave_and_edit)
-    between_steps.append(lambda: put(priority="critical"))
-    rebuild_if_needed()
-    assert_index_agrees()
-
-
-def test_a_task_of_the_future_is_loaded(engine):
-    """PostgreSQL's clock went back."""
-    Task.objects.filter(pk=put()).update(queued_at=datetime.now(UTC) + timedelta(hours=1))
-    flush(engine)
-    rebuild_if_needed()
     assert_index_agrees()
 
 
