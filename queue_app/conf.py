@@ -114,8 +114,9 @@ class RequestSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSettings:
-    """Limits of the REST API, by user and by process."""
+    """Who may submit over the REST API, and its limits by user and by process."""
 
+    submit_needs_permission: bool = False  # whether only users with the permission queue_app.add_task may submit
     submits_per_minute: int = 60_000  # submissions by one user; 0: no limit
     reads_per_minute: int = 60_000  # other requests by one user; 0: no limit
     heavy_per_minute: int = 120  # exports, exact counts, bulk submissions and actions by one user; 0: no limit

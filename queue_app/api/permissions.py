@@ -1,10 +1,15 @@
-"""Permissions that only staff can have."""
+"""Permissions of the callers."""
 
 from typing import Any
 
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
+
+from queue_app import conf
+
+#: The permission to submit tasks.
+SUBMIT = "queue_app.add_task"
 
 
 def is_staff_with(request: Request, *permissions: str) -> bool:
@@ -28,6 +33,15 @@ def staff_with(*permissions: str) -> type[BasePermission]:
             return is_staff_with(request, *permissions)
 
     return StaffWith
+
+
+class MaySubmit(BasePermission):
+    """Who may submit tasks: every caller, or as a setting says, those with the permission."""
+
+    message = f"This needs the permission {SUBMIT}."
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return not conf.get().api.submit_needs_permission or request.user.has_perm(SUBMIT)
 
 
 def may_view(model: str) -> type[BasePermission]:

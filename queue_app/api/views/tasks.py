@@ -14,7 +14,7 @@ from queue_app.api import export, representation
 from queue_app.api.authentication import check_scope
 from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, parse_id
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import is_staff_with
+from queue_app.api.permissions import MaySubmit, is_staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import Reason
@@ -49,7 +49,7 @@ class TaskListView(ApiView):
         page = list_tasks(visible_tasks(request.user, wanted), wanted, page_size=size, before=before)
         return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
 
-    @accepts("add_task", body=serializers.Submission, throttle="submits")
+    @accepts("add_task", body=serializers.Submission, throttle="submits", permission=MaySubmit)
     def post(self, request: Request) -> Response:
         """Submit a task.
 
@@ -105,7 +105,7 @@ class TaskExportView(ApiView):
 class TaskBulkView(ApiView):
     body_factor = 8
 
-    @accepts("add_task", body=serializers.Submissions, throttle="heavy")
+    @accepts("add_task", body=serializers.Submissions, throttle="heavy", permission=MaySubmit)
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks, all or none.
 

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.paging import first_page
-from queue_app.api.permissions import is_staff_with, require_staff
+from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing, Reason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange
@@ -47,7 +47,7 @@ class WorkflowListView(ApiView):
         results = [representation.workflow(each, request.user) for each in page]
         return Response({"results": results, "next_before": page[-1].pk if more else None})
 
-    @accepts("add_task", body=serializers.NewWorkflow, throttle="submits")
+    @accepts("add_task", body=serializers.NewWorkflow, throttle="submits", permission=MaySubmit)
     def post(self, request: Request) -> Response:
         """Submit a workflow: all of its tasks, or none.
 
