@@ -16,12 +16,11 @@ _MAX = timedelta(days=3660)
 
 
 def duration(text: str) -> timedelta:
-    """Parse ``90s``, ``2h``, ``1d12h``; a bare number is seconds."""
-    if text.replace(".", "", 1).isdigit():
-        text += "s"
+    """Parse ``90s``, ``2h``, ``1d12h``."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ArgumentTypeError(f"{text!r} is not a duration: use 90s, 15m, 2h, 1d12h")
+        what = "has no unit" if text.replace(".", "", 1).isdigit() else "is not a duration"
+        raise ArgumentTypeError(f"{text!r} {what}: use 90s, 15m, 2h, 1d12h, 4w")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds <= _MAX.total_seconds():
         raise ArgumentTypeError("a duration must be above 0 and at most ten years")
@@ -39,7 +38,7 @@ def instant(text: str) -> datetime:
             return timezone.now() + duration(text)
         except ArgumentTypeError:
             raise ArgumentTypeError(
-                f"{text!r} is neither a time such as 2030-01-31T08:00:00+01:00 nor a duration such as 15m"
+                f"{text!r} is neither a time such as 2030-01-31T08:00:00+01:00 nor a duration with a unit such as 15m"
             ) from None
     if timezone.is_naive(found):
         raise ArgumentTypeError(f"{text!r} has no time zone: end it with Z or an offset such as +01:00")

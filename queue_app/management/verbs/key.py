@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         choices=SCOPES,
         help="a permission; repeatable; default: all of the user's",
     )
-    add("--for", dest="length", type=duration, metavar="TIME", help="expire after 2h, 90d; default: never")
+    add("--for", dest="length", type=duration, metavar="TIME", help="create: expire after 2h, 90d, 52w; default: never")
     add_by_and_json(parser)
 
 

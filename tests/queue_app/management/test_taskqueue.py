@@ -187,6 +187,22 @@ def test_pause_for_a_time(engine):
     assert call("pause", "default", "--for", "2 hours")[0] == 2
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["key", "create", "ann", "--for"],
+        ["pause", "default", "--for"],
+        ["token", "create", "renderer", "--expires-in"],
+        ["schedule", "pause", "nightly", "--for"],
+        ["submit", COUNT, "--run-after"],
+    ],
+    ids=" ".join,
+)
+def test_a_time_needs_a_unit(command, capsys):
+    assert call(*command, "90")[0] == 2
+    assert "unit" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("what", [["--type", "a"], ["--key", "customer:7"], ["--all"]])
 def test_pause_a_type_a_key_or_everything(engine, what):
     assert call("pause", *what, "--as", "ops")[0] == 0
