@@ -68,12 +68,19 @@ def check_settings(**_: Any) -> Iterator[CheckMessage]:
 
 @_check("taskqueue")
 def check_task_modules(**_: Any) -> Iterator[CheckMessage]:
-    """Report task modules of the project that cannot be imported (E023)."""
-    for module, error in _broken_modules().items():
+    """Report task modules of the project that cannot be imported (E023), and names that no app has (W004)."""
+    broken = _broken_modules()
+    for module, error in broken.items():
         yield Error(
             f"The task module {module} cannot be imported: {_raised(error)}",
             hint="Mend it, or install what it imports. Every process of the queue imports it to know its tasks.",
             id="queue_app.E023",
+        )
+    for name in [] if broken else _missing_modules():
+        yield Warning(
+            f"TASKQUEUE TASK_MODULES names {name!r}, and no app in INSTALLED_APPS has a module of this name.",
+            hint="Name modules without their app, such as 'tasks' for shop/tasks.py. Workers find no tasks elsewhere.",
+            id="queue_app.W004",
         )
 
 
@@ -81,6 +88,12 @@ def _broken_modules() -> dict[str, Exception]:
     from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
 
     return registry.broken_modules() if _is_usable() and apps.is_installed("queue_app") else {}
+
+
+def _missing_modules() -> list[str]:
+    from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
+
+    return registry.missing_modules() if _is_usable() and apps.is_installed("queue_app") else []
 
 
 def _raised(error: Exception) -> str:

@@ -96,6 +96,16 @@ def broken_modules() -> dict[str, Exception]:
     return broken
 
 
+def missing_modules() -> list[str]:
+    """Return the entries of ``TASK_MODULES`` that no installed app has."""
+    packages = [config.module for config in apps.get_app_configs()]
+    return [
+        name
+        for name in conf.load()[0].task_modules
+        if not any(module_has_submodule(package, name) for package in packages)
+    ]
+
+
 def known_types() -> tuple[str, ...]:
     """Return all known task types, sorted."""
     return tuple(sorted(_tasks))

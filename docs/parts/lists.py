@@ -47,6 +47,7 @@ CHECKS = {
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",
     "queue_app.W002": "`synchronous_commit` is off, so a crash of the server loses confirmed tasks and results.",
     "queue_app.W003": "No entry of `TASKS` uses the backend of the queue, so `enqueue()` stores nothing in it.",
+    "queue_app.W004": "No installed app has a module that `TASK_MODULES` names.",
 }
 
 

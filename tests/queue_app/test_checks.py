@@ -45,6 +45,13 @@ def test_a_task_module_that_cannot_be_imported_is_one_error(tmp_path, monkeypatc
     assert "shop_with_bug.tasks" in finding.message
 
 
+@pytest.mark.parametrize("name", ["task", "workers.tasks"])  # a typo, and a path with its app
+def test_a_task_module_that_no_app_has_causes_a_warning(name):
+    with override_settings(TASKQUEUE={"TASK_MODULES": ["tasks", name]}):
+        (found,) = run_checks(tags=["taskqueue"])
+    assert (found.id, repr(name) in found.msg) == ("queue_app.W004", True)
+
+
 @pytest.mark.parametrize(("leader", "due", "wrong"), [(15, 0.5, False), (2, 1, True), (2.1, 1, False), (1, 5, True)])
 def test_leadership_must_outlast_the_interval(leader, due, wrong):
     with override_settings(TASKQUEUE={"SCHEDULER": {"LEADER_SECONDS": leader, "DUE_SECONDS": due}}):
