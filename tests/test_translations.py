@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
 
 from tests.support.programs import require
 
@@ -60,3 +61,15 @@ def test_the_compiled_catalogue_is_that_of_the_texts(extracted, tmp_path):
 def test_another_language_can_be_begun(extracted):
     french = entries(extracted / "locale/fr/LC_MESSAGES/django.po", "--untranslated")
     assert len(french) == len(entries(extracted / f"{GERMAN}.po"))
+
+
+def test_only_the_catalogues_of_the_app_are_compiled(tmp_path, monkeypatch, settings):
+    require("xgettext")  # its package has msgfmt
+    settings.LOCALE_PATHS = []
+    for folder in ("queue_app", ".venv/lib/package", ".nox/tests/lib/package", "docs"):
+        catalogue = tmp_path / folder / f"{GERMAN}.po"
+        catalogue.parent.mkdir(parents=True)
+        catalogue.write_text('msgid "a"\nmsgstr "b"\n')
+    monkeypatch.chdir(tmp_path)
+    call_command("compilemessages", verbosity=0)
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.mo")] == [Path("queue_app") / f"{GERMAN}.mo"]
