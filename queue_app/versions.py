@@ -19,7 +19,8 @@ type Upgrade = Callable[[int, list[Any], dict[str, Any]], Arguments]
 #: Key in the metadata.
 KEY: Final = "task_version"
 MAX_VERSION: Final = 1_000_000
-#: Seconds after which a worker with older code offers a newer call again; another worker may take it.
+#: Seconds after which a worker with older code offers a newer call again; another worker may take it. With less, many
+#: newer calls would keep old workers busy in vain. A new ``task_type`` spares the wait: old workers do not ask for it.
 NEXT_OFFER: Final = 10.0
 
 

@@ -61,6 +61,25 @@ def test_a_new_call_waits_for_a_worker_with_the_new_code(hire, deployed):
     assert TaskResult.objects.get(pk=result.id).value == "7: 150"
 
 
+def test_an_old_worker_does_not_ask_for_a_new_call_under_a_new_name(hire, monkeypatch):
+    former = registry.type_of(OLD)
+    old = {**registry._tasks, former: OLD}
+    monkeypatch.setattr(registry, "_tasks", dict(old))
+    renamed = task(version=2, upgrade=cents, task_type="charge_cents", aliases=[former])(charge_now)
+    new = {**old, former: renamed, "charge_cents": renamed}
+    monkeypatch.setattr(registry, "_tasks", new)
+    after = renamed.enqueue(7, cents=150)
+    monkeypatch.setattr(registry, "_tasks", old)
+    before = OLD.enqueue(8, euros=2)
+    hire().until_empty()
+    assert (row(after.id).status, row(after.id).attempt) == (Status.QUEUED, 0)
+    assert TaskResult.objects.get(pk=before.id).value == "8: 2"
+    later = OLD.enqueue(9, euros=2)
+    monkeypatch.setattr(registry, "_tasks", new)
+    hire().until_empty()
+    assert {TaskResult.objects.get(pk=pk).value for pk in (after.id, later.id)} == {"7: 150", "9: 200"}
+
+
 def test_a_copy_of_an_old_call_is_old(hire, deployed):
     deployed(OLD)
     first = OLD.enqueue(7, euros=2)
