@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
+from queue_app.dashboard.words import word
 from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import OperationKind
 
@@ -86,7 +87,7 @@ def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> Safe
 
 
 def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
-    kind, name = str(_KINDS.get(entry.target, entry.target.replace("-", " "))), entry.target_id
+    kind, name = str(_KINDS.get(entry.target) or word(entry.target.replace("-", " "))), entry.target_id
     if not name or entry.target in {"runtimesettings", "index"}:
         many = _MANY.get(entry.target, kind)
         return format_html("{} {}", entry.count, many) if entry.count > 1 else format_html("{}", kind)
@@ -109,7 +110,7 @@ def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
     """Yield (name, before, after, whether they differ) of an entry's values."""
     for name in dict.fromkeys([*entry.before, *entry.after]):
         before, after = entry.before.get(name), entry.after.get(name)
-        yield name.replace("_", " "), before, after, name in entry.before and name in entry.after and before != after
+        yield name, before, after, name in entry.before and name in entry.after and before != after
 
 
 def change_text(entry: AuditEntry) -> str:
@@ -117,9 +118,9 @@ def change_text(entry: AuditEntry) -> str:
     parts = []
     for name, before, after, differs in changed_values(entry):
         if differs:
-            parts.append(f"{name}: {value_text(before)} → {value_text(after)}")
+            parts.append(f"{word(name)}: {value_text(before)} → {value_text(after)}")
         elif name != "ids" and any(value not in _NOTHING for value in (before, after)):
-            parts.append(f"{name}: {value_text(after if before in _NOTHING else before)}")
+            parts.append(f"{word(name)}: {value_text(after if before in _NOTHING else before)}")
     return "; ".join(part[:120] for part in parts[:6])
 
 
@@ -161,5 +162,5 @@ def filter_words(wanted: Mapping[str, Any]) -> str:
             parts.append(ngettext("%(n)d chosen one by one", "%(n)d chosen one by one", len(value)) % {"n": len(value)})
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            parts.append(f"{name.replace('_', ' ')}: {shown}"[:200])
+            parts.append(f"{word(name)}: {shown}"[:200])
     return "; ".join(parts)

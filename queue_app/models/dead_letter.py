@@ -103,7 +103,7 @@ class DeadLetter(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.task_type} {self.task_id}: {self.reason}"
+        return f"{self.task_type} {self.task_id}"
 
     @property
     def state(self) -> str:

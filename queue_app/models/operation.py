@@ -131,9 +131,8 @@ class Operation(models.Model):
         ]
 
     def __str__(self) -> str:
-        if self.kind == OperationKind.SIMULATE:
-            return f"what if: {self.state}"
-        return f"{self.kind} {self.total} {self.target.replace('_', ' ')}: {self.state}"
+        many = "" if self.kind == OperationKind.SIMULATE else f" {self.total} {self.get_target_display()}"
+        return f"{self.get_kind_display()}{many}: {self.get_state_display()}"
 
     @property
     def remaining(self) -> int:

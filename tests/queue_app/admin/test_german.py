@@ -5,12 +5,12 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.messages import get_messages
 from django.test import RequestFactory
-from django.utils import translation
+from django.utils import timezone, translation
 
 from queue_app.admin.names import TEXTS
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard.said import said
-from queue_app.models import AuditEntry, Task
+from queue_app.models import AuditEntry, Operation, Task
 from queue_app.services.control.audit import ADMIN, record
 from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory
 
@@ -63,6 +63,23 @@ def test_an_entry_of_the_audit_log_is_no_verb(staff, db):
     record("pause", "queue", ["mail"], by="otto", via=ADMIN)
     page = staff.get(f"/admin/queue_app/auditentry/{AuditEntry.objects.get().pk}/change/").content.decode()
     assert "<title>Protokolleintrag |" in page
+
+
+@pytest.mark.usefixtures("german")
+def test_the_path_to_a_page_and_its_title_name_the_object_in_german(staff, make_task, end_task):
+    record("pause", "queue", ["mail"], by="otto", via=ADMIN, before={"max_concurrent": 4}, after={"max_concurrent": 5})
+    letter = DeadLetterFactory()
+    operation = Operation.objects.create(kind="replay", target="dead_letters", total=7, created_at=timezone.now())
+    pages = {"auditentry": AuditEntry.objects.get().pk, "deadletter": letter.pk, "operation": operation.pk}
+    texts = {name: staff.get(f"/admin/queue_app/{name}/{pk}/change/").content.decode() for name, pk in pages.items()}
+    assert "pause queue mail" not in texts["auditentry"]
+    assert "Warteschlange <a" in texts["auditentry"]
+    assert "höchstens gleichzeitig" in texts["auditentry"]
+    assert "max concurrent" not in texts["auditentry"]
+    assert f"{letter.task_id}: {letter.reason}" not in texts["deadletter"]
+    assert str(letter) == f"{letter.task_type} {letter.task_id}"
+    assert "wiederholen 7 aufgegebene Aufgaben: läuft" in texts["operation"]
+    assert "dead letters" not in texts["operation"]
 
 
 @pytest.mark.usefixtures("german")
@@ -123,3 +140,10 @@ def test_a_refused_action_answers_in_german(staff, make_task, end_task):
 )
 def test_cron_is_read_in_german(cron, words):
     assert said(Recurrence(cron=cron).words) == words
+
+
+@pytest.mark.usefixtures("german")
+def test_numbers_that_a_browser_reads_have_a_point(staff, db):
+    DeadLetterFactory()
+    page = staff.get("/admin/queue_app/deadletter/matching/?queue=default").content.decode()
+    assert 'id="tq-rate" min="0.001" max="10000' in page
