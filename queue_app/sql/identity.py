@@ -11,7 +11,13 @@ from queue_app.sql.database import atomic, connection, fetch_value
 #: another cluster or under another name, so a copy has an identity of its own.
 _CLUSTER: Final = "SELECT system_identifier FROM pg_control_system()"
 _ROW: Final = "SELECT database FROM queue_app_indexgeneration WHERE id = 1"
-_PLACE: Final = "SELECT current_database() || '/' || current_schema()"
+#: The schema is that of the tables: a project with a schema for each tenant puts another one first in its search path.
+_PLACE: Final = """
+SELECT current_database() || '/' || COALESCE((
+    SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE pg_class.oid = to_regclass('queue_app_indexgeneration')
+), current_schema())
+"""
 
 
 def database_identity() -> str:

@@ -11,7 +11,7 @@ from queue_app.core.finding import Level
 from queue_app.exceptions import IndexNotReady, IndexOfAnotherDatabase
 from queue_app.models import IndexGeneration
 from queue_app.services.doctor.work import check_index
-from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
+from queue_app.services.repair.rebuild import check_owner, rebuild, rebuild_if_needed
 from queue_app.sql import identity, snapshot
 from queue_app.sql.identity import database_identity
 from tests.support.engine import assert_index_agrees, flush, index_away, put, take, take_ids
@@ -128,3 +128,19 @@ def test_a_service_that_hides_the_number_of_the_cluster(engine, monkeypatch):
     row = IndexGeneration.objects.get()
     assert database_identity().split("/")[0] == str(row.database)
     identity._known.clear()
+
+
+def test_a_schema_of_a_tenant_in_front_of_that_of_the_tables_changes_nothing(engine):
+    before = database_identity()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE SCHEMA ann")
+            cursor.execute("SET search_path = ann, public")
+        identity._known.clear()
+        assert database_identity() == before
+        check_owner()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET search_path")
+            cursor.execute("DROP SCHEMA ann")
+        identity._known.clear()
