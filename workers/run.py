@@ -12,7 +12,7 @@ from pathlib import Path
 from django.utils.autoreload import iter_all_python_module_files
 
 from queue_app.workers.health import HealthMonitor, notify_systemd, stale_seconds
-from queue_app.workers.lifecycle import Exit, end_with_main_thread
+from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.supervisor import Supervisor
 from queue_app.workers.transport.base import Transport
@@ -93,5 +93,4 @@ def run_workers(
     notify_systemd("STOPPING=1")
     if reloader.changed:
         restart()
-    end_with_main_thread()
     return code

@@ -3,6 +3,7 @@
 import io
 import logging
 import sys
+import threading
 from argparse import ArgumentParser
 from typing import Any
 from urllib.parse import quote
@@ -42,13 +43,14 @@ class ServerCommand(BaseCommand):
             raise CommandError("\n".join(f"{e.msg} {e.hint or ''}".strip() for e in errors), returncode=EXIT_USAGE)
 
     def prepare(self) -> None:
-        """Check PostgreSQL, its tables and Redis; import the task modules."""
+        """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
         check_postgresql()
         check_redis()
         try:
             check_owner()
         except IndexOfAnotherDatabase as error:
             raise CommandError(str(error), returncode=EXIT_USAGE) from None
+        check_caller()
         registry.discover()
 
     def print_log(self, options: dict[str, Any]) -> None:
@@ -87,6 +89,19 @@ def addresses() -> dict[str, str]:
         "PostgreSQL": database_url(connections[settings.database_alias].settings_dict),
         "Redis": server_url(settings.redis_alias),
     }
+
+
+def check_caller() -> None:
+    """Raise ``CommandError`` for a caller, such as a test, in whose thread or transaction a process cannot work."""
+    if threading.current_thread() is not threading.main_thread():
+        message = "The command handles signals, which Python allows in the main thread only. Call it there."
+        raise CommandError(message, returncode=EXIT_USAGE)
+    if connections[conf.get().database_alias].in_atomic_block:
+        message = (
+            "The caller has opened a transaction, and workers and schedulers see only what is committed. A test needs"
+            " TransactionTestCase, or pytest.mark.django_db(transaction=True)."
+        )
+        raise CommandError(message, returncode=EXIT_USAGE)
 
 
 def check_redis() -> None:

@@ -138,10 +138,22 @@ class Command(ServerCommand):
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
         except PortUnavailable as error:
             raise CommandError(f"--health-port: {error}", returncode=EXIT_USAGE) from None
-        if code:  # not sys.exit(): a task that still runs must not keep the process
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(int(code))
+        _end(code, is_own_process=self._called_from_command_line)
+
+
+def _end(code: Any, *, is_own_process: bool) -> None:
+    """End the process, whatever threads tasks have left; that of a test, which has called the command, goes on."""
+    from queue_app.workers.lifecycle import end_with_main_thread  # noqa: PLC0415 - see the import rules
+
+    if not is_own_process:
+        if code:
+            raise CommandError(f"The worker ended with the exit code {code}: {code.name}.", returncode=int(code))
+        return
+    if code:  # not sys.exit(): a task that still runs must not keep the process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(code))
+    end_with_main_thread()
 
 
 def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """Commands refuse to start with one line and without secrets."""
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -10,6 +12,7 @@ from queue_app.index import hide_password
 from queue_app.management import servers
 from queue_app.management.servers import check_postgresql, database_url
 from queue_app.sql.database import migrate_command
+from queue_app.workers.lifecycle import Exit
 
 PASSWORD = "hunter2-secret"
 
@@ -211,7 +214,7 @@ def test_a_port_that_no_server_can_have_is_refused():
 
 
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_a_port_in_use_is_refused(db, command):
+def test_a_port_in_use_is_refused(transactional_db, command):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         code, message = refused(command, "--health-port", str(port))
@@ -219,10 +222,38 @@ def test_a_port_in_use_is_refused(db, command):
     assert message.startswith(f"--health-port: port {port} cannot be used: Address already in use")
 
 
-def test_another_error_of_the_system_is_not_the_ports(db, monkeypatch):
+def test_another_error_of_the_system_is_not_the_ports(transactional_db, monkeypatch):
     def no_files(self):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("queue_app.workers.worker.Worker.run", no_files)
     with pytest.raises(OSError, match="Too many open files"):
         call_command("runworker", verbosity=0)
+
+
+# -- called by a test -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_a_transaction_of_the_caller_is_refused(db, command):
+    code, message = refused(command)
+    assert code == 2
+    assert "TransactionTestCase" in message
+
+
+@pytest.mark.parametrize("command", ["runworker", "runscheduler"])
+def test_a_thread_that_may_not_handle_signals_is_refused(transactional_db, command):
+    with ThreadPoolExecutor(1) as thread:
+        code, message = thread.submit(refused, command).result()
+        thread.submit(connections.close_all).result()
+    assert code == 2
+    assert "main thread" in message
+
+
+def test_the_process_of_a_caller_goes_on_whatever_the_worker_returns(transactional_db, monkeypatch):
+    monkeypatch.setattr("queue_app.workers.worker.Worker.run", lambda _worker: Exit.GAVE_BACK)
+    code, message = refused("runworker", "-q")
+    assert (code, message) == (5, "The worker ended with the exit code 5: GAVE_BACK.")
+    monkeypatch.setattr("queue_app.workers.worker.Worker.run", lambda _worker: Exit.OK)
+    call_command("runworker", verbosity=0)
+    assert "end" not in {thread.name for thread in threading.enumerate()}  # it would end the process with code 0
