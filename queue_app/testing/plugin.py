@@ -11,7 +11,7 @@ import pytest
 pytest.register_assert_rewrite("queue_app.testing.conformance")
 
 from queue_app.testing.clock import Clock, freeze  # noqa: E402 - after the call above
-from queue_app.testing.override import memory_entries  # noqa: E402
+from queue_app.testing.override import overrides  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,15 +25,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def task_queue(settings: Any, request: pytest.FixtureRequest) -> Any:
     """Replace every backend of ``TASKS`` by a fresh ``MemoryBackend``; return that of ``default``.
 
-    ``@pytest.mark.task_queue(real=True)`` keeps the backends of the project; other arguments are those of
-    ``override_queue``.
+    The arguments of ``@pytest.mark.task_queue`` are those of ``override_queue``.
     """
     from django.tasks import task_backends  # noqa: PLC0415 - needs the settings
 
     marker = request.node.get_closest_marker("task_queue")
     options = dict(marker.kwargs) if marker else {}
-    if not options.pop("real", False):
-        settings.TASKS = memory_entries(**options)
+    if options.get("real"):
+        request.getfixturevalue("django_db_setup")  # which names the test database
+    for name, value in overrides(**options).items():
+        setattr(settings, name, value)
     return task_backends["default"]
 
 

@@ -80,8 +80,8 @@ def test_settings_pass_the_checks(block):
 
 
 def run_tests_of(names, request):
-    """Run the tests that a page defines."""
-    for name, found in names.items():
+    """Run the tests that a page defines: first those of Django, because fixtures of pytest last to the end."""
+    for name, found in sorted(names.items(), key=lambda item: item[0].startswith("test_")):
         if name.startswith("test_"):
             found(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(found).parameters})
         elif inspect.isclass(found) and issubclass(found, unittest.TestCase) and found.__module__ == names["__name__"]:

@@ -1,6 +1,9 @@
 """The assertions, and their error messages."""
 
 import re
+from datetime import date
+from decimal import Decimal
+from unittest.mock import ANY
 
 import pytest
 from django.tasks import task_backends
@@ -29,6 +32,19 @@ def test_it_finds_enqueued_tasks(anywhere):
     assert assert_enqueued(note, args=["a"]).id == first.id
     assert assert_enqueued(note, args=["b"], kwargs={"raises": ""}, queue_name="mail", priority=50).id == second.id
     assert_not_enqueued(render)
+
+
+def test_arguments_may_be_real_values_or_their_stored_forms(task_queue, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "CODECS": ["decimal", "date"]}
+    note.enqueue(Decimal("1.50"), raises=[date(2026, 1, 31)])
+    assert_enqueued(note, args=[Decimal("1.50")], kwargs={"raises": [date(2026, 1, 31)]})
+    assert_enqueued(note, args=[{"$decimal": "1.50"}])
+    assert_enqueued(note, args=[ANY])
+    for other in ([Decimal("1.51")], ["1.50"], [object()], []):
+        with pytest.raises(AssertionError, match="found 0"):
+            assert_enqueued(note, args=other)
+    note.enqueue((1, 2))
+    assert_enqueued(note, args=[(1, 2)])
 
 
 def test_the_error_lists_expected_and_enqueued_tasks(task_queue):

@@ -4,12 +4,15 @@ import logging
 from datetime import timedelta
 
 import pytest
+from django.core.management import call_command
+from django.db import connection
 from django.tasks import TaskResultStatus, task_backends
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, TransactionTestCase
 from django.utils import timezone
 
 from queue_app import task
 from queue_app.backend import TaskQueueBackend
+from queue_app.index import get_index
 from queue_app.testing import MemoryBackend, drain, freeze, override_queue
 from queue_app.testing.clock import current
 
@@ -79,8 +82,27 @@ def test_the_marker_makes_the_fixture_eager(task_queue):
 
 
 @pytest.mark.task_queue(real=True)
-def test_the_marker_keeps_the_real_queue(task_queue):
+def test_the_marker_keeps_the_real_queue_and_names_its_index_for_the_test_database(task_queue):
     assert isinstance(task_queue, TaskQueueBackend)
+    assert get_index().keys.prefix.endswith(f"-{connection.settings_dict['NAME']}}}")
+
+
+@override_queue(real=True)
+class WorkerCase(TransactionTestCase):
+    """A test case of Django whose database is emptied after each test, with an index that is not."""
+
+    def test_a_worker_runs_a_task(self):
+        result = note.enqueue(4)
+        call_command("runworker", burst=True, verbosity=0)
+        result.refresh()
+        assert result.return_value == 4
+
+    test_a_worker_runs_a_task_again = test_a_worker_runs_a_task
+
+
+def test_a_real_queue_is_neither_eager_nor_limited():
+    with pytest.raises(TypeError, match="leave eager and limits out"):
+        override_queue(real=True, eager=True).enable()
 
 
 def test_progress_and_more_time(task_queue):
