@@ -138,7 +138,7 @@ class Command(ServerCommand):
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
         except PortUnavailable as error:
             raise CommandError(f"--health-port: {error}", returncode=EXIT_USAGE) from None
-        _end(code, is_own_process=self._called_from_command_line)
+        _end(code, is_own_process=self._called_from_command_line)  # type: ignore[attr-defined] # the stubs lack it
 
 
 def _end(code: Any, *, is_own_process: bool) -> None:
