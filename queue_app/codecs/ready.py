@@ -81,6 +81,11 @@ class DateCodec(_Iso):
 
     name, type = "date", date
 
+    def encode(self, value: date) -> str:
+        if isinstance(value, datetime):  # a subclass of date
+            raise TypeError("is a datetime, which needs the codec 'datetime'")
+        return super().encode(value)
+
 
 class TimeCodec(_Iso):
     """``{"$time": "12:00:00"}``."""

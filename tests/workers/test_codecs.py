@@ -210,6 +210,12 @@ def test_a_value_that_cannot_be_stored(engine, value, message):
         take.enqueue(value)
 
 
+def test_a_datetime_is_no_date(engine, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "CODECS": ["date"]}
+    with pytest.raises(UnserializableParameters, match=r"args\[0\] is a datetime, which needs the codec 'datetime'\.$"):
+        take.enqueue(datetime(2026, 1, 31, 12, tzinfo=UTC))
+
+
 def test_a_value_that_contains_itself(engine):
     loop: list = []
     loop.append(loop)
