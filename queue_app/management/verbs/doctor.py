@@ -14,7 +14,7 @@ MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit with 1 for a warning too")
-    parser.add_argument("--quiet", action="store_true", help="print only warnings and failures, for cron")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only warnings and failures, for cron")
     add_json(parser)
 
 
