@@ -17,7 +17,7 @@ from psycopg import IsolationLevel
 
 from queue_app import callbacks, conf, encryption, webhooks
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
-from queue_app.index.client import NO_SCHEME, WITH_SCHEME, address
+from queue_app.index.client import address_problem
 from queue_app.sql.database import MINIMUM_POSTGRESQL
 
 READ_COMMITTED = "read committed"
@@ -263,9 +263,8 @@ def check_redis(**_: Any) -> Iterator[CheckMessage]:
     else:
         location = cache.get("LOCATION") or ()
         for text in [location] if isinstance(location, str) else location:
-            if "://" not in str(text):
-                message = f"CACHES[{alias!r}] {NO_SCHEME.format(address(text))}"
-                yield Error(message, hint=WITH_SCHEME, id="queue_app.E012")
+            if (problem := address_problem(text)) is not None:
+                yield Error(f"CACHES[{alias!r}] {problem[0]}", hint=problem[1], id="queue_app.E012")
 
 
 @_check("taskqueue")

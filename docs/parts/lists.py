@@ -29,7 +29,7 @@ CHECKS = {
     " with `migrate` and `check --database`, and before a worker or scheduler starts.",
     "queue_app.E011": "The database is behind a pooler in transaction mode, without `DISABLE_SERVER_SIDE_CURSORS`.",
     "queue_app.E012": "The address of the cache named by `REDIS_ALIAS` does not begin with `redis://`, `rediss://` or"
-    " `unix://`.",
+    " `unix://`, or its password contains signs that must be percent-encoded.",
     "queue_app.E014": "The index in Redis belongs to the database of another project, or to the original of a"
     " copied one. Runs with `migrate` and `check --database` once both servers and all tables are there, and before a"
     " worker or scheduler starts.",

@@ -15,9 +15,11 @@ SOCKET_SECONDS = 5.0
 #: The password in an address: up to the last "@", as a password may hold one, or in the query.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
 
-#: What is wrong with an address, and what to write.
-NO_SCHEME = "has the LOCATION '{}', which does not begin with redis://, rediss:// or unix://."
-WITH_SCHEME = 'Write it like "redis://127.0.0.1:6379/0".'
+#: What may be wrong with an address, and what to write.
+_NO_SCHEME = "has the LOCATION '{}', which does not begin with redis://, rediss:// or unix://."
+_WITH_SCHEME = 'Write it like "redis://127.0.0.1:6379/0".'
+_SIGNS = "has a LOCATION whose password contains / ? or #, so the rest of the password is read as another part."
+_QUOTED = 'Write these signs as %2F, %3F and %23, and @ as %40; or put the password into OPTIONS as "PASSWORD".'
 
 #: The code of an error at the start of its text; Redis 6 has it inside: "@user_script: 12: -MISCONF ...".
 _OTHER_REASON = re.compile(r"^[A-Z]{4,} |: -[A-Z]{3,} ")
@@ -37,6 +39,17 @@ def server_url(alias: str) -> str:
 def address(location: str) -> str:
     """Return an address without scheme, and without the user and password in front of the host."""
     return str(location).rpartition("@")[2]
+
+
+def address_problem(location: object) -> tuple[str, str] | None:
+    """Return what is wrong with the form of an address, and what to write; without a part of its password."""
+    scheme, sign, rest = str(location).partition("://")
+    if not sign:
+        return _NO_SCHEME.format(address(str(location))), _WITH_SCHEME
+    after = rest[len(re.split("[/?#]", rest, maxsplit=1)[0]) :]
+    before_host, at, _ = after.rpartition("@")
+    is_option = "?" in before_host and "=" in before_host.partition("?")[2]
+    return (_SIGNS, _QUOTED) if at and not is_option and scheme != "unix" else None
 
 
 def connect(alias: str) -> redis.Redis:
@@ -59,8 +72,10 @@ def connect(alias: str) -> redis.Redis:
         ) from error
     except ValueError:
         location = settings.CACHES[alias].get("LOCATION", "")
-        location = address(location if isinstance(location, str) else location[0])
-        raise ImproperlyConfigured(f"CACHES[{alias!r}] {NO_SCHEME.format(location)} {WITH_SCHEME}") from None
+        problem = address_problem(location if isinstance(location, str) else location[0])
+        if problem is None:
+            raise
+        raise ImproperlyConfigured(f"CACHES[{alias!r}] {' '.join(problem)}") from None
     for option in ("socket_timeout", "socket_connect_timeout"):
         client.connection_pool.connection_kwargs.setdefault(option, SOCKET_SECONDS)
     return client

@@ -111,8 +111,12 @@ def check_redis() -> None:
     except ImproperlyConfigured as error:
         raise CommandError(str(error), returncode=EXIT_USAGE) from None
     except IndexUnavailable as error:
-        refuses = "password" in str(error)  # so it runs
-        remedy = "Correct the user and password" if refuses else "Start the server, or correct its address"
+        if "password" in str(error):  # so it runs
+            remedy = "Correct the user and password"
+        elif "CERTIFICATE_VERIFY_FAILED" in str(error):
+            remedy = "Name the certificate of its authority (rediss://…?ssl_ca_certs=/path/ca.pem)"
+        else:
+            remedy = "Start the server, or correct its address"
         message = f"{_sentence(error)} {remedy} in CACHES[{conf.get().redis_alias!r}]."
         raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
 
@@ -129,11 +133,13 @@ def check_postgresql() -> None:
     except DatabaseError as error:
         reason = hide_password(" ".join(str(error).split()))
         if isinstance(error, OperationalError):
-            refuses = "FATAL" in reason  # so it runs: a wrong password, or no such user or database
-            remedy = "Correct the user, password and name" if refuses else "Start the server, or correct its address"
-            message = (
-                f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy} in DATABASES[{alias!r}]."
-            )
+            if "unsupported startup parameter" in reason:  # PgBouncer's words
+                remedy = "PgBouncer does not pass it on: set it for the role (ALTER ROLE … SET …), and remove it from"
+            elif "FATAL" in reason:  # so it runs: a wrong password, or no such user or database
+                remedy = "Correct the user, password and name in"
+            else:
+                remedy = "Start the server, or correct its address in"
+            message = f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy} DATABASES[{alias!r}]."
         elif isinstance(error.__cause__, UndefinedTable):
             message = (
                 f"The tables of the task queue are missing in {address}: run `{migrate_command(database.alias)}` first."

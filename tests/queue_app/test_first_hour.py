@@ -7,6 +7,7 @@ import sys
 import uuid
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import User
@@ -18,6 +19,7 @@ from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 
 from queue_app import task
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
+from queue_app.index.client import address_problem
 from queue_app.index.index import get_index
 from queue_app.management.servers import ServerCommand
 from queue_app.services.enqueue.store import forget_known_queues
@@ -258,6 +260,17 @@ def test_an_address_of_redis_without_scheme(cached_in, location):
     with pytest.raises(ImproperlyConfigured) as caught:
         get_index().ping()
     assert without_alias(one_line(caught.value)) == message
+
+
+@pytest.mark.parametrize("password", ["se/cret", "s@e/cret", "se#cret", "se?cret", "s@e/c:r#e?t"])
+def test_a_password_of_redis_that_is_not_percent_encoded(cached_in, password):
+    cached_in(LOCATION=f"rediss://me:{password}@127.0.0.1:6379/0?ssl_ca_certs=/etc/ca.pem")
+    message = refused()
+    assert "whose password contains / ? or #" in message
+    assert "%2F" in message
+    assert not {part for part in ("cret", "se", "me") if f" {part}" in message or f":{part}" in message}
+    for right in (quote(password, safe=""), "plain"):
+        assert address_problem(f"rediss://me:{right}@127.0.0.1/0?password=a@b&ssl_ca_certs=/etc/ca.pem") is None
 
 
 def test_a_redis_that_wants_a_password(db, settings, cached_in):

@@ -8,9 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection, connections
 
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index import hide_password
 from queue_app.management import servers
-from queue_app.management.servers import check_postgresql, database_url
+from queue_app.management.servers import check_postgresql, check_redis, database_url
 from queue_app.sql.database import migrate_command
 from queue_app.workers.lifecycle import Exit
 
@@ -114,6 +115,21 @@ def test_postgresql_out_of_reach(postgresql):
     assert "cannot be reached: connection failed: Connection refused" in message
     assert PASSWORD not in message
     assert "\n" not in message
+
+
+def test_an_option_that_pgbouncer_does_not_pass_on(postgresql):
+    postgresql(OperationalError("connection failed: FATAL: unsupported startup parameter: options"))
+    with pytest.raises(CommandError, match=r"PgBouncer does not pass it on.* remove it from DATABASES\['default'\]"):
+        check_postgresql()
+
+
+def test_a_certificate_that_nobody_vouches_for(monkeypatch):
+    def ping(self):
+        raise IndexUnavailable("Redis failed (ping): [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
+
+    monkeypatch.setattr("queue_app.index.Index.ping", ping)
+    with pytest.raises(CommandError, match=r"ssl_ca_certs=/path/ca.pem\) in CACHES\['default'\]"):
+        check_redis()
 
 
 def test_passwords_in_what_the_driver_says_are_hidden(postgresql):
