@@ -44,7 +44,7 @@ class Receiver(BaseHTTPRequestHandler):
 def receiver():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     server.received, server.answers = [], []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()
