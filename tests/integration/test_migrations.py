@@ -28,17 +28,26 @@ _PERMISSIONS = (
     " WHERE app_label = 'queue_app'"
 )
 
+#: Runs commands one after the other, each as manage.py does.
+COMMANDS = """
+import json, sys
+from django.core.management import execute_from_command_line
+
+for command in json.loads(sys.argv[1]):
+    execute_from_command_line(["manage.py", *command])
+"""
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @contextmanager
-def database(name):
-    """Make an empty database on the server of the tests; yield its address."""
+def database(name, copy_of="template1"):
+    """Make a database on the server of the tests, empty unless it is a copy; yield its address."""
     url = os.environ["DATABASE_URL"]
     with psycopg.connect(url, autocommit=True) as server:
         name = f"{name}_{os.getpid()}"
         server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        server.execute(f"CREATE DATABASE {name}")
+        server.execute(f"CREATE DATABASE {name} TEMPLATE {copy_of}")
         try:
             yield urlsplit(url)._replace(path=f"/{name}").geturl()
         finally:
@@ -51,19 +60,28 @@ def urls():
         yield {"default": default, "queue": queue}
 
 
-@pytest.fixture
-def manage(urls):
-    """Run manage.py with one of the routers; return its output."""
+@pytest.fixture(scope="module")
+def migrated():
+    """Yield the name of a database with the tables of all apps, to be copied."""
+    with database("migrated") as url:
+        run({"default": url, "queue": url}, "QueueOnly", ["migrate", "-v0", "--database", "queue"])
+        yield urlsplit(url).path.strip("/")
 
-    def run(router, *arguments):
-        env = os.environ | {f"{name.upper()}_URL": url for name, url in urls.items()}
-        env |= {"DJANGO_SETTINGS_MODULE": "tests.integration.two_databases", "ROUTER": router}
-        command = [sys.executable, ROOT / "manage.py", *arguments]
-        ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout
 
-    return run
+def run(urls, router, *commands):
+    """Run commands of manage.py with one of the routers, in one process; return their output."""
+    env = os.environ | {f"{name.upper()}_URL": url for name, url in urls.items()}
+    env |= {"DJANGO_SETTINGS_MODULE": "tests.integration.two_databases", "ROUTER": router}
+    ran = subprocess.run(
+        [sys.executable, "-c", COMMANDS, json.dumps(commands)],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
 
 
 def ask(url, statement, *values):
@@ -94,9 +112,9 @@ def left_behind(url):
     ("router", "first"),
     [("UsersOnDefault", "queue"), ("UsersOnDefault", "default"), ("QueueOnly", "queue"), ("Apart", "queue")],
 )
-def test_users_in_one_database_and_the_queue_in_another(urls, manage, router, first):
-    for alias in (first, *({"queue", "default"} - {first})):
-        manage(router, "migrate", "-v0", "--database", alias)
+def test_users_in_one_database_and_the_queue_in_another(urls, router, first):
+    aliases = (first, *({"queue", "default"} - {first}))
+    run(urls, router, *(["migrate", "-v0", "--database", alias] for alias in aliases))
     links = ask(urls["default"], LINKS)
     assert [name for name, _ in links] == GROUPS
     declared = import_module("queue_app.migrations.0002_defaults").GROUPS
@@ -105,59 +123,67 @@ def test_users_in_one_database_and_the_queue_in_another(urls, manage, router, fi
     assert has_table(urls["default"], "queue_app_task") is (router == "UsersOnDefault")
     assert ask(urls["queue"], "SELECT count(*) FROM queue_app_prioritypolicy") == [(5,)]
 
-    manage(router, "createsuperuser", "--noinput", "--username", "ann", "--email", "ann@example.com")
-    key = json.loads(manage(router, "taskqueue", "key", "create", "ann", "--json"))
+    create = ["createsuperuser", "-v0", "--noinput", "--username", "ann", "--email", "ann@example.com"]
+    key = json.loads(run(urls, router, create, ["taskqueue", "key", "create", "ann", "--json"]))
     assert ask(urls["queue"], "SELECT prefix FROM queue_app_apikey") == [(key["prefix"],)]
-    (shown,) = json.loads(manage(router, "taskqueue", "key", "list", "--json"))
-    assert (shown["user"], shown["prefix"]) == ("ann", key["prefix"])
     script = (
         "from queue_app.services.control.api_keys import find_key; from django.contrib.auth.models import User;"
-        f"print(find_key('{key['key']}').user.username); User.objects.get().delete(); print(find_key('{key['key']}'))"
+        "from queue_app.models import ApiKey;"
+        f"print(find_key('{key['key']}').user.username); User.objects.get().delete(); print(find_key('{key['key']}'));"
+        "print(ApiKey.objects.using('queue').count())"
     )
-    assert manage(router, "shell", "-v0", "-c", script).split() == ["ann", "None"]
-    assert ask(urls["queue"], "SELECT count(*) FROM queue_app_apikey") == [(0,)], "deleted with the user"
-
-    for alias in ("default", "queue"):
-        manage(router, "migrate", "queue_app", "zero", "-v0", "--database", alias)
-        assert left_behind(urls[alias]) == []
-
-
-def test_back_to_nothing_and_forward_again(urls, manage):
-    url = urls["queue"]
-    manage("QueueOnly", "migrate", "-v0", "--database", "queue")
-    before, links = left_behind(url), ask(url, LINKS)
-    manage("QueueOnly", "migrate", "queue_app", "zero", "-v0", "--database", "queue")
-    assert left_behind(url) == []
-    manage("QueueOnly", "migrate", "-v0", "--database", "queue")
-    assert (sorted(left_behind(url)), ask(url, LINKS)) == (sorted(before), links)
+    back = (["migrate", "queue_app", "zero", "-v0", "--database", alias] for alias in ("default", "queue"))
+    said = run(urls, router, ["taskqueue", "key", "list", "--json"], ["shell", "-v0", "-c", script], *back)
+    (shown,), end = json.JSONDecoder().raw_decode(said)
+    assert (shown["user"], shown["prefix"]) == ("ann", key["prefix"])
+    assert said[end:].split() == ["ann", "None", "0"], "deleted with the user"
+    assert left_behind(urls["default"]) == left_behind(urls["queue"]) == []
 
 
-def test_a_group_with_members_keeps_its_permissions(urls, manage):
-    url = urls["queue"]
-    manage("QueueOnly", "migrate", "-v0", "--database", "queue")
-    ask(
-        url,
-        "INSERT INTO auth_user (username, password, is_superuser, is_staff, is_active, first_name, last_name, email,"
-        " date_joined) VALUES ('ann', '', false, true, true, '', '', '', now()) RETURNING id",
-    )
-    ask(
-        url,
-        "INSERT INTO auth_user_groups (user_id, group_id) SELECT auth_user.id, auth_group.id FROM auth_user, auth_group"
-        " WHERE name = %s RETURNING id",
-        GROUPS[2],
-    )
-    links = ask(url, LINKS)
-    manage("QueueOnly", "migrate", "queue_app", "zero", "-v0", "--database", "queue")
-    assert ask(url, LINKS) == links[2:]
-    manage("QueueOnly", "migrate", "-v0", "--database", "queue")
-    assert ask(url, LINKS) == links
+def test_back_to_nothing_and_forward_again(migrated):
+    with database("queue", copy_of=migrated) as url:
+        urls = {"default": url, "queue": url}
+        before, links = left_behind(url), ask(url, LINKS)
+        run(urls, "QueueOnly", ["migrate", "queue_app", "zero", "-v0", "--database", "queue"])
+        assert left_behind(url) == []
+        run(urls, "QueueOnly", ["migrate", "-v0", "--database", "queue"])
+        assert (sorted(left_behind(url)), ask(url, LINKS)) == (sorted(before), links)
 
 
-def test_on_its_own_without_the_other_apps(urls, manage):
+def test_a_group_with_members_keeps_its_permissions(migrated):
+    with database("queue", copy_of=migrated) as url:
+        urls = {"default": url, "queue": url}
+        ask(
+            url,
+            "INSERT INTO auth_user (username, password, is_superuser, is_staff, is_active, first_name, last_name,"
+            " email, date_joined) VALUES ('ann', '', false, true, true, '', '', '', now()) RETURNING id",
+        )
+        ask(
+            url,
+            "INSERT INTO auth_user_groups (user_id, group_id) SELECT auth_user.id, auth_group.id FROM auth_user,"
+            " auth_group WHERE name = %s RETURNING id",
+            GROUPS[2],
+        )
+        links = ask(url, LINKS)
+        run(urls, "QueueOnly", ["migrate", "queue_app", "zero", "-v0", "--database", "queue"])
+        assert ask(url, LINKS) == links[2:]
+        run(urls, "QueueOnly", ["migrate", "-v0", "--database", "queue"])
+        assert ask(url, LINKS) == links
+
+
+def test_on_its_own_without_the_other_apps(urls):
     """The tables of other apps that refer to content types do not exist."""
-    manage("QueueOnly", "migrate", "queue_app", "-v0", "--database", "queue")
+    there = "from queue_app.models import Task; print(Task.objects.using('queue').count())"
+    options = ["-v0", "--database", "queue"]
+    said = run(
+        urls,
+        "QueueOnly",
+        ["migrate", "queue_app", *options],
+        ["shell", "-v0", "-c", there],
+        ["migrate", "queue_app", "zero", *options],
+    )
+    assert said.split() == ["0"], "the tables were there"
     assert not has_table(urls["queue"], "django_admin_log")
-    manage("QueueOnly", "migrate", "queue_app", "zero", "-v0", "--database", "queue")
     assert left_behind(urls["queue"]) == []
 
 
