@@ -5,6 +5,8 @@ import logging
 import sys
 import threading
 from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -46,10 +48,8 @@ class ServerCommand(BaseCommand):
         """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
         check_postgresql()
         check_redis()
-        try:
+        with _redis_errors():
             check_owner()
-        except IndexOfAnotherDatabase as error:
-            raise CommandError(str(error), returncode=EXIT_USAGE) from None
         check_caller()
         registry.discover()
 
@@ -106,13 +106,21 @@ def check_caller() -> None:
 
 def check_redis() -> None:
     """Raise ``CommandError`` unless Redis answers."""
-    try:
+    with _redis_errors():
         get_index().ping()
-    except ImproperlyConfigured as error:
+
+
+@contextmanager
+def _redis_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ImproperlyConfigured, IndexOfAnotherDatabase) as error:
         raise CommandError(str(error), returncode=EXIT_USAGE) from None
     except IndexUnavailable as error:
         if "password" in str(error):  # so it runs
             remedy = "Correct the user and password"
+        elif "maxmemory" in str(error):
+            remedy = "Raise its maxmemory, or find what fills it (redis-cli --bigkeys); or name another server"
         elif "CERTIFICATE_VERIFY_FAILED" in str(error):
             remedy = "Name the certificate of its authority (rediss://…?ssl_ca_certs=/path/ca.pem)"
         else:

@@ -123,6 +123,16 @@ def test_an_option_that_pgbouncer_does_not_pass_on(postgresql):
         check_postgresql()
 
 
+def test_a_redis_without_memory_fails_with_one_line_although_it_answers(db, monkeypatch):
+    def generation(self):
+        raise IndexUnavailable("Redis failed (generation): command not allowed when used memory > 'maxmemory'.")
+
+    monkeypatch.setattr("queue_app.index.Index.generation", generation)
+    code, message = refused("runworker")
+    assert (code, "\n" in message) == (4, False)
+    assert "Raise its maxmemory" in message
+
+
 def test_a_certificate_that_nobody_vouches_for(monkeypatch):
     def ping(self):
         raise IndexUnavailable("Redis failed (ping): [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
