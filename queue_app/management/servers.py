@@ -14,6 +14,7 @@ from django.core.checks import ERROR, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError, connections
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from psycopg.errors import UndefinedTable
 
 from queue_app import checks, conf, console, registry
@@ -48,9 +49,9 @@ class ServerCommand(BaseCommand):
         """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
         check_postgresql()
         check_redis()
+        check_caller()
         with _redis_errors():
             check_owner()
-        check_caller()
         registry.discover()
 
     def print_log(self, options: dict[str, Any]) -> None:
@@ -114,8 +115,12 @@ def check_redis() -> None:
 def _redis_errors() -> Iterator[None]:
     try:
         yield
-    except (ImproperlyConfigured, IndexOfAnotherDatabase) as error:
+    except ImproperlyConfigured as error:
         raise CommandError(str(error), returncode=EXIT_USAGE) from None
+    except IndexOfAnotherDatabase as error:
+        is_test = connections[conf.get().database_alias].settings_dict["NAME"].startswith(TEST_DATABASE_PREFIX)
+        advice = " In a test, use queue_app.testing.override_queue(real=True)." if is_test else ""
+        raise CommandError(f"{error}{advice}", returncode=EXIT_USAGE) from None
     except IndexUnavailable as error:
         if "password" in str(error):  # so it runs
             remedy = "Correct the user and password"

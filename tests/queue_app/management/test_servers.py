@@ -123,7 +123,7 @@ def test_an_option_that_pgbouncer_does_not_pass_on(postgresql):
         check_postgresql()
 
 
-def test_a_redis_without_memory_fails_with_one_line_although_it_answers(db, monkeypatch):
+def test_a_redis_without_memory_fails_with_one_line_although_it_answers(transactional_db, monkeypatch):
     def generation(self):
         raise IndexUnavailable("Redis failed (generation): command not allowed when used memory > 'maxmemory'.")
 
