@@ -28,6 +28,7 @@ from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.repair.rebuild import rebuild
+from tests.browser.looks import DESKTOP
 from tests.support.engine import done, take
 from tests.support.factories import (
     AttemptFactory,
@@ -41,16 +42,6 @@ from tests.support.scene import Hand
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-LOOKS = {
-    "light": {"viewport": DESKTOP, "color_scheme": "light"},
-    "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
-    "phone": {"viewport": PHONE, "color_scheme": "light"},
-}
-#: The elements that reach beyond the window.
-TOO_WIDE = """() => [...document.querySelectorAll("body *")]
-    .filter((node) => node.getBoundingClientRect().right > innerWidth + 1 && !node.closest(".tq-scroll"))
-    .map((node) => `${node.tagName}.${node.className}#${node.id}`)"""
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/tasks.py", line 42, in charge_card
     response = gateway.charge(order.total, token=token)
@@ -251,43 +242,4 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     listed = page.inner_text("#result_list")
     for action in ("task.reprioritise", "queue.pause", "task.cancel_all", "deadletter.replay_many"):
         assert action in listed
-    assert visitor.problems == []
-
-
-def test_pages_look_right(visit, shop, screenshots):
-    for size, options in LOOKS.items():
-        visitor = visit(**options)
-        visitor.log_in("alice")
-        visit_all(visitor, size, shop, screenshots)
-
-
-def visit_all(visitor, size, shop, screenshots):
-    """Take a screenshot of every page; none has browser errors, secrets or overflow."""
-    page = visitor.page
-    pages = {
-        "overview": "",
-        "task-list": "task/?status=pending",
-        "task-failed": f"task/{shop['failed']}/change/",
-        "task-waiting": f"task/{shop['gpu']}/change/",
-        "task-running": f"task/{shop['running']}/change/",
-        "task-again": f"task/{shop['failed']}/run-again/",
-        "causes": "deadletter/causes/",
-        "queue-list": "queue/",
-        "queue": "queue/mail/change/",
-        "queue-paused": "queue/payments/change/",
-        "worker-list": "worker/",
-        "worker": f"worker/{shop['worker']}/change/",
-        "policies": "prioritypolicy/",
-        "limits": "runtimesettings/1/change/",
-        "audit-list": "auditentry/",
-    }
-    for name, path in pages.items():
-        visitor.go(path)
-        if name == "overview":
-            page.wait_for_selector("#tq-overview[data-drawn]")
-        page.screenshot(path=screenshots / f"{name}-{size}.png", full_page=True)
-        if "list" not in name and name != "policies":  # Django's own lists scroll sideways on a phone
-            wide = page.evaluate(TOO_WIDE)
-            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (path, wide)
-        assert "tok_5f2c9e81" not in page.content()
     assert visitor.problems == []

@@ -13,7 +13,8 @@ from queue_app.models import DeadLetter, Operation, Queue, Task, TaskStats
 from queue_app.services import enqueue_many
 from queue_app.services.operations.advance import run_operations
 from queue_app.services.upkeep import task_stats
-from tests.browser.test_admin import DESKTOP, shop  # noqa: F401 - a fixture
+from tests.browser.looks import DESKTOP
+from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from queue_app.models import IndexGeneration, RuntimeSettings
-from tests.browser.test_admin import DESKTOP
+from tests.browser.looks import DESKTOP
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

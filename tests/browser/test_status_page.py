@@ -7,13 +7,13 @@ from django.utils import timezone
 from queue_app import task
 from queue_app.core.states import Status
 from queue_app.models import Task, TaskProgress, TaskResult
-from tests.browser.test_admin import LOOKS
-from tests.browser.test_barriers import barriers
+from tests.browser.looks import LOOKS, barriers, problems_in_all_looks
 from tests.support.factories import move
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 FRAGMENT = "[data-task-status]"
+POLL_MS = 2000
 
 
 @task
@@ -28,6 +28,7 @@ def ann(visit):
     def open_tab(**options):
         visitor = visit(**(options or LOOKS["light"]))
         visitor.log_in("ann")
+        visitor.page.clock.install()
         return visitor
 
     return open_tab
@@ -52,26 +53,36 @@ def see(visitor, text: str, within: str = FRAGMENT) -> None:
     visitor.page.wait_for_selector(f"{within}:has-text('{text}')")
 
 
+def look_at(visitor) -> list[str]:
+    return problems_in_all_looks(visitor.page, repeated=())
+
+
+def poll(visitor) -> None:
+    """Let the page ask again now."""
+    visitor.page.clock.fast_forward(POLL_MS)
+
+
 def open_page(visitor, result) -> None:
     visitor.page.goto(visitor.address + result.get_absolute_url())
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_it_follows_the_task_to_its_end_without_barriers(ann, look):
-    result, visitor = enqueue(), ann(**LOOKS[look])
+def test_it_follows_the_task_to_its_end_without_barriers(ann):
+    result, visitor = enqueue(), ann()
     open_page(visitor, result)
     see(visitor, "It waits for its turn.")
-    found = barriers(visitor.page)
+    found = look_at(visitor)
     run(result, 0.5, "<b>page 3</b> of 6")
+    poll(visitor)
     see(visitor, "<b>page 3</b> of 6")
     assert visitor.page.locator("progress").evaluate("(bar) => bar.value") == pytest.approx(0.5)
-    found += barriers(visitor.page)
+    found += look_at(visitor)
     complete(result, {"url": "/api/docs"})
+    poll(visitor)
     see(visitor, "Done.")
-    found += barriers(visitor.page)
+    found += look_at(visitor)
     asked = []
     visitor.page.on("request", lambda request: asked.append(request.url))
-    visitor.page.wait_for_timeout(3000)
+    visitor.page.clock.run_for(60_000)
     assert asked == [], "after the end it asks no more"
     visitor.page.click("text=Open the result")
     assert visitor.page.url.endswith("/api/docs")
@@ -93,6 +104,7 @@ def test_the_button_works_after_the_page_has_polled(ann):
     result, visitor = enqueue(), ann()
     open_page(visitor, result)
     run(result, 0.1, "begun")
+    poll(visitor)
     see(visitor, "begun")
     visitor.page.click("text=Cancel")
     see(visitor, "It is being stopped.")
@@ -126,6 +138,7 @@ def test_a_page_of_the_project_shows_each_of_ones_tasks_live(ann, settings):
     sections = visitor.page.locator(f"section {FRAGMENT}")
     assert sections.count() == 2
     run(second, 0.25, "quarter")
+    poll(visitor)
     see(visitor, "quarter")
     assert "quarter" not in sections.nth(0).inner_text()
     assert sum(first.id in url for url in asked) == 1

@@ -11,7 +11,8 @@ from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from tests.browser.test_admin import DESKTOP, shop  # noqa: F401 - a fixture
+from tests.browser.looks import DESKTOP
+from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
