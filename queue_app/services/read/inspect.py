@@ -24,6 +24,7 @@ from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, limits_of_ids, matching, parts
 from queue_app.sql import inspection as rows
 from queue_app.sql.database import clock
+from queue_app.sql.search import has_error
 
 COUNT_CAP: Final = 10_000
 EXPORT_PAGE: Final = 1000
@@ -172,6 +173,12 @@ def count_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, exact: bool) -> tupl
     """Return how many tasks match, and whether the count stopped at ``COUNT_CAP``; an ``exact`` one never stops."""
     if exact:
         return matching(wanted, tasks).order_by().count(), False
+    if wanted.error is not None and wanted == TaskFilter(error=wanted.error) and not tasks.query.where:
+        failed = (
+            TaskAttempt.objects.filter(has_error(wanted.error)).values("task_id").distinct()
+        )  # gone with their tasks
+        count = failed[: COUNT_CAP + 1].count()
+        return min(count, COUNT_CAP), count > COUNT_CAP
     count = 0
     for part in parts(wanted, _between(tasks, *limits_of_ids(wanted))):
         count += part.order_by()[: COUNT_CAP + 1 - count].count()

@@ -11,7 +11,9 @@ from queue_app.core.ids import first_at
 from queue_app.core.priorities import Band
 from queue_app.models import Task
 from queue_app.services.read import task_filter
+from queue_app.services.read.inspect import count_tasks
 from queue_app.services.read.task_filter import TaskFilter, has_index, limits_of_ids, matching, parts
+from tests.support.factories import AttemptFactory, TaskFactory
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -122,3 +124,19 @@ def test_the_effective_band_is_derived_only_for_pending_tasks(plan):
 )
 def test_filters_with_an_index_need_no_window(wanted, leads):
     assert has_index(wanted) is leads
+
+
+def test_a_count_of_errors_reads_failed_attempts_only(django_assert_num_queries):
+    alices, *bobs = (TaskFactory(user=user) for user in ("alice", "bob", "bob"))
+    for task, attempt, message in (
+        (alices, 1, "No Route"),
+        (alices, 2, "no route"),
+        (bobs[0], 1, "no route"),
+        (bobs[1], 1, "lost"),
+    ):
+        AttemptFactory(task=task, attempt=attempt, message=message)
+    with django_assert_num_queries(1) as asked:
+        assert count_tasks(Task.objects.all(), TaskFilter(error="no route"), exact=False) == (2, False)
+    assert '"queue_app_task"' not in asked[0]["sql"]
+    assert count_tasks(Task.objects.filter(user="bob"), TaskFilter(error="no route"), exact=False) == (1, False)
+    assert count_tasks(Task.objects.all(), TaskFilter(error="no route", user="bob"), exact=False) == (1, False)
