@@ -1,11 +1,13 @@
 """What an idle worker and an idle scheduler cost, and how often they ask the servers."""
 
 import time
+from contextlib import ExitStack
 
 import psutil
 from bench import Table, process
 from django.db import connection
 from django_redis import get_redis_connection
+from growth import processor_seconds
 
 from queue_app.models import Schedule
 from queue_app.services.schedules.edit import create_schedule
@@ -25,6 +27,19 @@ def run(table: Table) -> None:
         create_schedule(f"hourly {number}", {"task_type": "bench_app.tasks.noop", "args": [1], "every": 3600})
     _watch(table, f"scheduler with {SCHEDULES} schedules", "≤ 0.4 %", "≤ 3 a second of each", "runscheduler")
     Schedule.objects.all().delete()
+    _watch_two(table)
+
+
+def _watch_two(table: Table) -> None:
+    """Watch two workers with schedulers, one of which leads, and both servers."""
+    with ExitStack() as stack:
+        pids = [stack.enter_context(process("runworker", "--with-scheduler")).pid for _ in range(2)]
+        time.sleep(SETTLE_SECONDS)
+        used = processor_seconds(*pids)
+        time.sleep(SECONDS)
+        used = processor_seconds(*pids) - used
+    what = "two idle workers with schedulers, and both servers"
+    table.add(f"{what}, processor time in {SECONDS} s", "≤ 0.12 s", f"{used:.2f} s")
 
 
 def _watch(table: Table, kind: str, share: str, requests: str, *command: str) -> None:

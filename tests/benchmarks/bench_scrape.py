@@ -41,7 +41,7 @@ def run(table: Table) -> None:
     lines = of_queue().count(b"\n")
     table.add(
         f"scrape with {n:,} rows in {lanes:,} lanes ({lines:,} lines), ms (median, worst)",
-        "≤ 20",
+        "≤ 10",
         f"{median(times) * 1000:.1f}, {max(times) * 1000:.1f}",
     )
     table.add("the same: processor time of web process and both servers, ms", "-", f"{used / ROUNDS * 1000:.1f}")

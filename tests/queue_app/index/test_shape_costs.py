@@ -1,0 +1,141 @@
+"""A script runs as many commands when much waits as when little does (``./dev bench shapes`` measures their time)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from queue_app.core.lanes import lane_name
+from queue_app.core.limit_values import Limits
+from queue_app.core.records import Lease
+from queue_app.index import Index
+from tests.queue_app.index.test_shapes import keyed
+from tests.support.index_clock import stop_clock
+from tests.support.scene import Hand, Scene
+
+FEW, MANY = 500, 2_000  # a claim moves about 200
+#: Commands of one script: about 5 ms.
+MOST = 5_000
+
+type Shape = Callable[[Scene, int], Iterator[object]]
+
+
+def claim(scene: Scene, hand: Hand, calls: int = 5) -> None:
+    for _ in range(calls):
+        scene.index.claim(hand.profile, hand.id, 10)
+
+
+def a_user_at_its_cap(scene: Scene, n: int) -> Iterator[object]:
+    scene.index.set_limits("q:default", Limits(max_concurrent_per_user=1))
+    hand = scene.worker()
+    scene.index.push(keyed(scene, n, user="u"))
+    yield
+    claim(scene, hand)
+
+
+def a_family_that_is_paused_and_resumed(scene: Scene, n: int) -> Iterator[object]:
+    scene.index.set_limits("t:a", Limits(max_concurrent=10_000))
+    scene.index.set_limits("k:c", Limits(max_concurrent=5))
+    hand = scene.worker()
+    scene.index.push(keyed(scene, n))
+    yield
+    claim(scene, hand, 1)
+    scene.index.set_limits("k:c", Limits(max_concurrent=5, paused=True))
+    claim(scene, hand)
+    scene.index.set_limits("k:c", Limits(max_concurrent=5))
+    scene.index.set_limits("k:c", Limits(max_concurrent=6))
+
+
+def a_family_whose_refills_are_all_due(scene: Scene, n: int) -> Iterator[object]:
+    scene.index.set_limits("k:c", Limits(rate_count=1, rate_seconds=600.0, rate_burst=1))
+    hand = scene.worker()
+    scene.index.push(keyed(scene, n))
+    claim(scene, hand, 2 + n // 150)
+    yield "an hour later"
+    claim(scene, hand)
+    scene.index.wake_idle()
+
+
+def a_fair_queue(scene: Scene, n: int) -> Iterator[object]:
+    scene.index.set_limits("q:default", Limits(fair_by="user"))
+    hand = scene.worker()
+    tasks = [replace(task, user=f"u{i}") for i, task in enumerate(keyed(scene, n))]
+    scene.index.push(tasks)
+    yield
+    claim(scene, hand)
+    scene.index.position(tasks[n // 2])
+
+
+def beats_and_submissions(scene: Scene, n: int) -> Iterator[object]:
+    hand = scene.worker()
+    tasks = keyed(scene, n)
+    scene.index.push(tasks)
+    yield
+    scene.index.unserved_types(hand.profile)
+    scene.index.register(hand.profile, uuid.uuid4())
+    scene.index.position(tasks[n // 2])
+
+
+def the_first_limit_of_running_tasks(scene: Scene, n: int) -> Iterator[object]:
+    lanes = [lane_name("default", "a", (), "", f"c:{i}", 1) for i in range(n)]
+    scene.index.restore_leases(Lease(uuid.UUID(int=i + 1), lane, i + 1) for i, lane in enumerate(lanes))
+    yield
+    scene.index.set_limits("k:c", Limits(max_concurrent=1))
+
+
+def many_queues(scene: Scene, n: int) -> Iterator[object]:
+    hand = scene.worker()
+    scene.index.push(scene.task(f"t{i}", i, queue=f"q{i}") for i in range(n // 5))
+    yield
+    claim(scene, hand)
+
+
+SHAPES: tuple[Shape, ...] = (
+    a_user_at_its_cap,
+    a_family_that_is_paused_and_resumed,
+    a_family_whose_refills_are_all_due,
+    a_fair_queue,
+    beats_and_submissions,
+    the_first_limit_of_running_tasks,
+    many_queues,
+)
+
+
+def commands(index: Index) -> int:
+    """Return the number of commands that the server has run, also within scripts."""
+    return sum(counted["calls"] for counted in index._client.info("commandstats").values())
+
+
+def longest(index: Index, shape: Shape, n: int, patch: pytest.MonkeyPatch) -> int:
+    """Return the number of commands of the script that ran most of them."""
+    found, plain = [0], index._call
+
+    def counting(*arguments: object) -> object:
+        before = commands(index)
+        try:
+            return plain(*arguments)  # type: ignore[arg-type]
+        finally:
+            found.append(commands(index) - before)
+
+    steps = shape(Scene(index).open(), n)
+    if next(steps):
+        stop_clock(index, datetime.now(UTC) + timedelta(hours=1), patch)
+    patch.setattr(index, "_call", counting)
+    assert next(steps, None) is None
+    return max(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_the_longest_script_does_not_grow_with_what_waits(index: Index, clean_index, monkeypatch, shape: Shape):
+    found = []
+    for n in (FEW, MANY):
+        with monkeypatch.context() as patch:
+            found.append(longest(index, shape, n, patch))
+        clean_index()
+    few, many = found
+    assert many <= 1.1 * few + 10
+    assert many <= MOST
