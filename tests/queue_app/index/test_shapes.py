@@ -15,7 +15,7 @@ from tests.support import index_state
 from tests.support.scene import Hand, Scene
 
 #: More than a claim moves.
-MANY = 450
+MANY = 350
 
 
 def keyed(scene: Scene, n: int, *, user: str = "", family: str = "c", start: int = 0) -> list[TaskRef]:

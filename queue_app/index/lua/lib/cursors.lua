@@ -3,7 +3,7 @@
 -- What a claim reads: sorted lists of queues, lanes and groups, and the lanes themselves, each as a cursor whose `score` is
 -- that of its next entry (math.huge when it has none). Writes nothing; `found` collects what the claim must correct.
 local picks = {}  -- {id, queue, lane}, ... in order
-local MOST = 200  -- moves, closed gates and the like in one claim; it then stops, and its worker claims again at once
+local MOST = 150  -- moves, closed gates and the like in one claim; it then stops, and its worker claims again at once
 local found = {
   stale = {},     -- lane -> ids that run already (a copy of the data may lag behind); {} for a lane that is empty
   outdated = {},  -- queues that the heads still list, without room or without lanes
