@@ -1,6 +1,8 @@
 """All that PostgreSQL and the index hold, as text, to look for a secret in."""
 
+from django.apps import apps
 from django.db import connection
+from django.db.models import Model
 
 from queue_app.index import get_index
 
@@ -15,6 +17,16 @@ def tables() -> str:
             cursor.execute(f'SELECT t::text FROM "{name}" AS t')  # noqa: S608 - names of tables
             parts += [f"{name}: {row}" for (row,) in cursor.fetchall()]
     return "\n".join(parts)
+
+
+def rows_without(*left_out: type[Model]) -> dict[str, list[str]]:
+    """Return the rows of all models but some, as texts, in one round trip."""
+    models = apps.get_app_config("queue_app").get_models()
+    names = [model._meta.db_table for model in models if model not in left_out]
+    with connection.cursor() as cursor:
+        columns = (f"ARRAY(SELECT {name}::text FROM {name} ORDER BY 1)" for name in names)  # noqa: S608 - our tables
+        cursor.execute(f"SELECT {', '.join(columns)}")
+        return dict(zip(names, cursor.fetchone(), strict=True))
 
 
 def index_text() -> str:

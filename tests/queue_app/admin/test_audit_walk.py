@@ -8,11 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.core.management import call_command
-from django.db import connection
 from django.test import RequestFactory
 from django.urls import reverse
 from django.utils import timezone
@@ -22,6 +20,7 @@ from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSe
 from queue_app.services.control.pause import pause_type
 from queue_app.services.schedules.edit import version_of
 from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, stage  # noqa: F401 - a fixture
+from tests.support.contents import rows_without
 from tests.support.factories import LimitFactory, QueueFactory, ScheduleFactory
 
 NOBODY = "01a1fc14-da10-717b-a823-56ad4650e023"
@@ -29,13 +28,7 @@ PAUSE = {"reason": "because", "seconds": ""}
 
 
 def everything():
-    """Return all rows of the app except audit records, as texts, in one round trip."""
-    models = [model for model in apps.get_app_config("queue_app").get_models() if model is not AuditEntry]
-    tables = [model._meta.db_table for model in models]
-    one = "ARRAY(SELECT {0}::text FROM {0} ORDER BY 1)"
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(map(one.format, tables))}")
-        return dict(zip(tables, cursor.fetchone(), strict=True))
+    return rows_without(AuditEntry)
 
 
 def assert_one_record(act, via, by="superuser"):

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.conf import settings as project
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -22,8 +21,10 @@ from queue_app.api.body import body_limit
 from queue_app.api.schema import SETTINGS
 from queue_app.api.views.docs import document
 from queue_app.core.ids import uuid7
+from queue_app.models import ApiKey, WorkerToken
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.repair import tokens
+from tests.support.contents import rows_without
 
 JSON = "application/json"
 FAKE = "x\r\nERROR fake\x1b[31m"
@@ -127,10 +128,9 @@ def send(transactional_db, settings, queues, stored, caplog):
     forget_keys()
 
 
-def rows() -> dict[str, list[Any]]:
+def rows() -> dict[str, list[str]]:
     """Return all rows, without the time when keys were last used."""
-    models = [m for m in apps.get_app_config("queue_app").get_models() if m.__name__ not in {"ApiKey", "WorkerToken"}]
-    return {model.__name__: sorted(map(str, model.objects.values())) for model in models}
+    return rows_without(ApiKey, WorkerToken)
 
 
 def test_bad_input_changes_nothing(send, stored, plain_type, caplog):

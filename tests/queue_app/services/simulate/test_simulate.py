@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index, simulated
 from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
+from queue_app.services.simulate import scenario as parts
 from queue_app.services.simulate import simulate as module
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
@@ -146,7 +147,6 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
         ({"load": [{"at": "99999999999999d"}]}, "at must be a time up to 366d"),
         ({"workers": [{"at": "2h", "until": "1h"}]}, "until must come after at"),
         ({"load": [{"count": 10**9}]}, "at most 1e+06"),
-        ({"load": [{"count": 10**6}] * 6}, "at most 5,000,000 tasks"),
         ({"load": [{"user": datetime(2020, 1, 1, tzinfo=UTC)}]}, "must hold tables"),
         ({"load": [{"queue": "a\x1fb"}]}, "none of them invisible"),
         ({"load": [{"capabilities": "gpu"}]}, "must be a list of names"),
@@ -163,6 +163,14 @@ def test_a_scenario_without_sense_is_refused(engine, window, scenario, said):
     with pytest.raises(InvalidTaskData) as error:
         simulate(scenario, since=window[0], until=window[1])
     assert said in str(error.value)
+
+
+def test_too_many_tasks_are_refused(engine, window, monkeypatch):
+    assert parts.MAX_TASKS == 5_000_000
+    monkeypatch.setattr(parts, "MAX_TASKS", 5_000)
+    history(window, tasks=20)
+    with pytest.raises(InvalidTaskData, match="at most 5,000 tasks"):
+        simulate({"load": [{"count": 1_000}] * 5}, since=window[0], until=window[1])
 
 
 def test_an_empty_or_future_window_is_refused(engine, window):
