@@ -88,7 +88,6 @@ def process_seconds(process):
     return 0.0
 
 
-@pytest.mark.serial
 def test_the_demo_passes_and_a_second_start_reuses_everything(quickstart, documents):
     first = quickstart("--exit", "--input", str(documents))
     output, _ = first.communicate(timeout=600)
