@@ -17,6 +17,9 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+#: No page of this app waits longer before it asks the server again, unless an answer was an error.
+TURN_MS = 5000
+MOST_TURNS = 100
 ARTEFACTS = Path(__file__).parent.parent.parent / ".artefacts" / "screenshots"
 
 
@@ -90,6 +93,15 @@ class Visitor:
 
     def go(self, path: str) -> None:
         self.page.goto(f"{self.address}/admin/queue_app/{path}")
+
+    def see(self, selector: str) -> None:
+        """Wait for an element; a page that was opened after ``page.clock.install()`` asks the server again at once."""
+        for _ in range(MOST_TURNS):
+            if self.page.locator(selector).count():
+                break
+            self.page.clock.fast_forward(TURN_MS)
+            self.page.wait_for_timeout(100)
+        self.page.wait_for_selector(selector)
 
 
 @pytest.fixture

@@ -45,8 +45,7 @@ def refund() -> Task:
     return task
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize(("size", "colours"), [("desktop", "light"), ("phone", "dark")])
 def test_an_approval_by_keyboard(visit, refund, screenshots, size, colours):
     visitor = visit(viewport=DESKTOP if size == "desktop" else PHONE, color_scheme=colours)
     visitor.log_in("alice")

@@ -9,6 +9,7 @@ from django.db import OperationalError
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.utils import timezone
 
+from queue_app.admin import away
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
@@ -60,6 +61,7 @@ def patch():
 def staff(visit, shop):
     visitor = visit(viewport={"width": 1440, "height": 900})
     visitor.log_in("alice")
+    visitor.page.clock.install()
     visitor.go("")
     visitor.page.wait_for_selector("#tq-overview[data-drawn]")
     return visitor
@@ -105,9 +107,9 @@ def test_redis_is_away(staff, patch):
 
     patch.setattr(Index, "_call", fail)
     enqueue_many([NewTask(task_type="shop.mail", queue="mail")])
-    page.wait_for_selector("#tq-reasons:has-text('Redis cannot be reached')")
+    staff.see("#tq-reasons:has-text('Redis cannot be reached')")
     assert "The numbers of queued and running tasks are PostgreSQL's." in page.inner_text("#tq-reasons")
-    page.wait_for_selector("[data-value='7']")
+    staff.see("[data-value='7']")
     assert tile(page, 2) == "1"
     assert "offers gpu" in page.inner_text("#tq-reasons"), "the rows of PostgreSQL say why, too"
     staff.go("queue/")
@@ -137,8 +139,9 @@ def test_postgresql_is_away(staff, patch):
         answer = page.request.get(f"{staff.address}/admin/queue_app/{path}")
         assert (answer.status, answer.headers["retry-after"]) == (503, "5"), path
         assert "PostgreSQL does not answer" in answer.text()
-    page.goto(f"{staff.address}/admin/queue_app/task/")
-    assert "This page tries again every 5 seconds." in page.inner_text("main")
+    patch.setattr(away, "RETRY_SECONDS", 1)
+    staff.go("task/")
+    assert "This page tries again every 1 seconds." in page.inner_text("main")
     patch.undo()
     page.wait_for_selector("#result_list")  # it tried again
     assert all(problem.startswith("503 ") for problem in staff.problems)
@@ -148,10 +151,10 @@ def test_rows_of_a_list_do_not_look_alive_while_postgresql_is_away(staff, patch)
     page = staff.page
     staff.go("task/")
     patch.setattr(DatabaseWrapper, "get_new_connection", lambda *_: (_ for _ in ()).throw(OperationalError("no")))
-    page.wait_for_selector("#tq-list-state:has-text('no answer from the server since')")
+    staff.see("#tq-list-state:has-text('no answer from the server since')")
     assert page.evaluate("getComputedStyle(document.getElementById('result_list')).opacity") == "0.45"
     patch.undo()
-    page.wait_for_selector("#result_list:not(.tq-stale-rows)")
+    staff.see("#result_list:not(.tq-stale-rows)")
     assert page.inner_text("#tq-list-state") == ""
 
 
@@ -162,16 +165,16 @@ def test_the_page_of_a_queue_is_live(staff):
     assert "web-1" in page.inner_text("[data-tq-part=now] .tq-panel"), "who runs what"
     enqueue_many([NewTask(task_type="shop.mail", queue="mail") for _ in range(3)])
     get_index().flush()
-    page.wait_for_selector(".tq-tiles > div:nth-child(2):has-text('4')")
+    staff.see(".tq-tiles > div:nth-child(2):has-text('4')")
     assert staff.problems == []
 
 
 def test_the_overview_comes_back_by_itself(staff, patch):
     page = staff.page
     patch.setattr(DatabaseWrapper, "get_new_connection", lambda *_: (_ for _ in ()).throw(OperationalError("no")))
-    page.wait_for_selector("#tq-overview.tq-stale")
+    staff.see("#tq-overview.tq-stale")
     patch.undo()
-    page.wait_for_selector("#tq-overview:not(.tq-stale)")
+    staff.see("#tq-overview:not(.tq-stale)")
     assert page.is_hidden("#tq-away")
 
 
@@ -185,7 +188,7 @@ def test_an_update_keeps_what_staff_are_doing(staff):
     page.fill("#tq-pause-mail input[name=reason]", "new templa")
     enqueue_many([NewTask(task_type="shop.mail", queue="a-new-queue") for _ in range(3)])
     get_index().flush()
-    page.wait_for_selector("#tq-row-a-new-queue")
+    staff.see("#tq-row-a-new-queue")
     assert page.get_attribute("tr.tq-here", "id") == "tq-row-mail", "although a row came before it"
     assert page.input_value("#tq-pause-mail input[name=reason]") == "new templa"
     page.keyboard.type("tes")

@@ -35,10 +35,11 @@ def test_a_row_of_a_list_is_a_card(visit, everything):  # noqa: F811
     visitor = visit(**LOOKS["phone"])
     visitor.log_in("alice")
     page = visitor.page
+    page.clock.install()
     visitor.go("task/")
     state = page.locator("#result_list tbody tr >> nth=0 >> .field-state")
     assert state.evaluate("(cell) => getComputedStyle(cell, '::before').content") == '"Status, attempt"'
-    page.wait_for_selector("#result_list tbody[data-updated]", timeout=15_000)
+    visitor.see("#result_list tbody[data-updated]")
     assert state.get_attribute("data-label") == "Status, attempt"
     page.check("#action-toggle")
     assert page.locator("#result_list tbody tr.selected").count() > 5
