@@ -84,7 +84,6 @@ def rebuilt(transactional_db):
     assert rebuild() is not None
 
 
-@pytest.mark.serial
 def test_an_index_that_hangs_does_not_hang_the_answer(anonymous, settings, silent_port):
     location = f"redis://127.0.0.1:{silent_port}/0"
     settings.CACHES = {
@@ -103,7 +102,6 @@ def test_an_index_that_hangs_does_not_hang_the_answer(anonymous, settings, silen
     caches["silent"].close()
 
 
-@pytest.mark.serial
 def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, monkeypatch):
     silent = connections.databases["default"] | {"HOST": "127.0.0.1", "PORT": str(silent_port)}
     monkeypatch.setitem(connections.databases, "silent", silent)

@@ -30,10 +30,9 @@ ASGI = (
 )
 GUNICORN = ("-m", "gunicorn", "taskqueue_project.wsgi", "--threads", "8", "--log-level", "critical", "--bind")
 PATH = "/api/v1/tasks"
-#: Maximum of the health check, beyond twice what it takes on this machine without other requests.
-MAX_MS = 50
-#: The same beside other tests. What is held up here is held up for seconds.
-MAX_MS_BESIDE_OTHERS = 500
+#: Maximum of the health check, beyond twice what it takes without other requests to this server. What is held up, is
+#: held up for seconds; beside other tests less says nothing.
+MAX_MS = 500
 
 
 @contextmanager
@@ -108,7 +107,7 @@ def test_polls_that_wait_do_not_delay_health_checks(process_env, engine, kind):
             time.sleep(1)
         else:
             until(lambda: sum(poll.done() for poll in polls) == 6, "all but four are refused")
-        assert health_ms(port) < 2 * calm + MAX_MS_BESIDE_OTHERS
+        assert health_ms(port) < 2 * calm + MAX_MS
         refused = [poll.result() for poll in polls if poll.done()]
         assert len(refused) == (0 if kind == "asgi" else 6), "the others still wait"
         assert {(status, headers["Retry-After"], told["code"]) for status, headers, told in refused} <= {
@@ -117,7 +116,6 @@ def test_polls_that_wait_do_not_delay_health_checks(process_env, engine, kind):
         assert sorted({poll.result()[0] for poll in polls}) == ([200] if kind == "asgi" else [200, 503])
 
 
-@pytest.mark.serial
 def test_a_burst_of_requests_does_not_delay_health_checks(process_env, secret):
     """500 at once: they wait for the database on the event loop, not in 500 threads. The check took 5.4 s before."""
     with serving(process_env, "asgi", READS_PER_MINUTE=0) as port, ThreadPoolExecutor(1) as pool, ExitStack() as stack:

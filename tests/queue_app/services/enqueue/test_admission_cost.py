@@ -50,7 +50,6 @@ def test_a_task_from_outside_takes_one_round_trip_while_there_is_room(engine, mo
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 def test_the_limit_check_in_the_statement_has_no_measurable_cost(engine, monkeypatch):
     """Compares the same insert with and without the check; the bound is loose because the machine is shared."""
     asked = insert._insert(with_key=False, of_user=False, at=False)
