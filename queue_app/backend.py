@@ -134,7 +134,7 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
                 if item.created:
                     found.append(new_result(task, call, item, text, self.alias))
                     created.append(found[-1])
-                else:  # a replayed idempotency key, or a unique task that stands: the result of the first task
+                else:  # a replayed idempotency key, or an equal unique task: the result of the first task
                     found.append(earlier[item.id])
             return found
 

@@ -139,7 +139,7 @@ class IdempotencyConflict(TaskQueueError, code="idempotency_conflict"):
 
 
 class UniqueConflict(TaskQueueError, code="unique_conflict"):
-    """Another task already stands for this call; ``task_id`` and ``status`` name it if the caller may see it."""
+    """An equal task already exists; ``task_id`` and ``status`` name it if the caller may see it."""
 
     def __init__(self, message: str, *, task_id: UUID | None = None, status: str | None = None) -> None:
         super().__init__(message)
@@ -359,7 +359,7 @@ class AttemptLost(Interruption):
 
 
 class Suspended(BaseException):
-    """The attempt ends, and the task goes on later: ``seconds`` from now, or when its signal arrives (``None``).
+    """The attempt ends, and the task continues later: ``seconds`` from now, or when its signal arrives (``None``).
 
     It is not an ``Exception``, so ``except Exception`` in a task does not catch it.
     """

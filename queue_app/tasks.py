@@ -143,7 +143,7 @@ class QueueTask[**P, R](_Base[P, R]):
       are displayed; only in the decorator, as it applies to all tasks of the function;
     - ``encrypted``: the arguments, results, errors and log lines are encrypted in the database (``None``: if the
       project has a key); only in the decorator;
-    - ``unique``: ``True`` or a ``Unique`` rule: while one task stands, no second one like it is stored;
+    - ``unique``: ``True`` or a ``Unique`` rule: while one task exists, no equal one is stored;
     - ``hooks``: hooks around enqueue and run, after those of the setting ``HOOKS``; only in the decorator;
     - ``version``, ``upgrade``: the version of the signature, and a function of (version, args, kwargs) that returns
       the arguments of this version for a call that was stored with an older one; only in the decorator;

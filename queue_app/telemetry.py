@@ -45,7 +45,7 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
     signals.index_condemned: (logging.ERROR, "the index is rebuilt: %(because)s"),
     signals.stalled: (logging.ERROR, "%(text)s"),
     signals.stall_acted: (logging.WARNING, "watchdog, %(step)s"),
-    signals.stall_ended: (logging.INFO, "work goes on again after %(seconds).0f s: %(kind)s %(subject)s"),
+    signals.stall_ended: (logging.INFO, "work continues after %(seconds).0f s: %(kind)s %(subject)s"),
     signals.index_repaired: (logging.INFO, "index repaired, %(kind)s: %(count)d"),
     signals.worker_reaped: (
         logging.WARNING,

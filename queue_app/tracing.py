@@ -5,7 +5,7 @@ the wait and one for the run, belong to the same trace. Names and attributes fol
 conventions for messaging.
 
 This module never imports OpenTelemetry. Without it, the only cost is a lookup in ``sys.modules``.
-An error of a tracer is logged; tasks are stored and run all the same.
+An error of a tracer is logged; tasks are stored and run anyway.
 """
 
 import logging

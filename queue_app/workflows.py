@@ -33,8 +33,8 @@ class Workflow(Builder, Part):
     """A workflow under construction: ``add`` tasks, then ``enqueue``.
 
     - ``user``: the user on whose behalf its tasks run, unless a task names another;
-    - ``on_failure``: what happens when a task ends without success. "hold": what waits for it goes on waiting, until
-      staff replay or discard it. "cancel": the rest is cancelled. "continue": what waits for it runs all the same;
+    - ``on_failure``: what happens when a task ends without success. "hold": tasks that wait for it keep waiting, until
+      staff replay or discard it. "cancel": the rest is cancelled. "continue": tasks that wait for it run anyway;
     - ``deadline``: a time, or a time from now, at which it is cancelled if it has not ended;
     - ``max_concurrent``: maximum number of its tasks that are queued or run at the same time.
     """

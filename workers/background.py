@@ -14,7 +14,7 @@ from typing import Protocol
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import IndexUnavailable
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.transport.base import Transport
@@ -150,7 +150,7 @@ class WakeListener:
 
     def run_once(self) -> None:
         """Wait for one call."""
-        call: Call | None = None
+        call: WorkerMessage | None = None
         try:
             call = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
         except IndexUnavailable:
@@ -158,7 +158,7 @@ class WakeListener:
         except Exception:  # without this thread the worker would hear no calls
             logger.exception("waiting for a wake-up call failed")
             time.sleep(RETRY_SECONDS)
-        if call is Call.NOTIFICATION:
+        if call is WorkerMessage.NOTIFICATION:
             self._on_notification()
         self._on_wake(called=bool(call))
         if call:

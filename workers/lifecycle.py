@@ -155,7 +155,7 @@ def leave_group_of_parent() -> None:
 
 
 def essential_thread(target: Callable[[], object], name: str) -> threading.Thread:
-    """Return a thread without which the worker must not go on: an error of ``target`` ends the process.
+    """Return a thread without which the worker must not continue: an error of ``target`` ends the process.
 
     Such an error is not a task's failure but that of the process: no memory, a recursion limit that a task has lowered.
     The supervisor starts another process, and the tasks count as crashed.
@@ -164,7 +164,7 @@ def essential_thread(target: Callable[[], object], name: str) -> threading.Threa
     def run() -> None:
         try:
             target()
-        except BaseException:  # noqa: BLE001 - whatever it is, the process cannot go on
+        except BaseException:  # noqa: BLE001 - whatever it is, the process cannot continue
             try:
                 logger.critical("the thread %s failed; the process ends", name, exc_info=True)
             finally:

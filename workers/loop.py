@@ -114,7 +114,7 @@ class WorkerLoop:
                 if self.options.burst and not self._in_flight and not self._claimer.should_claim:
                     self._claimer.should_claim = self._transport.make_due() > 0  # before the burst ends
             self._pass_call_on()
-        except RecursionError:  # a task has lowered the limit of this process, which cannot go on
+        except RecursionError:  # a task has lowered the limit of this process, which cannot continue
             raise
         except Exception as error:  # noqa: BLE001 - the backoff logs it
             self._claimer.should_claim = True

@@ -16,7 +16,7 @@ import uuid
 from django.db import connections
 
 from queue_app import conf
-from queue_app.core.rests import Rests
+from queue_app.core.query_pauses import QueryPauses
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
@@ -26,7 +26,7 @@ from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
+from queue_app.services.repair.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.tick import BATCH, run_due
 from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, run_simulations
@@ -77,8 +77,8 @@ class Scheduler:
         self._declare = Job("declarations", settings.maintenance_seconds, synchronise)
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
-        self._rests = Rests(settings.reap_seconds)
-        reconciler, reaper, watchdog = Reconciler(), Reaper(self._rests), Watchdog()
+        self._pauses = QueryPauses(settings.reap_seconds)
+        reconciler, reaper, watchdog = Reconciler(), Reaper(self._pauses), Watchdog()
         self._upkeep = [
             Job("maintenance", settings.maintenance_seconds, self._maintain),
             Job("purge", settings.maintenance_seconds, self._purge),
@@ -135,10 +135,10 @@ class Scheduler:
             *self._upkeep,
             Job(
                 "watchdog",
-                LOOK_SECONDS,
+                CHECK_SECONDS,
                 lambda: watchdog.run_once(self.jobs),
                 asks=watchdog.QUESTIONS,
-                is_wanted=watchdog.note,
+                is_wanted=watchdog.keep,
             ),
         ]
 
@@ -194,7 +194,7 @@ class Scheduler:
 
     def _find_pending_work(self) -> None:
         if self._questions:
-            self._answers = pending_work(self._questions, self._rests)
+            self._answers = pending_work(self._questions, self._pauses)
 
     def _rebuild(self) -> None:
         rebuild_until_open()
@@ -206,7 +206,7 @@ class Scheduler:
     def _make_all_due(self) -> bool:
         """Queue due tasks for up to ``DUE_SECONDS``; return whether there may be more."""
         until = time.monotonic() + DUE_SECONDS
-        while queued := make_due(recent="due" in self._rests):
+        while queued := make_due(recent="due" in self._pauses):
             self._summary.add("became due", queued)
             if queued < DUE_BATCH:
                 break
@@ -245,7 +245,7 @@ class Scheduler:
             leads = take_lead(self.token, self.leader_seconds)
         except IndexUnavailable as error:
             if not self._index_is_away:
-                logger.warning("jobs that need only PostgreSQL go on without the index: %s", line(error))
+                logger.warning("jobs that need only PostgreSQL continue without the index: %s", line(error))
             self._index_is_away = True
             self._pause_index(began)
             leads = True

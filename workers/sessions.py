@@ -113,7 +113,7 @@ def watch_sessions() -> None:
     """Watch the sessions that this process opens from now on.
 
     Receivers of the signal run in the order of their registration. To be the last, so that statements of the project's
-    receivers do not count, ``_watch`` is registered anew.
+    receivers do not count, ``_watch`` is registered again.
     """
     connection_created.disconnect(dispatch_uid=__name__)
     connection_created.connect(_watch, dispatch_uid=__name__)

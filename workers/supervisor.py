@@ -182,7 +182,7 @@ class Supervisor:
                 warnings.simplefilter("ignore", DeprecationWarning)  # the health monitor's thread holds no lock of ours
                 try:
                     pid = os.fork()
-                except OSError as error:  # no memory, or too many processes; the other workers go on
+                except OSError as error:  # no memory, or too many processes; the other workers continue
                     logger.error("worker process %d cannot be started: %s", number, error)  # noqa: TRY400
                     self._schedule_restart(Child(number, worker_id, 0, time.monotonic(), backoff))
                     return

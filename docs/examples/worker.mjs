@@ -6,7 +6,7 @@ const SLOTS = 4;
 const held = new Map(); // task_id -> {task, stop: AbortController}
 let worker, draining = false, done = 0, free = 0, learnt = false;
 
-// Thrown by a function: not now, and for so many seconds none of this type (or queue, or key) either. No failure.
+// Thrown by a function: not now, and no other task of this type (or queue, or key) for that number of seconds. No failure.
 class Throttle extends Error {
   constructor(seconds, scope = "type") { super(`throttled for ${seconds} s`); this.throttle = { seconds, scope }; }
 }
@@ -19,7 +19,7 @@ const handlers = {
     new Promise((_, reject) => signal.addEventListener("abort", () => reject(new Error("cancelled")))),
   "tests.integration.app.tasks.told_to_wait": () => { throw new Throttle(60); },
 };
-// Functions to load when tasks of their type wait and nobody serves it; elsewhere this might be an import().
+// Functions to load when tasks of their type wait and no worker serves it; elsewhere this might be an import().
 const loaders = { "tests.integration.app.late.found": async () => () => "found" };
 
 async function call(path, body) {
@@ -72,7 +72,7 @@ for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => { draining = tr
 ({ worker_id: worker } = await call("register", {
   name: `node:${process.pid}`, queues, task_types: Object.keys(handlers), capacity: SLOTS, heartbeat_seconds: 10,
 }));
-const pulse = setInterval(() => beat().catch((error) => { if (error.status < 500) process.exit(3); }), 2000);
+const heartbeat = setInterval(() => beat().catch((error) => { if (error.status < 500) process.exit(3); }), 2000);
 while (!draining) {
   const want = SLOTS - held.size;
   if (want <= 0) { free = 0; await sleep(50); continue; }
@@ -84,5 +84,5 @@ while (!draining) {
   } catch (error) { if (error.status < 500) process.exit(3); await sleep(1000); }
 }
 while (held.size) await sleep(50);
-clearInterval(pulse);
+clearInterval(heartbeat);
 await call(`${worker}/deregister`, { tasks_done: done });

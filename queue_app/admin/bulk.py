@@ -1,7 +1,7 @@
 """Actions on many tasks: a confirmation page first, then an operation.
 
 A selection of up to ``STEP`` tasks is done within the request, and each task's history gets an
-entry. A larger selection, or all tasks that match the list, goes on in the background.
+entry. A larger selection, or all tasks that match the list, continues in the background.
 """
 
 import uuid
@@ -59,7 +59,7 @@ _DONE: Final[Mapping[str, Any]] = {
 }
 
 
-class Change(NamedTuple):
+class BulkChange(NamedTuple):
     """Tasks that one bulk action changed alike, with the text for the history and the name of the message."""
 
     tasks: list[Task]
@@ -82,7 +82,7 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         reason: str,
         name: str,
     ) -> Operation:
-        """Start an operation that goes on in the background, and record it."""
+        """Start an operation that continues in the background, and record it."""
         by = request.user.get_username()
         with atomic():
             operation = start_operation(action, wanted, options, by=by, reason=reason)
@@ -219,23 +219,23 @@ class TaskBulkMixin(OperationsMixin[Task]):
             self.message_user(request, text, messages.WARNING)
 
 
-def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, str]) -> Iterator[Change]:
+def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, str]) -> Iterator[BulkChange]:
     logged = _KINDS[action.kind][2]
     match action.kind:
         case OperationKind.CANCEL:
             running = [task for task in tasks if status_now[task.id] == Status.EXECUTING]
             waiting = [task for task in tasks if status_now[task.id] != Status.EXECUTING]
-            yield Change(waiting, logged, "cancelled", {}, {})
-            yield Change(running, "Asked to stop while executing.", "asked", {}, {})
+            yield BulkChange(waiting, logged, "cancelled", {}, {})
+            yield BulkChange(running, "Asked to stop while executing.", "asked", {}, {})
         case OperationKind.REPRIORITISE:
             assert action.band is not None  # noqa: S101 - for mypy: Action refuses this kind without a band
             new = action.band.label
             for old in sorted({task.band for task in tasks}):
                 moved, text = [task for task in tasks if task.band is old], priority_changed(old.label, new)
-                yield Change(moved, text, "moved", {"priority": old.label}, {"priority": new})
+                yield BulkChange(moved, text, "moved", {"priority": old.label}, {"priority": new})
         case _:
             before = {"status": sorted({task.status for task in tasks})}
-            yield Change(tasks, logged, "queued", before, {"status": "queued"})
+            yield BulkChange(tasks, logged, "queued", before, {"status": "queued"})
 
 
 def priority_changed(old: str, new: str) -> str:

@@ -11,19 +11,19 @@ from queue_app.dashboard.words import word
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.dead_letter import DeadLetterQuerySet
-from queue_app.services.read.dead_letters import Group, groups
+from queue_app.services.read.dead_letters import CauseGroup, groups
 
 MAX_CAUSES: Final = 10
 
 
-def causes_of(request: HttpRequest, letters: DeadLetterQuerySet | Any) -> list[tuple[Group, str, str]]:
+def causes_of(request: HttpRequest, letters: DeadLetterQuerySet | Any) -> list[tuple[CauseGroup, str, str]]:
     """Return the causes of the open ones among ``letters``, each with its class and message without secrets."""
     if not request.user.has_perm("queue_app.view_deadletter"):
         return []
     return named(request, groups(letters)[:MAX_CAUSES])
 
 
-def named(request: HttpRequest, found: list[Group]) -> list[tuple[Group, str, str]]:
+def named(request: HttpRequest, found: list[CauseGroup]) -> list[tuple[CauseGroup, str, str]]:
     """Return causes, each with its class and message: without secrets, and only for those who may read them."""
     may_view = request.user.has_perm("queue_app.view_payload")
     payloads = TaskPayload.objects.in_bulk([group.latest.task_id for group in found]) if may_view else {}

@@ -30,7 +30,7 @@ from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, Op
 from queue_app.services.read.dead_letters import DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
 
-#: A larger selection goes on in the background: its first replays run alone, and the rest waits for their success.
+#: A larger selection continues in the background: its first replays run alone, and the rest waits for their success.
 AT_ONCE = 100
 REPLAY = Action(kind=OperationKind.REPLAY)
 #: What an action did, with the number of dead letters.

@@ -108,9 +108,9 @@ class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
             self.message_user(request, said_error(error), messages.ERROR)
             return True
         if isinstance(found, Task):
-            done = _("The signal %(name)s is sent; the task goes on.") % {"name": name}
+            done = _("The signal %(name)s is sent; the task continues.") % {"name": name}
         else:
-            waits = _("a task goes on.") if sent.is_awaited else _("it is kept until a task waits for it.")
+            waits = _("a task continues.") if sent.is_awaited else _("it is kept until a task waits for it.")
             done = _("The signal %(name)s is sent; %(what)s") % {"name": name, "what": waits}
         self.message_user(request, done, messages.SUCCESS)
         return True

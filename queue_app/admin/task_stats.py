@@ -16,8 +16,8 @@ from queue_app.models.task_stats import StatsKind
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.inspect import list_tasks
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.upkeep.task_stats import PERIODS, figures, history
-from queue_app.sql.task_stats import Figures
+from queue_app.services.upkeep.task_stats import PERIODS, history, totals
+from queue_app.sql.task_stats import EndedTotals
 
 RECENT: Final = 20
 #: Seconds for which viewers share a list.
@@ -37,9 +37,9 @@ _ORDERS: Final[dict[str, Any]] = {
 }
 
 
-def _read(key: str) -> list[Figures]:
+def _read(key: str) -> list[EndedTotals]:
     kind, period = key.split()
-    return figures(StatsKind(kind), period)
+    return totals(StatsKind(kind), period)
 
 
 _shared: Final = Shared(_read, lambda key: FRESH[key.split()[1]])

@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT, _MIN = 1000, 14, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEvent:
     """A past or future event; ``kind`` selects its colour."""
 
     text: str
@@ -43,18 +43,18 @@ class Span:
         return max(0.0, (self.end - self.start).total_seconds())
 
 
-def timeline(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[Event]:
+def timeline(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> list[TimelineEvent]:
     """Return the events of a task in order, future ones included."""
     return sorted(_events(task, sorted(attempts, key=lambda row: row.attempt), now), key=lambda event: event.at)
 
 
-def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[Event]:
-    yield Event(_("Created"), task.created_at)
+def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Iterator[TimelineEvent]:
+    yield TimelineEvent(_("Created"), task.created_at)
     for row in attempts:
-        yield Event(_("Attempt %(n)d started") % {"n": row.attempt}, row.started_at, "run")
+        yield TimelineEvent(_("Attempt %(n)d started") % {"n": row.attempt}, row.started_at, "run")
         after = labels.duration((row.finished_at - row.started_at).total_seconds())
         name = row.exception_class.rpartition(".")[2]
-        yield Event(
+        yield TimelineEvent(
             _("Attempt %(n)d failed") % {"n": row.attempt}, row.finished_at, "failed",
             _("%(error)s after %(time)s") % {"error": name, "time": after},
         )  # fmt: skip
@@ -63,23 +63,23 @@ def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Itera
         kind = _("Retry due") if task.failures else _("Not before")
         if status is Status.BLOCKED and task.attempt:
             kind = _("End of the wait")
-        yield Event(kind, task.run_after, "wait")
+        yield TimelineEvent(kind, task.run_after, "wait")
     if task.queued_at is not None:
-        yield Event(_("Queued"), task.queued_at, "wait")
+        yield TimelineEvent(_("Queued"), task.queued_at, "wait")
         yield from _promotions(task, now)
     recorded = {row.attempt for row in attempts}
     if task.started_at is not None and task.attempt not in recorded:
-        yield Event(_("Attempt %(n)d started") % {"n": task.attempt}, task.started_at, "run")
+        yield TimelineEvent(_("Attempt %(n)d started") % {"n": task.attempt}, task.started_at, "run")
     if task.deadline is not None and status is Status.EXECUTING:
-        yield Event(_("Deadline"), task.deadline)
+        yield TimelineEvent(_("Deadline"), task.deadline)
     if task.cancel_requested_at is not None:
-        yield Event(_("Cancel requested"), task.cancel_requested_at, "failed")
+        yield TimelineEvent(_("Cancel requested"), task.cancel_requested_at, "failed")
     if task.finished_at is not None:
         kind = "done" if status is Status.COMPLETED else "failed"
-        yield Event(word(status).capitalize(), task.finished_at, kind)
+        yield TimelineEvent(word(status).capitalize(), task.finished_at, kind)
 
 
-def _promotions(task: Task, now: datetime) -> Iterator[Event]:
+def _promotions(task: Task, now: datetime) -> Iterator[TimelineEvent]:
     """Yield each promotion by age. No record of a promotion is stored, so its time is computed from the task's wait."""
     queued_at = task.queued_at
     assert queued_at is not None  # noqa: S101 - for mypy: the caller checked
@@ -90,7 +90,7 @@ def _promotions(task: Task, now: datetime) -> Iterator[Event]:
         at = queued_at + timedelta(seconds=rise.after)
         if at > until:
             return
-        yield Event(_("Promoted to %(band)s") % {"band": word(rise.to.label)}, at, "promoted", _("by its age"))
+        yield TimelineEvent(_("Promoted to %(band)s") % {"band": word(rise.to.label)}, at, "promoted", _("by its age"))
 
 
 def spans(task: Task, attempts: Sequence[TaskAttempt], now: datetime, steps: Sequence[StepResult] = ()) -> list[Span]:

@@ -185,6 +185,6 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
     )
 
 
-def _label(stands: pages.Standing) -> SafeString:
+def _label(stands: pages.WorkflowStanding) -> SafeString:
     label = format_html('<span class="tq-label tq-workflow-{}">{}</span>', stands.word, _(stands.word))
     return two_lines(label, stands.why) if stands.why else label

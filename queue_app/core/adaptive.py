@@ -91,7 +91,7 @@ class State:
     baselines: Mapping[str, float] = field(default_factory=dict)  # kind -> seconds
     measure_at: float = 0.0  # when to measure the baseline again
     full_since: float | None = None
-    resume: float | None = None  # the limit to go on with once the baseline is measured
+    resume: float | None = None  # the limit to continue with once the baseline is measured
     failure_share: float = 0.0  # the usual one
     ratio: float | None = None  # of the last judgement
     cause: str = ""  # why the value is what it is
@@ -121,8 +121,8 @@ class State:
 
 
 def begin(bounds: Bounds, now: float, value: int | None = None) -> State:
-    """Return the state of a limit that has just become adaptive, or that goes on with a value."""
-    reason = say("It goes on with its last value.") if value else say("It begins at the least.")
+    """Return the state of a limit that has just become adaptive, or that continues with a value."""
+    reason = say("It continues with its last value.") if value else say("It begins at the least.")
     return State(
         limit=float(value or bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now,
         reason=reason, is_starting=value is None,
@@ -164,7 +164,7 @@ ALGORITHMS: Final[dict[str, Callable[[Judged], float]]] = {"aimd": aimd, "gradie
 
 
 def step(state: State, bounds: Bounds, seen: Measurement) -> State:
-    """Return the state after one look. The value stays where nothing can be judged, and always within the bounds."""
+    """Return the state after one step. The value stays where nothing can be judged, and always within the bounds."""
     old = state.value(bounds)
     share = seen.failures / seen.ended if seen.ended else 0.0
     after = _decide(state, bounds, seen, share)

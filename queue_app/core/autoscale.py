@@ -10,8 +10,8 @@ UNKNOWN_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class Gate:
-    """A gate that lanes pass: slots that are free, and starts per second (``None``: no limit)."""
+class Headroom:
+    """The room at a gate: free slots, and starts per second (``None``: no limit)."""
 
     free: float | None = None
     rate: float | None = None
@@ -33,12 +33,12 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Queued tasks of one lane: number, slots per task, whether a worker can run them, and their gates."""
+    """Queued tasks of one lane: number, slots per task, whether a worker can run them, and the room at their gates."""
 
     count: int
     weight: int
     able: bool
-    gates: Sequence[Gate]
+    gates: Sequence[Headroom]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Demand:
 
 
 def demand(  # noqa: PLR0913 - by name
-    lanes: Iterable[Waiting], gates: Iterable[Gate], *, active_slots: int, mean: float, seconds: float, slots: int
+    lanes: Iterable[Waiting], gates: Iterable[Headroom], *, active_slots: int, mean: float, seconds: float, slots: int
 ) -> Demand:
     """Return the demand if workers with ``slots`` slots each finish the runnable tasks within ``seconds``.
 

@@ -31,7 +31,7 @@ class Missed(NamedTuple):
     number: int
 
 
-class Plan(NamedTuple):
+class DueTicks(NamedTuple):
     """What is due: ticks that run, in order, after those that do not; and the first tick in the future."""
 
     missed: Missed | None
@@ -48,7 +48,7 @@ def plan(  # noqa: PLR0913 - the last one by name
     delay: Callable[[datetime], timedelta] = lambda _instant: timedelta(),
     *,
     recorded: Collection[datetime] = (),
-) -> Plan:
+) -> DueTicks:
     """Divide the ticks that are due ``now``, from ``first`` on; ``delay`` is the jitter of a tick.
 
     A policy with the limit 0 still runs the newest tick if it is not late. Ticks that are ``recorded`` already count,
@@ -63,7 +63,7 @@ def plan(  # noqa: PLR0913 - the last one by name
             break
         due.append(instant)
     if not due:
-        return Plan(None, [], False, following)
+        return DueTicks(None, [], False, following)
     is_late = now - (due[-1] + delay(due[-1])) > LATE
     wanted = policy.limit if is_late else max(policy.limit, 1)
     run = [instant for instant in due[len(due) - wanted :] if wanted and now - instant <= policy.window]
@@ -72,7 +72,7 @@ def plan(  # noqa: PLR0913 - the last one by name
     skipped = [instant for instant in due[: len(due) - len(run)] if instant not in recorded]
     run = [instant for instant in run if instant not in recorded]
     missed = Missed(skipped[0], skipped[-1], len(skipped)) if skipped else None
-    return Plan(missed, run, is_late, following)
+    return DueTicks(missed, run, is_late, following)
 
 
 def _due_from(recurrence: Recurrence, first: datetime, now: datetime) -> Iterator[datetime]:

@@ -10,7 +10,7 @@ from typing import Final
 #: Maximum number of tasks for which the collector pauses: half a second at most.
 MOST: Final = 20_000
 
-#: The thread for which the collector rests, if any.
+#: The thread that has paused the collector, if any.
 _paused_for: Final[set[int]] = set()
 
 

@@ -87,19 +87,19 @@ def sharded(edges: Mapping[tuple[uuid.UUID, uuid.UUID], str]) -> tuple[list[Edge
     for (after, before), condition in edges.items():
         by_task[after].append((before, condition))
     found: list[Edge] = []
-    gates: list[tuple[uuid.UUID, int, int]] = []
+    counters: list[tuple[uuid.UUID, int, int]] = []
     for after, parents in by_task.items():
         if len(parents) <= SHARD_SIZE:
             found += [Edge(after, before, condition) for before, condition in parents]
             if len(parents) > 1:
-                gates.append((after, 0, len(parents)))
+                counters.append((after, 0, len(parents)))
             continue
         parts = [parents[start : start + SHARD_SIZE] for start in range(0, len(parents), SHARD_SIZE)]
-        gates.append((after, 0, len(parts)))
+        counters.append((after, 0, len(parts)))
         for shard, part in enumerate(parts, 1):
-            gates.append((after, shard, len(part)))
+            counters.append((after, shard, len(part)))
             found += [Edge(after, before, condition, shard) for before, condition in part]
-    return found, gates
+    return found, counters
 
 
 def check_size(nodes: int, edges: int, *, max_nodes: int, max_edges: int) -> None:

@@ -111,7 +111,7 @@ def _unmasked(value: Any, path: str) -> Any:
         raise InvalidTaskData(
             path,
             f"{path} holds the mask {MASK}, not a value. Leave a masked value where it was to keep it, "
-            "or write the whole value anew.",
+            "or write the whole value again.",
             code="masked_value",
         )
     return value

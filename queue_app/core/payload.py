@@ -37,7 +37,7 @@ class PayloadLimits:
 
 
 def _make_encode() -> Callable[[Any], str]:
-    """Return a function that writes compact JSON; ``JSONEncoder.encode`` builds its C encoder anew for each value."""
+    """Return a function that writes compact JSON; ``JSONEncoder.encode`` builds a new C encoder for each value."""
     encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
     make: Any = getattr(json_encoder, "c_make_encoder", None)
     try:

@@ -24,7 +24,7 @@ AGREES_SHARE: Final = 0.10
 AGREES_SECONDS: Final = 0.05
 
 
-class Kind(NamedTuple):
+class TaskKind(NamedTuple):
     """What tasks have in common for the index."""
 
     queue: str
@@ -51,14 +51,14 @@ class Load:
     """Tasks: when they are queued, how long they run, and how long they waited in reality."""
 
     def __init__(self) -> None:
-        self.kinds: list[Kind] = []
+        self.kinds: list[TaskKind] = []
         self.kind, self.queued_at, self.runs, self.waited = array("i"), array("q"), array("q"), array("q")
-        self._places: dict[Kind, int] = {}
+        self._places: dict[TaskKind, int] = {}
 
     def __len__(self) -> int:
         return len(self.kind)
 
-    def add(self, kind: Kind, queued_at: int, runs: int, waited: int = NEVER) -> None:
+    def add(self, kind: TaskKind, queued_at: int, runs: int, waited: int = NEVER) -> None:
         """Add a task; ``waited`` is its real wait, if it is known."""
         place = self._places.get(kind)
         if place is None:
@@ -102,7 +102,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Starts:
     """When each task started (``NEVER``: not at all), and how busy the slots were."""
 
     started: array[int]

@@ -9,7 +9,7 @@ STALL_SECONDS: Final = 10.0
 #: Name of the job whose row holds the stalls.
 WATCHDOG: Final = "watchdog"
 #: Age (s) of the last record after which no watchdog counts as running. It checks each second and writes each 15 s.
-LOOK_IS_OLD: Final = 60.0
+CHECK_IS_OLD: Final = 60.0
 
 
 class StallKind(StrEnum):
@@ -19,7 +19,7 @@ class StallKind(StrEnum):
     NOT_DUE = "not_due"  # a scheduled task whose time has come
     OVERRUN = "overrun"  # an executing task that is far past its deadline
     JOB = "job"  # a job of the scheduler that fails or gets no turn, or an upkeep job that is overdue
-    NO_LOOK = "no_look"  # the scheduler itself: it leads, and its watchdog does not run
+    NO_WATCHDOG = "no_watchdog"  # the scheduler itself: it leads, and its watchdog does not run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rule that makes tasks unique: which calls are the same, how long one stands, and what a repetition does."""
+"""The rule that makes tasks unique: which calls are equal, how long a task blocks them, and what a repetition does."""
 
 import hashlib
 import json
@@ -25,17 +25,17 @@ MAX_SECONDS: Final = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """Let one task stand for all equal calls.
+    """Store one task for equal calls: while it exists, a repetition of the call stores no second one.
 
     - ``by``: names of the parameters that must be equal; by default all, ``()`` for none;
     - ``per_user``, ``per_queue``: only tasks of the same user or queue are the same;
-    - ``states``: pending states in which a task stands; by default all of them, and for ``replace``,
+    - ``states``: pending states in which the task blocks repetitions; by default all of them, and for ``replace``,
       ``latest`` and ``debounce`` those before it runs, because a running task cannot take new arguments;
-    - ``within``: a task also stands for these seconds after it was enqueued, unless it ended without success;
-    - ``on_conflict``: what a repetition does. ``keep`` returns the task that stands, ``raise`` raises
-      ``UniqueConflict``, ``replace`` gives the task that stands the new arguments, and ``latest`` does the same and
+    - ``within``: it also blocks them for these seconds after it was enqueued, unless it ended without success;
+    - ``on_conflict``: what a repetition does. ``keep`` returns the existing task, ``raise`` raises
+      ``UniqueConflict``, ``replace`` gives the existing task the new arguments, and ``latest`` does the same and
       also lets only one such task run at a time: one runs, one waits with the newest arguments;
-    - ``debounce``: seconds that a task waits; each repetition replaces the arguments and lets it wait anew;
+    - ``debounce``: seconds that a task waits; each repetition replaces the arguments and restarts the wait;
     - ``max_wait``: maximum seconds that repetitions can delay a task with ``debounce``.
 
     Raises ``InvalidTaskData`` for a rule that makes no sense.
@@ -75,7 +75,7 @@ class Unique:
                 hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
                 raise _refused(f"states may name {', '.join(possible)}, not {state!r:.40}.{hint}")
         if not states and self.within is None:
-            raise _refused("without states and without within, no task ever stands.")
+            raise _refused("without states and without within, the rule never applies.")
         return tuple(sorted(set(states)))
 
     def seconds(self, name: Literal["within", "debounce", "max_wait"]) -> float | None:

@@ -3,7 +3,7 @@
 from enum import Enum
 
 
-class Call(Enum):
+class WorkerMessage(Enum):
     """A message of the index to one worker."""
 
     WAKE_UP = "wake"  # there may be work

@@ -26,7 +26,7 @@ from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.sql import charts as rows
 from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
-from queue_app.sql.workflow_health import Held
+from queue_app.sql.workflow_health import HeldWorkflow
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
 FRESH: Final = 1.5
@@ -72,7 +72,7 @@ class Live:
     watched: Watched  # what stands still, by the watchdog
     overdue: list[Overdue]  # schedules that were due and have not run
     failing: list[Failing]  # schedules whose tasks fail again and again
-    held: list[Held]  # workflows that a failed task holds, the longest first
+    held: list[HeldWorkflow]  # workflows that a failed task holds, the longest first
 
 
 def is_late(worker: Worker, now: datetime) -> bool:

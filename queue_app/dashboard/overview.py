@@ -8,7 +8,16 @@ from django.utils.translation import gettext as _
 
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import current
-from queue_app.dashboard.reasons import LENGTHS, NAMED, NO_WORKER, OLDEST, UNSERVED, Reason, of_schedules, reasons
+from queue_app.dashboard.reasons import (
+    LENGTHS,
+    NAMED,
+    NO_WORKER,
+    OLDEST,
+    UNSERVED,
+    OverviewReason,
+    of_schedules,
+    reasons,
+)
 from queue_app.dashboard.said import said
 from queue_app.services.control.advice import Advice, advice
 
@@ -23,7 +32,7 @@ def overview_context(user: Any) -> dict[str, Any]:
     if not user.has_perm("queue_app.view_queue"):
         return {"live": None}
     now = current()
-    by_queue: dict[str, list[Reason]] = {}
+    by_queue: dict[str, list[OverviewReason]] = {}
     for reason in reasons(now):
         by_queue.setdefault(reason.queue, []).append(reason)
     general = by_queue.pop("", [])
@@ -53,7 +62,7 @@ def overview_context(user: Any) -> dict[str, Any]:
     }
 
 
-def _merged(stuck: list[Reason]) -> list[Reason]:
+def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
     """Make one message of the many that say of one queue each that no worker serves it."""
     unserved = [each for each in stuck if each.code == NO_WORKER]
     if not unserved:
@@ -76,7 +85,7 @@ def _merged(stuck: list[Reason]) -> list[Reason]:
     return [*(each for each in stuck if each.code != NO_WORKER), merged]
 
 
-def _with_hints(stuck: list[Reason], suggested: list[Advice]) -> tuple[list[Reason], list[Advice]]:
+def _with_hints(stuck: list[OverviewReason], suggested: list[Advice]) -> tuple[list[OverviewReason], list[Advice]]:
     """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
     lacking = {each.queue: each for each in suggested if each.key.startswith("capabilities:")}
     hinted = [

@@ -18,7 +18,7 @@ from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.said import said
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
-from queue_app.services.read.waits import Wait, waits
+from queue_app.services.read.waits import WaitReason, waits
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
 NAMED: Final = 5
@@ -42,7 +42,7 @@ OLDEST: Final = {"sort": "oldest"}
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class OverviewReason:
     """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected.
 
     ``count`` tasks wait for it, the oldest for ``seconds``; ``query`` is the address of their list. ``hint`` says
@@ -63,19 +63,19 @@ class Reason:
     page: str = ""
 
 
-def reasons(live: Live) -> list[Reason]:
+def reasons(live: Live) -> list[OverviewReason]:
     """Return why tasks wait."""
     return [*_general(live), *(reason for row in live.queues for reason in of_queue(row, live.at))]
 
 
-def of_one_queue(name: str) -> list[Reason]:
+def of_one_queue(name: str) -> list[OverviewReason]:
     """Return why the tasks of one queue wait, for its page."""
     now = current()
     return [reason for row in now.queues if row.queue.name == name for reason in of_queue(row, now.at)]
 
 
-def _read_waits(_key: str) -> dict[str, list[Wait]]:
-    found: dict[str, list[Wait]] = {}
+def _read_waits(_key: str) -> dict[str, list[WaitReason]]:
+    found: dict[str, list[WaitReason]] = {}
     for wait in waits([row.queue.name for row in current().queues if row.depth]):
         found.setdefault(wait.queue, []).append(wait)
     return found
@@ -84,62 +84,62 @@ def _read_waits(_key: str) -> dict[str, list[Wait]]:
 _waits: Final = Shared(_read_waits, lambda _: FRESH_WAITS)
 
 
-def _counted(row: QueueRow, now: datetime) -> Iterator[Reason]:
+def _counted(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
     """Yield the reasons that hold some tasks of a queue, with how many, the longest wait first."""
     for wait in _waits.get().get(row.queue.name, ()):
         if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
             query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code, **OLDEST})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
-            yield Reason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
+            yield OverviewReason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
 
 
-def _of_index(live: Live) -> Iterator[Reason]:
+def _of_index(live: Live) -> Iterator[OverviewReason]:
     if live.index == UNREACHABLE:
         texts = [_("Redis cannot be reached."), _("Tasks are safe in PostgreSQL, but no task starts until it is back.")]
         if live.reached_at is not None:
             ago = labels.age((live.at - live.reached_at).total_seconds())
             texts.insert(1, _("It last answered %(time)s ago.") % {"time": ago})
         texts += [_("Start it, or fail over: the index is then rebuilt by itself."), _numbers_of_rows()]
-        yield Reason(" ".join(texts), severe=True)
+        yield OverviewReason(" ".join(texts), severe=True)
     elif live.index == LOADING:
         text = _("The index is being rebuilt. Tasks start; some that wait are not in it yet.")
-        yield Reason(f"{text} {_numbers_of_rows()}")
+        yield OverviewReason(f"{text} {_numbers_of_rows()}")
     elif live.index != READY:
         text = _("The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.")
-        yield Reason(f"{text % {'state': live.index}} {_numbers_of_rows()}", severe=True)
+        yield OverviewReason(f"{text % {'state': live.index}} {_numbers_of_rows()}", severe=True)
 
 
-def _general(live: Live) -> Iterator[Reason]:
+def _general(live: Live) -> Iterator[OverviewReason]:
     yield from _of_index(live)
     if live.has_leader is False:
-        yield Reason(
+        yield OverviewReason(
             _(
                 "No scheduler is running: due tasks are not queued, tasks of dead workers are not requeued."
                 " Start manage.py runscheduler."
             ),
             severe=True,
         )
-    elif live.has_leader and not live.watched.looks:
-        yield Reason(
+    elif live.has_leader and not live.watched.is_running:
+        yield OverviewReason(
             _("A scheduler leads, but has not looked for work that stands still: its loop may hang. Restart it."),
             severe=True,
         )
-    for stall in live.watched.stalls if live.watched.looks else ():  # else they are of an earlier look
-        yield Reason(f"{said(stall.text)} {said(stall.steps)}".strip(), severe=True)
+    for stall in live.watched.stalls if live.watched.is_running else ():  # else they are old
+        yield OverviewReason(f"{said(stall.text)} {said(stall.steps)}".strip(), severe=True)
     if not live.active_workers:
-        yield Reason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
+        yield OverviewReason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
     if live.died:
         yield _died(live)
     settings = live.settings
     if getattr(settings, "paused", False):
-        yield Reason(_paused(_("Everything"), settings), severe=True)
+        yield OverviewReason(_paused(_("Everything"), settings), severe=True)
     if settings.cap is not None and live.active >= settings.cap and live.depth:
-        yield Reason(
+        yield OverviewReason(
             _("The limit over all queues is reached: %(active)d of %(cap)d tasks are running.")
             % {"active": live.active, "cap": settings.cap}
         )
     if live.late_workers:
-        yield Reason(
+        yield OverviewReason(
             ngettext(
                 "%(count)d worker has missed heartbeats. Its tasks are queued again once it counts as dead.",
                 "%(count)d workers have missed heartbeats. Their tasks are queued again once they count as dead.",
@@ -149,7 +149,7 @@ def _general(live: Live) -> Iterator[Reason]:
         )
 
 
-def _died(live: Live) -> Reason:
+def _died(live: Live) -> OverviewReason:
     names = ", ".join(name for name, _at in live.died[:NAMED])
     text = ngettext(
         "%(count)d worker has died, %(time)s ago: %(names)s. Its tasks are queued again.",
@@ -158,28 +158,28 @@ def _died(live: Live) -> Reason:
     )
     ago = labels.age((live.at - live.died[0][1]).total_seconds())
     more = "…" if len(live.died) > NAMED else ""
-    return Reason(text % {"count": len(live.died), "time": ago, "names": names + more}, page="workers")
+    return OverviewReason(text % {"count": len(live.died), "time": ago, "names": names + more}, page="workers")
 
 
 def _numbers_of_rows() -> str:
     return _("The numbers of queued and running tasks are PostgreSQL's.")
 
 
-def of_schedules(live: Live) -> Iterator[Reason]:
+def of_schedules(live: Live) -> Iterator[OverviewReason]:
     """Yield which schedules have not run, or fail again and again."""
     for late in live.overdue[:NAMED]:
         text = _("The schedule %(name)s was due %(time)s ago and has not run since.")
-        yield Reason(text % {"name": late.name, "time": labels.age(late.seconds)}, severe=True)
+        yield OverviewReason(text % {"name": late.name, "time": labels.age(late.seconds)}, severe=True)
     for failing in live.failing[:NAMED]:
         text = _("The schedule %(name)s has failed %(count)s times in a row.")
-        yield Reason(text % {"name": failing.name, "count": failing.times}, severe=True)
+        yield OverviewReason(text % {"name": failing.name, "count": failing.times}, severe=True)
     more = len(live.overdue[NAMED:]) + len(live.failing[NAMED:])
     if more:
         text = ngettext("%(count)d more schedule is late or fails.", "%(count)d more schedules are late or fail.", more)
-        yield Reason(text % {"count": more}, severe=True)
+        yield OverviewReason(text % {"count": more}, severe=True)
 
 
-def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
+def of_queue(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
     """Yield why the tasks of one queue wait: what holds all of them, then what holds some."""
     queue = row.queue
     if queue.paused:
@@ -202,11 +202,11 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[Reason]:
     yield from _counted(row, now)
 
 
-def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -> Reason:
+def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -> OverviewReason:
     """Return a reason that holds every task of a queue."""
     oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
     query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
-    return Reason(text, row.queue.name, severe, row.depth, oldest, query, code)
+    return OverviewReason(text, row.queue.name, severe, row.depth, oldest, query, code)
 
 
 def _paused(what: str, paused: object) -> str:

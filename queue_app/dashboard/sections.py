@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app import conf
 
 
-class Page(NamedTuple):
+class SectionPage(NamedTuple):
     """A page: its model from Django's ``app_list``, and its purpose."""
 
     model: Mapping[str, Any]
@@ -20,7 +20,7 @@ class Section(NamedTuple):
     """Pages that belong together."""
 
     title: str
-    pages: list[Page]
+    pages: list[SectionPage]
 
 
 _WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
@@ -51,22 +51,22 @@ _PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
 )
 
 
-def _deliveries(tasks: Mapping[str, Any]) -> Page:
+def _deliveries(tasks: Mapping[str, Any]) -> SectionPage:
     """Return the page of webhook deliveries: the list of tasks with a filter."""
     address = f"{tasks.get('admin_url')}?task_type=queue_app.webhooks.deliver"
     entry = {"name": _("Webhook deliveries"), "object_name": DELIVERIES, "admin_url": address, "add_url": None}
-    return Page(dict(tasks) | entry, _("signed calls to other services: what was sent, what is tried again"))
+    return SectionPage(dict(tasks) | entry, _("signed calls to other services: what was sent, what is tried again"))
 
 
 def sections(models: Sequence[Mapping[str, Any]]) -> list[Section]:
     """Return the models of Django's ``app_list`` in sections; other models come last."""
     rest = {str(model["object_name"]): model for model in models if model["object_name"] != OVERVIEW}
-    found: dict[str, list[Page]] = {}
+    found: dict[str, list[SectionPage]] = {}
     for title, name, about in _PAGES:
         if name in rest:
-            found.setdefault(str(title), []).append(page := Page(rest.pop(name), str(about)))
+            found.setdefault(str(title), []).append(page := SectionPage(rest.pop(name), str(about)))
             if name == "Task" and conf.get().webhooks:
                 found[str(title)].append(_deliveries(page.model))
     if rest:
-        found[_("More")] = [Page(model, "") for model in rest.values()]
+        found[_("More")] = [SectionPage(model, "") for model in rest.values()]
     return [Section(title, pages) for title, pages in found.items()]

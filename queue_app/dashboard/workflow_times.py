@@ -54,7 +54,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeBars:
     """The bars, earliest first, and the length of time that they stand for."""
 
     bars: list[Bar] = field(default_factory=list)
@@ -71,13 +71,13 @@ class Times:
         return ROW * len(self.bars) + (HEAD if self.cuts else 0)
 
 
-def times(boxes: Sequence[Box], now: datetime) -> Times:
+def times(boxes: Sequence[Box], now: datetime) -> TimeBars:
     """Return the groups that have started as bars. What waits now reaches to the right edge, which has room for it."""
     began = sorted(
         ((box.group.started_at, box) for box in boxes if box.group.started_at is not None), key=lambda pair: pair[0]
     )
     if not began:
-        return Times()
+        return TimeBars()
     first = began[0][0]
     starts = [(start - first).total_seconds() for start, _box in began]
     ends = [_end(box, first, now) for _start, box in began]
@@ -89,7 +89,7 @@ def times(boxes: Sequence[Box], now: datetime) -> Times:
         for row, ((_start, box), start, end) in enumerate(list(zip(began, starts, ends, strict=True))[:MAX_BARS])
     ]
     cuts = [Cut(round(axis.x(start), 1), labels.duration(end - start)) for start, end in axis.cuts]
-    return Times(bars, cuts, labels.duration(axis.whole))
+    return TimeBars(bars, cuts, labels.duration(axis.whole))
 
 
 def _end(box: Box, first: datetime, now: datetime) -> float | None:

@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 from queue_app.dashboard import labels
 from queue_app.dashboard.words import word
 from queue_app.models.workflow import Workflow, WorkflowState
-from queue_app.services.read.workflows import Group, WorkflowGraph
-from queue_app.sql.workflow_health import AwaitedSignal, Held
+from queue_app.services.read.workflows import TaskGroup, WorkflowGraph
+from queue_app.sql.workflow_health import AwaitedSignal, HeldWorkflow
 
 WIDTH: Final = 176
 HEIGHT: Final = 52
@@ -38,7 +38,7 @@ _WORST_FIRST: Final = (
 class Box:
     """A group as a box of the graph."""
 
-    group: Group
+    group: TaskGroup
     note: str  # instead of the state
     x: int
     y: int
@@ -84,7 +84,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class GraphShapes:
     """The graph as shapes; ``left_out`` groups did not fit."""
 
     boxes: list[Box]
@@ -104,34 +104,34 @@ def states_in_words(counts: Counter[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WorkflowStanding:
     """What a workflow does now, in a word and in a sentence."""
 
     word: str  # a state, or held, paused, waiting, cancelling
     why: str
 
 
-def standing(flow: Workflow, held: Held | None, awaited: Sequence[AwaitedSignal]) -> Standing:
-    """Return what a workflow does now, and why it does not go on."""
+def standing(flow: Workflow, held: HeldWorkflow | None, awaited: Sequence[AwaitedSignal]) -> WorkflowStanding:
+    """Return what a workflow does now, and why it does not continue."""
     if flow.finished_at is not None:
-        return Standing(flow.state, flow.cancel_reason)
+        return WorkflowStanding(flow.state, flow.cancel_reason)
     if flow.paused:
         by = _("paused by %(name)s") % {"name": flow.paused_by} if flow.paused_by else _("paused")
-        return Standing("paused", f"{by}: {flow.paused_reason}" if flow.paused_reason else by)
+        return WorkflowStanding("paused", f"{by}: {flow.paused_reason}" if flow.paused_reason else by)
     if flow.held_at is not None:
         seconds = (timezone.now() - flow.held_at).total_seconds()
         names = {"task": held.task if held else "", "time": labels.age(max(seconds, 0))}
         why = _("by %(task)s, for %(time)s") if names["task"] else _("for %(time)s")
-        return Standing("held", why % names)
+        return WorkflowStanding("held", why % names)
     if flow.cancel_requested_at is not None and flow.state == WorkflowState.RUNNING:
-        return Standing("cancelling", flow.cancel_reason)
+        return WorkflowStanding("cancelling", flow.cancel_reason)
     if awaited:
         names = {"task": awaited[0].task, "signal": awaited[0].signal}
-        return Standing("waiting", _("%(task)s waits for the signal %(signal)s") % names)
-    return Standing(flow.state, "")
+        return WorkflowStanding("waiting", _("%(task)s waits for the signal %(signal)s") % names)
+    return WorkflowStanding(flow.state, "")
 
 
-def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> Graph:
+def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> GraphShapes:
     """Lay the groups out in columns by level; within a column each is near what it waits for.
 
     Compensations come last: they wait for no other task, but for the end of all.
@@ -141,7 +141,7 @@ def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> Graph:
     last = max((group.level for group in groups if not group.is_compensation), default=-1)
     level_of = {group.number: group.level + (last + 1 if group.is_compensation else 0) for group in groups}
     notes = {wait.task_id: _("waits for: %(signal)s") % {"signal": wait.signal} for wait in awaited}
-    columns: dict[int, list[Group]] = {}
+    columns: dict[int, list[TaskGroup]] = {}
     for group in groups:
         columns.setdefault(level_of[group.number], []).append(group)
     places: dict[int, tuple[int, int]] = {}
@@ -169,10 +169,10 @@ def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> Graph:
     width = 2 * MARGIN + len(columns) * WIDTH + max(len(columns) - 1, 0) * GAP_X
     height = 2 * MARGIN + deepest * HEIGHT + max(deepest - 1, 0) * GAP_Y
     conditions = sorted({condition for _, condition, _ in lines} - {"hold"})
-    return Graph(list(boxes.values()), lines, conditions, width, height, len(found.groups) - len(groups))
+    return GraphShapes(list(boxes.values()), lines, conditions, width, height, len(found.groups) - len(groups))
 
 
-def _wanted_row(group: Group, places: dict[int, tuple[int, int]]) -> tuple[float, int]:
+def _wanted_row(group: TaskGroup, places: dict[int, tuple[int, int]]) -> tuple[float, int]:
     rows = [places[before][1] for before in group.parents if before in places]
     return (sum(rows) / len(rows) if rows else group.number, group.number)
 

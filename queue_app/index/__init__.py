@@ -5,11 +5,12 @@ from queue_app.index.client import hide_password, is_refusal, server_url
 from queue_app.index.index import MAX_CLAIM, Index, get_index, is_open
 from queue_app.index.lazy import import_client, is_loaded
 from queue_app.index.profile import Profile
-from queue_app.index.requests import Backlog, Request, Taken
+from queue_app.index.requests import Backlog, Request, TakenRequests
 from queue_app.index.stats import IndexStats
 from queue_app.index.workers import Generation
 
 __all__ = [
-    "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request", "Taken",
+    "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request",
+    "TakenRequests",
     "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "server_url",
 ]  # fmt: skip

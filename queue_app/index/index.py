@@ -176,7 +176,7 @@ class Index(Workers):
         """Copy the limits of a gate, ``None`` when no row has any; return whether anything changed.
 
         A first limit of a type, of keys or of users holds once all that runs has been counted, in steps. Many gates
-        open in steps too; claims and the scheduler's tick go on with them should this process end.
+        open in steps too; claims and the scheduler's tick continue with them should this process end.
         """
         fields = limits.fields().items() if limits else ()
         arguments = (gate, int(limits is not None), *(part for item in fields for part in item))
@@ -254,7 +254,7 @@ class Index(Workers):
     def load_until(self, number: int, scores: Mapping[tuple[str, Band], float | None]) -> bool:
         """Leave tasks behind these scores to the rebuild (``None``: no longer), by queue and band.
 
-        Returns whether the rebuild may go on: whether the index is still this generation.
+        Returns whether the rebuild may continue: whether the index is still this generation.
         """
         found = ((queue, int(band), "" if at is None else f"{at:.3f}") for (queue, band), at in scores.items())
         return all(self._call("load_until", number, *chain.from_iterable(batch)) for batch in batched(found, BATCH))

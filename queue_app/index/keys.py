@@ -3,56 +3,56 @@
 from typing import Final, NamedTuple
 
 
-class Kind(NamedTuple):
+class KeyKind(NamedTuple):
     """What the keys of a kind hold, and whether a rebuild keeps them."""
 
     type: str  # as Redis names it
     is_kept: bool = False
 
 
-#: Every kind of key, by the part of its name after the prefix; a name that ends with ":" goes on. A rebuild keeps data
-#: that no row holds, and the copies of limits: pushes during the rebuild need the limits to find the lane of a task.
+#: Every kind of key, by the part of its name after the prefix; a name that ends with ":" has a suffix. A rebuild keeps
+#: data that no row holds, and the copies of limits: pushes during the rebuild need them to find the lane of a task.
 KINDS: Final = {
-    "generation": Kind("hash", is_kept=True),
-    "settings": Kind("hash", is_kept=True),
-    "counters": Kind("hash", is_kept=True),
-    "events": Kind("stream", is_kept=True),
-    "requests": Kind("stream", is_kept=True),
-    "requests:poison": Kind("stream", is_kept=True),
-    "queues": Kind("set"),
-    "limited": Kind("set", is_kept=True),
-    "limits": Kind("set", is_kept=True),
-    "leases": Kind("hash"),
-    "profiles": Kind("set"),
-    "refills": Kind("zset"),
-    "reservations": Kind("hash"),
-    "gates": Kind("set"),
-    "loading": Kind("hash", is_kept=True),
-    "queue:": Kind("hash", is_kept=True),
-    "limit:": Kind("hash", is_kept=True),
-    "weights:": Kind("hash", is_kept=True),
-    "bucket:": Kind("hash", is_kept=True),
-    "lanes:": Kind("set"),
-    "types:": Kind("hash"),
-    "lane:": Kind("zset"),
-    "leases:": Kind("zset"),
-    "held:": Kind("set"),
-    "profile:": Kind("set"),
-    "profile:slots": Kind("string"),
-    "heads:": Kind("zset"),
-    "group:": Kind("zset"),
-    "at:": Kind("hash"),
-    "spots:": Kind("set"),
-    "turns:": Kind("zset"),
-    "turn:": Kind("zset"),
-    "nodes:": Kind("hash"),
-    "idle:": Kind("zset"),
-    "short:": Kind("zset"),
-    "watch:": Kind("string"),
-    "wake:": Kind("list", is_kept=True),
-    "tell:": Kind("list", is_kept=True),
-    "lock:": Kind("string", is_kept=True),
-    "throttle:": Kind("string", is_kept=True),
+    "generation": KeyKind("hash", is_kept=True),
+    "settings": KeyKind("hash", is_kept=True),
+    "counters": KeyKind("hash", is_kept=True),
+    "events": KeyKind("stream", is_kept=True),
+    "requests": KeyKind("stream", is_kept=True),
+    "requests:poison": KeyKind("stream", is_kept=True),
+    "queues": KeyKind("set"),
+    "limited": KeyKind("set", is_kept=True),
+    "limits": KeyKind("set", is_kept=True),
+    "leases": KeyKind("hash"),
+    "profiles": KeyKind("set"),
+    "refills": KeyKind("zset"),
+    "reservations": KeyKind("hash"),
+    "gates": KeyKind("set"),
+    "loading": KeyKind("hash", is_kept=True),
+    "queue:": KeyKind("hash", is_kept=True),
+    "limit:": KeyKind("hash", is_kept=True),
+    "weights:": KeyKind("hash", is_kept=True),
+    "bucket:": KeyKind("hash", is_kept=True),
+    "lanes:": KeyKind("set"),
+    "types:": KeyKind("hash"),
+    "lane:": KeyKind("zset"),
+    "leases:": KeyKind("zset"),
+    "held:": KeyKind("set"),
+    "profile:": KeyKind("set"),
+    "profile:slots": KeyKind("string"),
+    "heads:": KeyKind("zset"),
+    "group:": KeyKind("zset"),
+    "at:": KeyKind("hash"),
+    "spots:": KeyKind("set"),
+    "turns:": KeyKind("zset"),
+    "turn:": KeyKind("zset"),
+    "nodes:": KeyKind("hash"),
+    "idle:": KeyKind("zset"),
+    "short:": KeyKind("zset"),
+    "watch:": KeyKind("string"),
+    "wake:": KeyKind("list", is_kept=True),
+    "tell:": KeyKind("list", is_kept=True),
+    "lock:": KeyKind("string", is_kept=True),
+    "throttle:": KeyKind("string", is_kept=True),
 }
 
 

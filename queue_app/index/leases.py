@@ -13,7 +13,7 @@ from queue_app.index.calls import Calls, in_one_write, translated
 from queue_app.index.client import text
 from queue_app.index.keys import KINDS
 from queue_app.index.notifications import publish_arguments
-from queue_app.index.pipeline import Call
+from queue_app.index.pipeline import ScriptCall
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
 BATCH = 500
@@ -39,7 +39,7 @@ class Leases(Calls):
         """Free slots as ``release`` does, without waiting for the reply; this process makes its next call after it."""
         with translated("release", self.alias):
             script = self._script("release")
-            self._notifier.post([Call(script, _grouped(batch)) for batch in batched(leases, BATCH)])
+            self._notifier.post([ScriptCall(script, _grouped(batch)) for batch in batched(leases, BATCH)])
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:
         """Write the leases of executing rows; return how many were missing, incomplete or different."""

@@ -6,7 +6,7 @@ caller, or by a thread when there is none. Replies are read before the next writ
 never says what became of a task before it says that the task was accepted.
 
 Refused calls, and calls that a broken connection left unanswered, are sent again (``index.pipeline``): a push is
-idempotent, and an event may appear twice. When a notification is lost all the same (the process ends, the server
+idempotent, and an event may appear twice. When a notification is lost anyway (the process ends, the server
 restarts), the reconciler pushes the task.
 """
 
@@ -25,7 +25,7 @@ from queue_app.core.events import Run
 from queue_app.core.records import Entry
 from queue_app.index.lazy import redis
 from queue_app.index.notifications import pack, publish_arguments, split
-from queue_app.index.pipeline import Call, Pipeline
+from queue_app.index.pipeline import Pipeline, ScriptCall
 
 #: Notifications that follow one another more closely than this are sent together.
 GATHER_SECONDS = 0.005
@@ -116,7 +116,7 @@ class Notifier:
                 self._start_thread()
                 self._gathering.set()
 
-    def post(self, calls: Sequence[Call]) -> None:
+    def post(self, calls: Sequence[ScriptCall]) -> None:
         """Send calls of scripts without waiting for their replies; the next call of this process goes after them."""
         with self._turn:
             for call in calls:
@@ -143,10 +143,15 @@ class Notifier:
         With ``once`` the call is not repeated when its reply was lost.
         A server that had forgotten the scripts may reply before it has seen the notifications.
         """
-        return self._exchange(Call(script, arguments), entries, events, once=once)
+        return self._exchange(ScriptCall(script, arguments), entries, events, once=once)
 
     def _exchange(
-        self, call: Call | None = None, entries: Sequence[Entry] = (), events: Sequence[Run] = (), *, once: bool = False
+        self,
+        call: ScriptCall | None = None,
+        entries: Sequence[Entry] = (),
+        events: Sequence[Run] = (),
+        *,
+        once: bool = False,
     ) -> Any:
         with self._turn:
             self._entries += entries
@@ -165,11 +170,11 @@ class Notifier:
             finally:
                 self.has_unconfirmed_entries = False
 
-    def _send_gathered(self, now: float, *further: Call) -> None:
+    def _send_gathered(self, now: float, *further: ScriptCall) -> None:
         entries, events, self._sent_at = self._entries, self._events, now
         self._entries, self._events, self._count = [], [], 0
-        calls = [Call(self._publish, publish_arguments(part)) for part in split(events, MAX_ENTRIES)]
-        calls += [Call(self._push, pack(part)) for part in batched(entries, MAX_ENTRIES)]
+        calls = [ScriptCall(self._publish, publish_arguments(part)) for part in split(events, MAX_ENTRIES)]
+        calls += [ScriptCall(self._push, pack(part)) for part in batched(entries, MAX_ENTRIES)]
         calls += further
         for at in range(0, len(calls), MAX_CALLS):
             together = calls[at : at + MAX_CALLS]

@@ -16,7 +16,7 @@ from queue_app.index.lazy import redis
 MAX_UNANSWERED = 64
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """A script and its arguments, sent and not yet answered."""
 
     script: redis.commands.core.Script
@@ -35,15 +35,15 @@ class Pipeline:
     def reset(self) -> None:
         """Start afresh without closing: a forked child must not touch its parent's connection."""
         self.connection: Any = None
-        self.unanswered: deque[Call] = deque()
+        self.unanswered: deque[ScriptCall] = deque()
 
-    def resend(self, calls: Sequence[Call]) -> None:
+    def resend(self, calls: Sequence[ScriptCall]) -> None:
         """Send the unanswered calls, then these, on a new connection."""
         unanswered = [*self.unanswered, *calls]
         self.disconnect()
         self.send(unanswered)
 
-    def send(self, calls: Sequence[Call]) -> None:
+    def send(self, calls: Sequence[ScriptCall]) -> None:
         """Send calls in one write; raise ``redis.ConnectionError`` if the connection is broken."""
         if self.connection is None:
             self.connection = self._client.connection_pool.get_connection()
@@ -77,7 +77,7 @@ class Pipeline:
             self.disconnect()  # the second reply must not be taken for the reply to a call
             raise
 
-    def read(self, *, wait: bool, wanted: Call | None = None) -> Any:
+    def read(self, *, wait: bool, wanted: ScriptCall | None = None) -> Any:
         """Read the replies that have arrived, or wait for all; return the one to ``wanted``."""
         answer = None
         while self.unanswered and (
@@ -97,7 +97,7 @@ class Pipeline:
                     answer = response
         return answer
 
-    def forget(self, call: Call | None) -> None:
+    def forget(self, call: ScriptCall | None) -> None:
         """Do not send a call again, and do not wait for its reply; the connection must be broken."""
         self.unanswered = deque(each for each in self.unanswered if each is not call)
 

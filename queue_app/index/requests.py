@@ -18,7 +18,7 @@ class Request(NamedTuple):
     fields: list[tuple[bytes, bytes]]
 
 
-class Taken(NamedTuple):
+class TakenRequests(NamedTuple):
     """Requests to carry out now, taken for the ``times``-th time."""
 
     times: int
@@ -38,14 +38,14 @@ class RequestStream:
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
 
-    def take(self, idle_ms: int, count: int) -> Taken:
+    def take(self, idle_ms: int, count: int) -> TakenRequests:
         """Take one request that was taken ``idle_ms`` ago and not acknowledged, else up to ``count`` new ones.
 
         Creates the group when it is missing: at first, and after Redis was emptied.
         """
         times, *entries = self._call("take_requests", GROUP, CONSUMER, idle_ms, min(count, BATCH))
         pairs = ((entry_id.decode(), zip(parts[::2], parts[1::2], strict=True)) for entry_id, parts in entries)
-        return Taken(int(times), [Request(entry_id, list(fields)) for entry_id, fields in pairs])
+        return TakenRequests(int(times), [Request(entry_id, list(fields)) for entry_id, fields in pairs])
 
     def acknowledge(self, ids: Iterable[str]) -> int:
         """Remove requests that are done from the stream; return how many were there."""

@@ -1,6 +1,6 @@
 """Load the Lua scripts: one file per transition, with the shared parts that it includes.
 
-Lua creates every function of a script anew in each call, used or not; a hundred functions cost as much as ten
+Lua creates every function of a script in each call, used or not; a hundred functions cost as much as ten
 commands. So the loader leaves out shared functions that a script does not use.
 """
 

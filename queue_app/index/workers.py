@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.index.calls import blocking, in_one_write, readable, translated
 from queue_app.index.client import text
 from queue_app.index.lazy import redis
@@ -101,7 +101,7 @@ class Workers(Leases):
         """Wait up to ``timeout`` seconds for a wake-up call or a notification; return whether one came."""
         return self.wait_for_call(worker_id, timeout) is not None
 
-    def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> Call | None:
+    def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> WorkerMessage | None:
         """Wait up to ``timeout`` seconds; return what came, ``None`` for nothing."""
         tell, wake = self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))
         with translated("wait", self.alias):
@@ -111,7 +111,7 @@ class Workers(Leases):
                 return None
         if found is None:
             return None
-        return Call.NOTIFICATION if text(found[0]) == tell else Call.WAKE_UP
+        return WorkerMessage.NOTIFICATION if text(found[0]) == tell else WorkerMessage.WAKE_UP
 
     def notify_workers(self, worker_ids: Iterable[uuid.UUID]) -> None:
         """Let workers read their rows now: one of their tasks was cancelled, or the index is new."""

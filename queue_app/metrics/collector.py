@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from queue_app.metrics.exposition import BOUNDS, Family, Times, families
+from queue_app.metrics.exposition import BOUNDS, Family, HistogramSample, families
 from queue_app.metrics.names import COUNTER, HISTOGRAM
 from queue_app.services.read.health import collect
 
@@ -26,12 +26,12 @@ def _converted(family: Family) -> Metric:
     if kind == HISTOGRAM:
         histogram = HistogramMetricFamily(name, meaning, labels=labels)
         for values, times in family.samples.items():
-            if isinstance(times, Times):
+            if isinstance(times, HistogramSample):
                 histogram.add_metric(values, list(zip(BOUNDS, times.buckets, strict=True)), times.total)
         return histogram
     plain = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
     converted = plain(name, meaning, labels=labels)
     for values, value in family.samples.items():
-        if not isinstance(value, Times):
+        if not isinstance(value, HistogramSample):
             converted.add_metric(values, value)
     return converted

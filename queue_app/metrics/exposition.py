@@ -54,7 +54,7 @@ type Labels = tuple[str, ...]
 type _Parsed = dict[str, list[tuple[list[str], int]]]
 
 
-class Times(NamedTuple):
+class HistogramSample(NamedTuple):
     """A histogram for one set of labels: the number of values up to each of ``BOUNDS``, and their sum in seconds."""
 
     buckets: list[int]
@@ -65,7 +65,7 @@ class Family(NamedTuple):
     """A metric, and its value for each set of labels."""
 
     metric: Metric
-    samples: Mapping[Labels, float | Times]
+    samples: Mapping[Labels, float | HistogramSample]
 
 
 def families(metrics: Metrics) -> Iterator[Family]:
@@ -85,7 +85,7 @@ def families(metrics: Metrics) -> Iterator[Family]:
         yield from _of_rows(rows)
         stalled = {(kind.value,): float(rows.stalled.get(kind, 0)) for kind in StallKind}
         if index is not None and index.leader_lapses is not None:
-            stalled[StallKind.NO_LOOK.value,] = float(not rows.looks)
+            stalled[StallKind.NO_WATCHDOG.value,] = float(not rows.is_watched)
         yield _family("stalled", stalled)
     if index is not None and rows is not None:
         active = sum(queue.active for queue in index.queues)
@@ -151,7 +151,7 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
     yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in StallKind})
     yield _family("schedule_ticks_total", {(outcome,): counts.get(f"{TICK}:{outcome}", 0) for outcome in TICKS})
     buckets = [counts.get(f"{LATE}:{place}", 0) for place in range(len(BOUNDS))]
-    late = Times(list(accumulate(buckets)), counts.get(f"{LATE}:{SUM}", 0) / 1_000_000)
+    late = HistogramSample(list(accumulate(buckets)), counts.get(f"{LATE}:{SUM}", 0) / 1_000_000)
     yield _family("schedule_lateness_seconds", {(): late})
     yield _family("limits_adapted_total", {(): counts.get(ADAPTED, 0)})
     yield _family("index_repairs_total", {(kind,): counts.get(f"repair:{kind}", 0) for kind in REPAIRS})
@@ -205,7 +205,7 @@ def _of_times(parsed: _Parsed, queue_labels: dict[str, str]) -> Iterator[Family]
         yield _family(
             name,
             {
-                labels: Times(list(accumulate(buckets)), total / 1_000_000)
+                labels: HistogramSample(list(accumulate(buckets)), total / 1_000_000)
                 for labels, (*buckets, total) in found.items()
             },
         )
@@ -239,5 +239,5 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 
-def _family(name: str, samples: Mapping[Any, float] | Mapping[Any, Times]) -> Family:
+def _family(name: str, samples: Mapping[Any, float] | Mapping[Any, HistogramSample]) -> Family:
     return Family(BY_NAME[name], samples)

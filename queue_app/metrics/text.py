@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from queue_app.metrics.exposition import BOUNDS, Family, Times, families
+from queue_app.metrics.exposition import BOUNDS, Family, HistogramSample, families
 from queue_app.services.read.health import collect
 
 
@@ -26,7 +26,7 @@ def _lines(family: Family) -> Iterator[str]:
     yield f"# HELP {name} {family.metric.help}\n# TYPE {name} {family.metric.kind}\n"
     for labels, value in family.samples.items():
         pairs = _label_pairs(names, labels)
-        if isinstance(value, Times):
+        if isinstance(value, HistogramSample):
             before = pairs + ("," if pairs else "")
             for bound, count in zip(BOUNDS, value.buckets, strict=True):
                 yield f'{name}_bucket{{{before}le="{bound}"}} {count}\n'

@@ -73,7 +73,7 @@ class Migration(migrations.Migration):
                 ('workflow_id', models.UUIDField(blank=True, null=True)),
             ],
             options={
-                'permissions': [('cancel_task', 'Can cancel tasks'), ('reprioritise_task', 'Can change the priority of waiting tasks'), ('retry_task', 'Can run tasks now, again, or again with other parameters'), ('view_payload', 'Can view parameters, results and errors of tasks'), ('view_encrypted', 'Can decrypt the data of tasks, and encrypt them anew')],
+                'permissions': [('cancel_task', 'Can cancel tasks'), ('reprioritise_task', 'Can change the priority of waiting tasks'), ('retry_task', 'Can run tasks now, again, or again with other parameters'), ('view_payload', 'Can view parameters, results and errors of tasks'), ('view_encrypted', 'Can decrypt the data of tasks, and encrypt them again')],
             },
         ),
         migrations.CreateModel(
@@ -554,10 +554,10 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='TaskGate',
+            name='DependencyCounter',
             fields=[
                 ('pk', models.CompositePrimaryKey('task', 'shard', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='gates', to='queue_app.task')),
+                ('task', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='counters', to='queue_app.task')),
                 ('shard', models.SmallIntegerField(default=0)),
                 ('remaining', models.IntegerField()),
             ],

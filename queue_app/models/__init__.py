@@ -26,7 +26,7 @@ from queue_app.models.task import TaskResult as TaskResult
 from queue_app.models.task_stats import TaskStats as TaskStats
 from queue_app.models.token import WorkerToken as WorkerToken
 from queue_app.models.worker import Worker as Worker
+from queue_app.models.workflow import DependencyCounter as DependencyCounter
 from queue_app.models.workflow import TaskDependency as TaskDependency
-from queue_app.models.workflow import TaskGate as TaskGate
 from queue_app.models.workflow import Workflow as Workflow
 from queue_app.models.workflow import WorkflowNode as WorkflowNode

@@ -49,7 +49,7 @@ class CatchUp(StrEnum):
 class Overlap(StrEnum):
     """What a tick does while a task of an earlier tick is pending."""
 
-    ALLOW = "allow"  # enqueue all the same
+    ALLOW = "allow"  # enqueue anyway
     SKIP = "skip"  # enqueue nothing
     QUEUE_ONE = "queue_one"  # wait until the earlier task has ended; at most one tick waits
     CANCEL_PREVIOUS = "cancel_previous"  # cancel the earlier task, then enqueue
@@ -144,7 +144,7 @@ class Schedule(Pausable):
     declaration = SealedJSONField(null=True, blank=True, editable=False, encoder=DjangoJSONEncoder)
     next_instant = models.DateTimeField(null=True, blank=True, editable=False)  # null: it will not tick again
     held_instant = models.DateTimeField(null=True, blank=True, editable=False)  # tick that waits for an earlier task
-    due_at = models.DateTimeField(null=True, blank=True, editable=False)  # when a scheduler has to look at it
+    due_at = models.DateTimeField(null=True, blank=True, editable=False)  # when a scheduler has to check it
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

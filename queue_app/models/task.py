@@ -190,7 +190,7 @@ class Task(models.Model):
             ("reprioritise_task", "Can change the priority of waiting tasks"),
             ("retry_task", "Can run tasks now, again, or again with other parameters"),
             ("view_payload", "Can view parameters, results and errors of tasks"),
-            ("view_encrypted", "Can decrypt the data of tasks, and encrypt them anew"),
+            ("view_encrypted", "Can decrypt the data of tasks, and encrypt them again"),
         ]
 
     def __str__(self) -> str:

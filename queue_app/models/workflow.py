@@ -51,7 +51,7 @@ STANDINGS: Final[dict[str, dict[str, Any]]] = {
 class OnFailure(StrEnum):
     """What happens to the rest of a workflow when one of its tasks ends without success."""
 
-    HOLD = "hold"  # what waits for it goes on waiting, until staff replay or discard the dead letter
+    HOLD = "hold"  # what waits for it keeps waiting, until staff replay or discard the dead letter
     CANCEL = "cancel"  # the rest is cancelled
     CONTINUE = "continue"  # what waits for it runs as if it had completed
 
@@ -156,7 +156,7 @@ class TaskDependency(models.Model):
         return f"{self.after_id} after {self.before_id}"
 
 
-class TaskGate(models.Model):
+class DependencyCounter(models.Model):
     """A counter of what a blocked task waits for.
 
     A task that waits for one task has none: that task's end opens it. Up to a thousand tasks are counted in shard 0.
@@ -165,7 +165,9 @@ class TaskGate(models.Model):
     """
 
     pk = models.CompositePrimaryKey("task", "shard")
-    task = models.ForeignKey(Task, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="gates")
+    task = models.ForeignKey(
+        Task, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="counters"
+    )
     shard = models.SmallIntegerField(default=0)
     remaining = models.IntegerField()
 

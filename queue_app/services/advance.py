@@ -66,7 +66,7 @@ def share(workflows: Iterable[uuid.UUID | None]) -> set[uuid.UUID]:
 
 
 def advance(changes: Changes) -> set[uuid.UUID]:
-    """Let workflows go on after their tasks changed to these states in this transaction.
+    """Let workflows continue after their tasks changed to these states in this transaction.
 
     Returns the tasks that were queued or scheduled and must wait for the end of a pause. The caller holds the locks of
     the workflows. Tasks in no workflow may be among them.
@@ -90,7 +90,7 @@ def advance(changes: Changes) -> set[uuid.UUID]:
 
 
 def complete(outcomes: Sequence[Outcome]) -> tuple[list[AttemptKey], set[uuid.UUID]]:
-    """Complete tasks, some of workflows, and let these go on, in one statement; return the attempts, and the workflows.
+    """Complete tasks and continue their workflows in one statement; return the attempts, and the workflows.
 
     Of the workflows, only those are returned that may have ended, or have room under their cap: nothing was queued in
     them. Attempts that lost their task change nothing (``sql.workflow_advance.complete``).

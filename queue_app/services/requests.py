@@ -42,7 +42,7 @@ from queue_app.exceptions import (
     TaskQueueError,
     UniqueConflict,
 )
-from queue_app.index import Backlog, Index, Request, Taken, get_index
+from queue_app.index import Backlog, Index, Request, TakenRequests, get_index
 from queue_app.models import Task
 from queue_app.services.enqueue.admission import refusal_fields
 from queue_app.services.enqueue.store import entry_of
@@ -117,7 +117,7 @@ def backlog() -> Backlog:
     return get_index().requests.backlog()
 
 
-def _process(index: Index, taken: Taken) -> int:
+def _process(index: Index, taken: TakenRequests) -> int:
     answers: list[Answer] = []
     failure: Exception | None = None
     for request in taken.requests:
@@ -137,7 +137,7 @@ def _process(index: Index, taken: Taken) -> int:
     return len(answers)
 
 
-def _postpone(index: Index, taken: Taken, first: Request) -> None:
+def _postpone(index: Index, taken: TakenRequests, first: Request) -> None:
     """Leave a request and those after it for later, without counting a try: a server failed, not the request."""
     rest = taken.requests[taken.requests.index(first) :]
     idle = int((IDLE_SECONDS - PAUSE_SECONDS) * 1000)

@@ -53,8 +53,8 @@ SELECT max(throttled_until) FROM (
 """
 
 
-class Seen(NamedTuple):
-    """What happened behind one gate since the last look."""
+class GateActivity(NamedTuple):
+    """What happened behind one gate since the last step."""
 
     samples: Mapping[str, Sample]
     completed: int
@@ -63,9 +63,9 @@ class Seen(NamedTuple):
     throttled_until: datetime | None
 
 
-def look(  # noqa: PLR0913 - by name
+def activity(  # noqa: PLR0913 - by name
     scope: str, name: str, *, by: str, since: datetime, changed: datetime, after: int | None
-) -> Seen:
+) -> GateActivity:
     """Return what happened behind a gate since ``since``; samples hold tasks that started since ``changed``.
 
     ``by`` names a parameter that tells kinds of tasks apart. Failures are those recorded after the id ``after``.
@@ -77,7 +77,7 @@ def look(  # noqa: PLR0913 - by name
     window = fetch_value(f"SELECT statement_timestamp() - interval '{WINDOW_SECONDS} s'")
     found = fetch_all(_SAMPLES.format(passes=passes), params | {"since": max(window, changed)})
     failures, last = fetch_all(_FAILURES.format(passes=passes), params)[0]
-    return Seen(
+    return GateActivity(
         samples={kind: Sample(count, *quartiles) for kind, count, quartiles in found},
         completed=int(fetch_value(_COMPLETED.format(passes=passes), params | {"since": max(window, since)})),
         failures=failures,

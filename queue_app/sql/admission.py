@@ -105,7 +105,7 @@ def _up_to(most: str, which: str) -> str:
 
 
 def _has_room(limit: str, count: str, index: str, entry: int) -> str:
-    """Whether a limit is greater than a count, which is skipped if the index of its rows is too small to hold so many.
+    """Whether a limit is greater than a count, which is skipped if the index of its rows is too small for that number.
 
     A count takes 0.2 µs a row. The size of the file bounds the number of rows, whatever else the index holds: an entry
     takes ``entry`` bytes or more.

@@ -47,7 +47,7 @@ SELECT max(COALESCE(stopped_at, last_heartbeat_at)) FROM queue_app_worker WHERE 
 """
 
 
-class Capped(NamedTuple):
+class CappedQueue(NamedTuple):
     """A queue with a fixed limit, over the snapshots of a period."""
 
     queue: str
@@ -60,9 +60,9 @@ class Capped(NamedTuple):
     ended: int
 
 
-def capped(since: datetime) -> list[Capped]:
+def capped(since: datetime) -> list[CappedQueue]:
     """Return the queues that had a limit since a time."""
-    return [Capped(*row) for row in fetch_all(_HELD, {"since": since})]
+    return [CappedQueue(*row) for row in fetch_all(_HELD, {"since": since})]
 
 
 def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:

@@ -31,9 +31,9 @@ LOCK_SECONDS: Final = 1
 # that was declared dead is granted nothing (services.repair.reap).
 # The reconciler may have taken back the lease of a proposal that was not granted in time. It raised `abandoned_until`
 # before that, under the same lock, so a late grant changes nothing. Stamps are compared within one generation only.
-# Another transaction may hold a row locked, for example because it cancelled the task and goes on. Such a row must not
-# delay the rest of the proposal. So the claim waits for LOCK_SECONDS, then skips locked rows. It does not skip them at
-# once, because locking rows first costs every claim a write for each row.
+# Another transaction may hold a row locked, for example because it cancelled the task and continues. Such a row must
+# not delay the rest of the proposal. So the claim waits for LOCK_SECONDS, then skips locked rows. It does not skip them
+# at once, because locking rows first costs every claim a write for each row.
 # The commit does not wait for the disk: a claim that is lost with the server leaves a queued row.
 # PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BY_KEYS_ONLY forces plans
 # that suit full tables. The `|| ''` hides the partial indexes of waiting and executing tasks from the planner.

@@ -44,7 +44,7 @@ _PACKED: Final = PACKED.format(
 )
 
 
-class Page(NamedTuple):
+class RowPage(NamedTuple):
     """Queued rows by lane; ``end`` is the cursor (queued_at, id) of the last row, ``None`` when none follow."""
 
     lanes: list[PackedLane]
@@ -55,7 +55,7 @@ class Page(NamedTuple):
         return sum(lane.size for lane in self.lanes)
 
 
-def packed_page(after: Cursor | None, limit: int) -> Page:
+def packed_page(after: Cursor | None, limit: int) -> RowPage:
     """Return about ``limit`` queued tasks that follow the cursor, oldest first."""
     queued_at, task_id = after or ("-infinity", _NIL)
     return _packed(
@@ -65,7 +65,7 @@ def packed_page(after: Cursor | None, limit: int) -> Page:
     )
 
 
-def packed_recent(seconds: float, limit: int) -> Page:
+def packed_recent(seconds: float, limit: int) -> RowPage:
     """Return the tasks that became queued within the last ``seconds``, but only about the ``limit`` newest ones."""
     recent = "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)"
     parameters: dict[str, Any] = {"seconds": seconds}
@@ -73,16 +73,16 @@ def packed_recent(seconds: float, limit: int) -> Page:
     if first:
         recent = "queued_at >= %(queued_at)s AND (queued_at, id) >= (%(queued_at)s, %(id)s)"
         parameters = {"queued_at": first[0][0], "id": first[0][1]}
-    return Page(_lanes(recent, "true", parameters), None)
+    return RowPage(_lanes(recent, "true", parameters), None)
 
 
-def _packed(after: str, parameters: dict[str, Any], limit: int) -> Page:
+def _packed(after: str, parameters: dict[str, Any], limit: int) -> RowPage:
     ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
     until = "true"
     if ends:
         until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
         parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
-    return Page(_lanes(after, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
+    return RowPage(_lanes(after, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
 
 
 def _lanes(after: str, until: str, parameters: dict[str, Any]) -> list[PackedLane]:

@@ -14,7 +14,7 @@ from queue_app.sql.database import BY_KEYS_ONLY, fetch_together
 type Part = tuple[str, Band]
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """How far a part has been read."""
 
     queued_at: datetime
@@ -22,8 +22,8 @@ class Place(NamedTuple):
     is_last: bool = False  # no queued row followed when the place was looked up
 
 
-BEGINNING: Final = Place(datetime(1, 1, 1, tzinfo=UTC), uuid.UUID(int=0))
-END: Final = Place(datetime(9999, 12, 31, tzinfo=UTC), uuid.UUID(int=2**128 - 1))
+BEGINNING: Final = ReadPosition(datetime(1, 1, 1, tzinfo=UTC), uuid.UUID(int=0))
+END: Final = ReadPosition(datetime(9999, 12, 31, tzinfo=UTC), uuid.UUID(int=2**128 - 1))
 
 # Reads the index taskqueue_length only, in as many steps as there are parts.
 _PARTS: Final = """
@@ -76,18 +76,18 @@ def parts() -> list[Part]:
     return sorted(((queue, Band(priority)) for queue, priority in found), key=lambda part: (part[1], part[0]))
 
 
-def ends(after: Mapping[Part, Place], limit: int) -> dict[Part, Place]:
+def ends(after: Mapping[Part, ReadPosition], limit: int) -> dict[Part, ReadPosition]:
     """Return where the next ``limit`` rows of each part end; the present time if fewer follow."""
     found = fetch_together(_BY_INDEX, (_ENDS, [*_asked(after, dict.fromkeys(after, END)), limit]))
-    return {(queue, Band(priority)): Place(*place) for queue, priority, *place in found}
+    return {(queue, Band(priority)): ReadPosition(*place) for queue, priority, *place in found}
 
 
-def between(after: Mapping[Part, Place], until: Mapping[Part, Place]) -> list[PackedLane]:
+def between(after: Mapping[Part, ReadPosition], until: Mapping[Part, ReadPosition]) -> list[PackedLane]:
     """Return the queued tasks of each part behind one place, up to the other."""
     return packed_lanes(fetch_together(_BY_INDEX, (_BETWEEN, _asked(after, until))))
 
 
-def _asked(after: Mapping[Part, Place], until: Mapping[Part, Place]) -> list[list[Any]]:
+def _asked(after: Mapping[Part, ReadPosition], until: Mapping[Part, ReadPosition]) -> list[list[Any]]:
     return [
         [queue for queue, _ in after],
         [int(band) for _, band in after],

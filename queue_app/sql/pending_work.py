@@ -5,7 +5,7 @@ statement would find work: each question has a subset of the statement's conditi
 The questions are prepared, and planned for full tables as claims are.
 
 Questions about a state that every task passes through are timed: they also read the entries of tasks that have left
-the state, while an old snapshot keeps these in the index (``core.rests``).
+the state, while an old snapshot keeps these in the index (``core.query_pauses``).
 """
 
 from collections.abc import Collection, Mapping

@@ -145,7 +145,7 @@ def reopen(task_ids: Sequence[uuid.UUID]) -> None:
 
 
 def move_on(rows: Sequence[tuple[int, datetime | None, datetime | None, datetime | None]]) -> None:
-    """Set (id, next instant, held instant, time of the next look) of schedules."""
+    """Set (id, next instant, held instant, time of the next check) of schedules."""
     execute(_MOVE_ON, _columns(rows))
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG
+from queue_app.core.stall import CHECK_IS_OLD, WATCHDOG
 from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.adaptive import Adaptive, adaptive
 from queue_app.sql.database import fetch_all, fetch_value
@@ -22,8 +22,8 @@ class RowStats:
     slots: int  # of active workers
     paused: dict[str, bool]  # queue -> whether it, or everything, is paused
     job_ages: dict[str, float]  # upkeep job -> seconds since its last success
-    stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last look
-    looks: bool  # whether the watchdog has looked lately
+    stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last check
+    is_watched: bool  # whether the watchdog has checked lately
     schedule_overdue: float  # seconds since the schedule was due that waits longest; 0: none waits
     schedules_failing: list[Failing]  # those that fail most first
     workflows: dict[str, int]  # state -> stored workflows, estimated where there are many
@@ -45,7 +45,7 @@ def read() -> RowStats:
         " FROM queue_app_maintenancejob WHERE succeeded_at IS NOT NULL"
     )
     ages = {name: max(0.0, age) for name, age, _ in jobs}
-    look_age = ages.pop(WATCHDOG, math.inf)
+    check_age = ages.pop(WATCHDOG, math.inf)
     overdue = schedule_health.overdue(0)
     held = workflow_health.held(1)
     generation = fetch_all(
@@ -61,7 +61,7 @@ def read() -> RowStats:
         paused={name: bool(is_all_paused or is_paused) for name, is_paused in paused},
         job_ages=ages,
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
-        looks=look_age <= LOOK_IS_OLD,
+        is_watched=check_age <= CHECK_IS_OLD,
         schedule_overdue=overdue[0].seconds if overdue else 0.0,
         schedules_failing=schedule_health.failing(1),
         workflows=counts_of("queue_app_workflow", "state"),

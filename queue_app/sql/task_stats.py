@@ -30,8 +30,8 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class Figures:
-    """What ended of one task type, user or key in a period."""
+class EndedTotals:
+    """The ended tasks of one task type, user or key in a period."""
 
     name: str
     completed: int = 0
@@ -82,19 +82,19 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Ended(Figures):
-    """What ended of one name in the hour or day that began at ``since``."""
+class EndedInPeriod(EndedTotals):
+    """The ended tasks of one name in the hour or day that began at ``since``."""
 
     since: datetime = _NEVER
 
 
-def ended(kind: str, since: datetime, until: datetime) -> list[Ended]:
+def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
     """Return the tasks that ended after ``since``, up to ``until``, summed by name and period."""
     column, unit = _KINDS[kind]
-    found: dict[tuple[str, datetime], Ended] = {}
+    found: dict[tuple[str, datetime], EndedInPeriod] = {}
     rows = fetch_all(_ENDED.format(column=column, unit=unit), {"bounds": list(BOUNDS), "since": since, "until": until})
     for name, period, ran, waited, version, group, count, *totals in rows:
-        row = found.setdefault((name, period), Ended(name, since=period))
+        row = found.setdefault((name, period), EndedInPeriod(name, since=period))
         if group == _TOTAL:
             row.completed, row.failed, row.failures, row.last_at = totals
             row.other = count - row.completed - row.failed

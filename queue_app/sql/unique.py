@@ -1,8 +1,8 @@
-"""Find the task that stands for a unique key, and give it new arguments.
+"""Find the existing task of a unique key, and give it new arguments.
 
-Enqueuers of one key take turns until their transactions end, by an advisory lock. Such locks share a table in
-PostgreSQL that holds some thousands. So a caller with many keys locks their task types instead: every enqueuer shares
-the lock of its type, and this one takes it alone.
+Callers that enqueue the same key take turns until their transactions end, by an advisory lock. Such locks share a
+table in PostgreSQL that holds some thousands. So a caller with many keys locks their task types instead: every other
+caller shares the lock of its type, and this one takes it alone.
 """
 
 import uuid
@@ -44,8 +44,8 @@ FROM unnest(%s::text[]) AS asked (key) LEFT JOIN LATERAL (
 """
 
 
-class Standing(NamedTuple):
-    """The task that stands for a key."""
+class Existing(NamedTuple):
+    """The existing task of a key."""
 
     id: uuid.UUID
     status: Status
@@ -53,24 +53,26 @@ class Standing(NamedTuple):
     user: str
 
 
-class Found(NamedTuple):
-    """The time, whether the transaction sees what others commit, and {key: the task that stands for it}."""
+class Lookup(NamedTuple):
+    """The time, whether the transaction sees what others commit, and {key: its existing task}."""
 
     clock: datetime | None
     sees_all: bool
-    standing: dict[str, Standing]
+    existing: dict[str, Existing]
 
 
-def lock_and_find(task_types: Sequence[str], keys: Sequence[str], states: Sequence[str], within: float | None) -> Found:
-    """Wait for the locks of the keys, which last until the transaction ends, and find the tasks that stand."""
+def lock_and_find(
+    task_types: Sequence[str], keys: Sequence[str], states: Sequence[str], within: float | None
+) -> Lookup:
+    """Wait for the locks of the keys, which last until the transaction ends, and find the existing tasks."""
     types, names = [f"unique:{name}" for name in sorted(task_types)], [f"unique:{key}" for key in sorted(keys)]
     locks = [(_SHARE, [types]), (_TAKE, [names])] if len(keys) <= MANY else [(_TAKE, [types])]
     rows = fetch_together(*locks, (_STANDING, [list(keys), list(states), within, within, within]))
-    found = {row[0]: Standing(row[3], Status(row[4]), *row[5:]) for row in rows if row[3] is not None}
-    return Found(rows[0][1] if rows else None, all(row[2] == READ_COMMITTED for row in rows), found)
+    found = {row[0]: Existing(row[3], Status(row[4]), *row[5:]) for row in rows if row[3] is not None}
+    return Lookup(rows[0][1] if rows else None, all(row[2] == READ_COMMITTED for row in rows), found)
 
 
-def lock_standing(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
+def lock_existing(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:
     """Lock tasks, so that they neither start nor end meanwhile; return their states now."""
     found = fetch_together(lock_rows(ids), ("SELECT id, status FROM queue_app_task WHERE id = ANY(%s)", [list(ids)]))
     return {task_id: Status(status) for task_id, status in found}

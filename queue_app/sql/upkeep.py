@@ -190,7 +190,7 @@ WHERE finished_at < statement_timestamp() - make_interval(secs => CASE WHEN stat
             AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL)
 ORDER BY state <> 'deleting', finished_at LIMIT %s
 """
-_BESIDE: Final = (("taskdependency", "after_id"), ("taskgate", "task_id"), ("workflownode", "task_id"))
+_BESIDE: Final = (("taskdependency", "after_id"), ("dependencycounter", "task_id"), ("workflownode", "task_id"))
 
 
 def old_workflows(success_seconds: float, failure_seconds: float, limit: int) -> list[uuid.UUID]:

@@ -14,12 +14,12 @@ from queue_app import conf
 from queue_app.sql.columns import cap
 from queue_app.sql.database import fetch_all, fetch_value
 
-#: Maximum number of kinds (queue, task type, capabilities, weight) that one look reports, the oldest tasks first.
+#: Maximum number of kinds (queue, task type, capabilities, weight) that one check reports, the oldest tasks first.
 MOST_KINDS: Final = 50
 
 #: Condition for workers that want tasks. One that is full, draining or near its last task reports no free slots.
 _WANTS: Final = "status = 'active' AND drain_requested_at IS NULL AND free_slots > 0"
-#: Whether the look is worth its cost: a worker wants tasks, and a task waits.
+#: Whether the check is worth its cost: a worker wants tasks, and a task waits.
 ANY_STARTABLE: Final = f"""
 (EXISTS (SELECT FROM queue_app_worker WHERE {_WANTS})
     AND (SELECT queued_at FROM queue_app_task WHERE status = 'queued' ORDER BY queued_at LIMIT 1) IS NOT NULL)
@@ -38,7 +38,7 @@ def _running(condition: str) -> str:
 
 
 def _limits(table: str, used: str) -> str:
-    """Whether the limits of a row may have stopped a task between two looks; not if its cap is far above what runs."""
+    """Whether the limits of a row may have stopped a task between two checks; not if its cap is far above what runs."""
     return (
         f"COALESCE({cap(table)} < 4 * {used} + 20, false)"
         f" OR num_nonnulls({table}.rate_count, {table}.min_delay_seconds) > 0"
@@ -155,7 +155,7 @@ class Startable(NamedTuple):
     worker: str
     free_slots: int
     heard: float  # seconds since the worker said so
-    limited: list[str]  # gates whose limits may have stopped the task since the last look
+    limited: list[str]  # gates whose limits may have stopped the task since the last check
     pace: float  # seconds from one start to the next, by the slowest of its rates
     edited_at: datetime  # when its limits were last changed
     at: datetime  # when it was found

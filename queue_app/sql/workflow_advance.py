@@ -34,9 +34,9 @@ _LOCK: Final = _SHARE.replace("lock_shared", "lock")
 
 # The statements below are planned each time, because one call may open one task, the next a hundred thousand.
 _EDGES: Final = """
-SELECT edge.before_id, edge.after_id, edge.shard, edge.condition, gate.task_id IS NOT NULL
+SELECT edge.before_id, edge.after_id, edge.shard, edge.condition, counter.task_id IS NOT NULL
 FROM queue_app_taskdependency AS edge
-    LEFT JOIN queue_app_taskgate AS gate ON gate.task_id = edge.after_id AND gate.shard = edge.shard
+    LEFT JOIN queue_app_dependencycounter AS counter ON counter.task_id = edge.after_id AND counter.shard = edge.shard
 WHERE edge.before_id = ANY(%s) AND NOT edge.met
 """
 
@@ -61,23 +61,24 @@ RETURNING t.status, {REF}
 _GO_ON: Final = f"""
 counts AS (SELECT after_id, shard, sum(n)::int AS n FROM met WHERE n > 0 GROUP BY after_id, shard),
 counted AS (
-    SELECT gate.task_id, gate.shard, gate.remaining, counts.n
-    FROM counts JOIN queue_app_taskgate AS gate ON gate.task_id = counts.after_id AND gate.shard = counts.shard
-    ORDER BY gate.task_id, gate.shard FOR UPDATE OF gate
+    SELECT counter.task_id, counter.shard, counter.remaining, counts.n
+    FROM counts JOIN queue_app_dependencycounter AS counter
+        ON counter.task_id = counts.after_id AND counter.shard = counts.shard
+    ORDER BY counter.task_id, counter.shard FOR UPDATE OF counter
 ), roots AS (
-    SELECT gate.task_id, gate.shard, gate.remaining, ended.n
+    SELECT counter.task_id, counter.shard, counter.remaining, ended.n
     FROM (SELECT task_id, count(*)::int AS n FROM counted WHERE shard > 0 AND remaining <= n GROUP BY task_id) AS ended
-        JOIN queue_app_taskgate AS gate ON gate.task_id = ended.task_id AND gate.shard = 0
-    ORDER BY gate.task_id FOR UPDATE OF gate
+        JOIN queue_app_dependencycounter AS counter ON counter.task_id = ended.task_id AND counter.shard = 0
+    ORDER BY counter.task_id FOR UPDATE OF counter
 ), lowered AS (
     SELECT task_id, shard, min(remaining) - sum(n) AS remaining
-    FROM (SELECT * FROM counted UNION ALL SELECT * FROM roots) AS gates GROUP BY task_id, shard
+    FROM (SELECT * FROM counted UNION ALL SELECT * FROM roots) AS counters GROUP BY task_id, shard
 ), zero AS (SELECT array_agg(task_id) AS ids FROM lowered WHERE shard = 0 AND remaining <= 0
 ), kept AS (
-    UPDATE queue_app_taskgate AS gate SET remaining = lowered.remaining FROM lowered
-    WHERE gate.task_id = lowered.task_id AND gate.shard = lowered.shard
+    UPDATE queue_app_dependencycounter AS counter SET remaining = lowered.remaining FROM lowered
+    WHERE counter.task_id = lowered.task_id AND counter.shard = lowered.shard
         AND lowered.task_id <> ALL(COALESCE((SELECT ids FROM zero), '{{}}'))
-), gone AS (DELETE FROM queue_app_taskgate WHERE task_id = ANY(ARRAY(SELECT unnest(ids) FROM zero))
+), gone AS (DELETE FROM queue_app_dependencycounter WHERE task_id = ANY(ARRAY(SELECT unnest(ids) FROM zero))
 ), ready AS (
     SELECT after_id AS id FROM met WHERE n = 0 UNION SELECT unnest(ids) FROM zero
 ), opened AS ({_OPEN})
@@ -105,9 +106,10 @@ WITH v AS (
     INSERT INTO queue_app_taskresult (task_id, value) SELECT id, result::jsonb FROM done WHERE result IS NOT NULL
     ON CONFLICT (task_id) DO UPDATE SET value = EXCLUDED.value
 ), met AS (
-    SELECT edge.after_id, edge.shard, CASE WHEN gate.task_id IS NULL THEN 0 ELSE 1 END AS n
+    SELECT edge.after_id, edge.shard, CASE WHEN counter.task_id IS NULL THEN 0 ELSE 1 END AS n
     FROM done JOIN queue_app_taskdependency AS edge ON edge.before_id = done.id AND NOT edge.met
-        LEFT JOIN queue_app_taskgate AS gate ON gate.task_id = edge.after_id AND gate.shard = edge.shard
+        LEFT JOIN queue_app_dependencycounter AS counter
+            ON counter.task_id = edge.after_id AND counter.shard = edge.shard
 ), {_GO_ON}
 SELECT (SELECT string_agg(id || ' ' || attempt, ',') FROM done), opened.*
 FROM (SELECT 1) AS once LEFT JOIN opened ON true
@@ -149,7 +151,7 @@ WITH added AS (
 ), inner_edges AS (
     DELETE FROM queue_app_taskdependency AS edge USING added
     WHERE edge.after_id = added.id AND edge.before_id NOT IN (SELECT id FROM added)
-), gates AS (DELETE FROM queue_app_taskgate AS gate USING added WHERE gate.task_id = added.id),
+), counters AS (DELETE FROM queue_app_dependencycounter AS counter USING added WHERE counter.task_id = added.id),
 nodes AS (DELETE FROM queue_app_workflownode AS node USING added WHERE node.task_id = added.id),
 payloads AS (DELETE FROM queue_app_taskpayload AS payload USING added WHERE payload.task_id = added.id),
 tasks AS (DELETE FROM queue_app_task AS task USING added WHERE task.id = added.id),

@@ -118,7 +118,7 @@ def _numbers(code: str, sent: Any) -> array[Any]:
     return found
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     """A task of a workflow."""
 
     id: uuid.UUID
@@ -128,9 +128,9 @@ class Node(NamedTuple):
     compensates: uuid.UUID | None
 
 
-def nodes(workflow_id: uuid.UUID) -> list[Node]:
+def nodes(workflow_id: uuid.UUID) -> list[GraphNode]:
     """Return the tasks of a small workflow, oldest first."""
-    return [Node(*row) for row in fetch_all(_NODES, [workflow_id])]
+    return [GraphNode(*row) for row in fetch_all(_NODES, [workflow_id])]
 
 
 def pending(workflow_ids: Collection[uuid.UUID], limit: int) -> dict[uuid.UUID, int]:

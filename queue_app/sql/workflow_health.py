@@ -42,7 +42,7 @@ WHERE flow.id = %s AND flow.finished_at IS NULL ORDER BY t.finished_at, t.id LIM
 """
 
 
-class Held(NamedTuple):
+class HeldWorkflow(NamedTuple):
     """A workflow that a failed task holds, for how long, and the task that has held it longest."""
 
     id: uuid.UUID
@@ -65,9 +65,9 @@ class Holding(NamedTuple):
     message: str | None
 
 
-def held(limit: int, *, seconds: float = 0) -> list[Held]:
+def held(limit: int, *, seconds: float = 0) -> list[HeldWorkflow]:
     """Return at most ``limit`` workflows that have been held for ``seconds``, the longest first."""
-    return [Held(*row) for row in fetch_all(_LONG_HELD, [seconds, limit])]
+    return [HeldWorkflow(*row) for row in fetch_all(_LONG_HELD, [seconds, limit])]
 
 
 def holding(workflow_id: uuid.UUID, limit: int) -> list[Holding]:
@@ -75,9 +75,9 @@ def holding(workflow_id: uuid.UUID, limit: int) -> list[Holding]:
     return [Holding(*row) for row in fetch_all(_HOLDING, [workflow_id, limit])]
 
 
-def held_among(workflow_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Held]:
+def held_among(workflow_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, HeldWorkflow]:
     """Return those of the workflows that a failed task holds."""
-    found = [Held(*row) for row in fetch_all(_HELD_AMONG, [list(workflow_ids), len(workflow_ids)])]
+    found = [HeldWorkflow(*row) for row in fetch_all(_HELD_AMONG, [list(workflow_ids), len(workflow_ids)])]
     return {each.id: each for each in found}
 
 

@@ -185,7 +185,7 @@ def block_unready(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
 
 
 def page_of_blocked(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, uuid.UUID | None, bool]]:
-    """Return the next blocked tasks, as (id, workflow, whether it waits for nothing and is blocked all the same)."""
+    """Return the next blocked tasks, as (id, workflow, whether it waits for nothing and is blocked anyway)."""
     return fetch_all(_FORGOTTEN, [after, limit])
 
 
@@ -233,17 +233,17 @@ def statuses_in(workflow_id: uuid.UUID, ids: Collection[uuid.UUID]) -> dict[uuid
 
 def last_shards(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
     """Return the highest number of a counter of each task that has some."""
-    sql = "SELECT task_id, max(shard) FROM queue_app_taskgate WHERE task_id = ANY(%s) GROUP BY task_id"
+    sql = "SELECT task_id, max(shard) FROM queue_app_dependencycounter WHERE task_id = ANY(%s) GROUP BY task_id"
     return dict(fetch_all(sql, [list(ids)]))
 
 
-def raise_gates(more: Mapping[uuid.UUID, int]) -> None:
+def raise_counters(more: Mapping[uuid.UUID, int]) -> None:
     """Raise the first counters of tasks, in the order in which ends of tasks lock them."""
     execute(
-        "UPDATE queue_app_taskgate AS gate SET remaining = gate.remaining + locked.n FROM ("
-        "SELECT gate.task_id, more.n FROM unnest(%s::uuid[], %s::int[]) AS more (task_id, n)"
-        " JOIN queue_app_taskgate AS gate ON gate.task_id = more.task_id AND gate.shard = 0"
-        " ORDER BY gate.task_id FOR UPDATE OF gate"
-        ") AS locked WHERE gate.task_id = locked.task_id AND gate.shard = 0",
+        "UPDATE queue_app_dependencycounter AS counter SET remaining = counter.remaining + locked.n FROM ("
+        "SELECT counter.task_id, more.n FROM unnest(%s::uuid[], %s::int[]) AS more (task_id, n)"
+        " JOIN queue_app_dependencycounter AS counter ON counter.task_id = more.task_id AND counter.shard = 0"
+        " ORDER BY counter.task_id FOR UPDATE OF counter"
+        ") AS locked WHERE counter.task_id = locked.task_id AND counter.shard = 0",
         [list(more), list(more.values())],
     )

@@ -80,14 +80,14 @@ def _task_lines(
         yield f"{prefix}{task_id}\t{item.status.value}\t{field(queued_at)}\n"
 
 
-def insert_edges(edges: Sequence[Edge], gates: Sequence[tuple[uuid.UUID, int, int]]) -> None:
+def insert_edges(edges: Sequence[Edge], counters: Sequence[tuple[uuid.UUID, int, int]]) -> None:
     """Store edges and counters (task, shard, remaining)."""
     _copy_rows(
         "queue_app_taskdependency",
         "after_id, before_id, condition, shard, met",
         ((edge.after, edge.before, edge.condition, edge.shard, "f") for edge in edges),
     )
-    _copy_rows("queue_app_taskgate", "task_id, shard, remaining", gates)
+    _copy_rows("queue_app_dependencycounter", "task_id, shard, remaining", counters)
 
 
 def insert_extras(extras: Mapping[uuid.UUID, NodeExtra]) -> None:

@@ -11,7 +11,7 @@ from queue_app.exceptions import near_matches
 
 
 @dataclass(slots=True, kw_only=True)
-class QueueLimits:
+class MemoryLimits:
     """Limits and rate of one queue, by the test's clock."""
 
     order: str = FIFO

@@ -33,7 +33,7 @@ from queue_app.tasks import AnyResult, QueueTask, Seconds
 from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
 from queue_app.testing.hooks import metadata_of
-from queue_app.testing.limits import QueueLimits
+from queue_app.testing.limits import MemoryLimits
 from queue_app.testing.stored import StoredCall, as_json, existence
 from queue_app.testing.unique import claim_of
 from queue_app.testing.workflows import MemoryWorkflow
@@ -76,7 +76,7 @@ class MemoryBackend(BaseTaskBackend):
         self._flows: dict[uuid.UUID, MemoryWorkflow] = {}
         self._is_eager = bool(self.options.get("EAGER"))
         self._limits = {
-            queue: QueueLimits.of(queue, options) for queue, options in self.options.get("LIMITS", {}).items()
+            queue: MemoryLimits.of(queue, options) for queue, options in self.options.get("LIMITS", {}).items()
         }
 
     def clear(self) -> None:
@@ -102,9 +102,9 @@ class MemoryBackend(BaseTaskBackend):
             return self._result(first)
         metadata = metadata_of(task, *texts)
         claim = claim_of(task, *texts)
-        if claim is not None and (stands := claim.standing(self.calls)) is not None:
-            claim.repeat(stands, task, *texts, metadata)
-            return self._result(stands)
+        if claim is not None and (existing := claim.existing(self.calls)) is not None:
+            claim.repeat(existing, task, *texts, metadata)
+            return self._result(existing)
         now, run_after = timezone.now(), task.run_after if claim is None else claim.run_after
         waits = run_after is not None and run_after > now
         call = StoredCall(

@@ -23,12 +23,12 @@ class Claim:
     key: str
     run_after: datetime | None
 
-    def standing(self, calls: Iterable[StoredCall]) -> StoredCall | None:
-        """Return the task that stands for the key; it waits, if one does."""
-        found = [call for call in calls if call.unique_key == self.key and self._stands(call)]
+    def existing(self, calls: Iterable[StoredCall]) -> StoredCall | None:
+        """Return the existing task of the key, preferably one that waits."""
+        found = [call for call in calls if call.unique_key == self.key and self._blocks(call)]
         return min(found, key=lambda call: call.status not in REPLACEABLE, default=None)
 
-    def _stands(self, call: StoredCall) -> bool:
+    def _blocks(self, call: StoredCall) -> bool:
         if call.status in (self.rule.states or ()):
             return True
         within = self.rule.seconds("within")
@@ -39,7 +39,7 @@ class Claim:
         )
 
     def repeat(self, call: StoredCall, task: AnyTask, args: str, kwargs: str, metadata: str | None) -> None:
-        """Do to the task that stands what the rule says."""
+        """Apply the rule to the existing task."""
         if self.rule.on_conflict == "raise":
             name = f"{registry.type_of(task)} is unique: {self.rule.words}."
             raise UniqueConflict(f"{name} The task {call.id} {predicate(call.status)}.", status=call.status)

@@ -111,7 +111,7 @@ class MemoryWorkflow:
             self.is_cancelled = False
 
     def changed(self, call: StoredCall) -> None:
-        """Let the workflow go on after the state of one of its tasks has changed."""
+        """Let the workflow continue after the state of one of its tasks has changed."""
         if call.status is not Status.COMPLETED:
             self._drop_added(_id(call))
         if call.status in TERMINAL:
@@ -275,7 +275,7 @@ class MemoryWorkflow:
         return {kind for (_, before), kind in self._edges.items() if before == _id(call)}
 
     def _is_excused(self, call: StoredCall) -> bool:
-        """Whether a failure does not count, because what waits for the task runs all the same."""
+        """Whether a failure does not count, because the tasks that wait for it run anyway."""
         kinds = self._conditions_after(call)
         may = bool(kinds) or self.on_failure == OnFailure.CONTINUE
         return may and not kinds & {"hold", "cancel"} and not self._extra(call).compensates

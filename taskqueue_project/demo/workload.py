@@ -67,7 +67,7 @@ class Workload:
 
     @property
     def open_flows(self) -> int:
-        """Number of workflows that go on."""
+        """Number of workflows that continue."""
         return sum(flow.standing != flow.expected for flow in self.flows)
 
     @property

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
-from queue_app.core.simulation import NEVER, SECOND, Crew, Kind, Load, Plan, Waits
+from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, TaskKind, Waits
 from queue_app.index.simulated import simulated_index
 from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of
@@ -71,7 +71,9 @@ def _million(table: Table, seconds: float, slots: int) -> None:
     begin = round(time.time()) * SECOND
     types = [f"bench.type{number}" for number in range(20)]
     for _ in range(count):
-        kind = Kind(chance.choice(("mail", "imports", "default")), chance.choice(types), chance.choice((1, 2, 2, 3, 4)))
+        kind = TaskKind(
+            chance.choice(("mail", "imports", "default")), chance.choice(types), chance.choice((1, 2, 2, 3, 4))
+        )
         load.add(kind, begin + chance.randrange(DAY), round(chance.expovariate(1 / seconds) * SECOND))
     crew = Crew((), tuple(types), (), ((begin, slots),))
     plan = Plan(load=load, crews=(crew,), thresholds={2: 1200.0, 3: 600.0, 4: 600.0}, begin=begin, end=begin + DAY)

@@ -1,4 +1,4 @@
-"""The looks of the scheduler, and claims, while one transaction keeps an old snapshot open.
+"""The queries of the scheduler, and claims, while one transaction keeps an old snapshot open.
 
 All figures are processor time of PostgreSQL.
 """
@@ -25,7 +25,7 @@ from queue_app.workers.scheduler import Scheduler
 
 TASKS = 1_000_000
 PAGE = 10_000
-#: Turns of the scheduler, one each second; each slow look comes once within the first ones, and then rests.
+#: Turns of the scheduler, one each second; each slow query runs once within the first ones, and then pauses.
 FIRST_TURNS = 10
 TURNS = 50
 #: After this time no task that ran belongs to those that the reconciler compares in each of its turns.
@@ -71,7 +71,7 @@ def run(table: Table) -> None:
         "≤ 5",
         f"{_ms(median(later))}, {_ms(later[int(len(later) * 0.95)])}",
     )
-    table.add(f"looks at all {what}, which then rest for 100 times as long, ms together", "-", _ms(sum(first)))
+    table.add(f"queries of all {what}, which then pause for 100 times as long, ms together", "-", _ms(sum(first)))
     table.add(f"CPU of PostgreSQL a claim of 10 {what} / before it", "≤ 1.1", f"{after / before:.2f}")
 
 

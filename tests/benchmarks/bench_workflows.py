@@ -108,6 +108,6 @@ def empty() -> None:
     """Empty the tables of workflows too."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "TRUNCATE queue_app_workflow, queue_app_taskdependency, queue_app_taskgate, queue_app_workflownode"
+            "TRUNCATE queue_app_workflow, queue_app_taskdependency, queue_app_dependencycounter, queue_app_workflownode"
         )
     reset()

@@ -14,7 +14,7 @@ from django.db import transaction
 from queue_app.core.lanes import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
-from queue_app.models import TaskGate
+from queue_app.models import DependencyCounter
 from queue_app.services import requests
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
@@ -82,12 +82,18 @@ def _count_a_copy() -> AbstractContextManager[Any]:
     def complete(workflows: Any, outcomes: Any) -> Any:
         with database.atomic():
             workflow_advance.share(workflows)
-            gates = TaskGate.objects.filter(task__dependencies__before_id__in=[each.task.id for each in outcomes])
-            left = list(gates)
+            counters = DependencyCounter.objects.filter(
+                task__dependencies__before_id__in=[each.task.id for each in outcomes]
+            )
+            left = list(counters)
             done = finish.complete(outcomes)
-            for gate in left if done else ():
-                TaskGate.objects.filter(task_id=gate.task_id, shard=0).update(remaining=gate.remaining - len(done))
-            opened = workflow_advance.open_tasks([gate.task_id for gate in left if gate.remaining <= len(done)])
+            for counter in left if done else ():
+                DependencyCounter.objects.filter(task_id=counter.task_id, shard=0).update(
+                    remaining=counter.remaining - len(done)
+                )
+            opened = workflow_advance.open_tasks(
+                [counter.task_id for counter in left if counter.remaining <= len(done)]
+            )
         return list(done), opened
 
     return mock.patch.object(workflow_advance, "complete", complete)
@@ -165,7 +171,7 @@ def _read_first() -> AbstractContextManager[Any]:
         self.after = {part: until.get(part, at) for part, at in self.after.items() if borders.get(part, 0) is not None}
         return is_same
 
-    return mock.patch.object(load.Load, "_step", step)
+    return mock.patch.object(load.Loader, "_step", step)
 
 
 def _without_spare() -> AbstractContextManager[Any]:
@@ -175,7 +181,7 @@ def _without_spare() -> AbstractContextManager[Any]:
 
 def _by_band() -> AbstractContextManager[Any]:
     """Load the bands of a queue by arrival one by one."""
-    return mock.patch.object(load.Load, "_together", lambda _, until: until)
+    return mock.patch.object(load.Loader, "_together", lambda _, until: until)
 
 
 _plain_new_task = requests._new_task

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from queue_app.core.limit_values import Limits
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Crew, Kind, Load, Plan
+from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, TaskKind
 from queue_app.index.simulated import simulated_index
 from queue_app.models import PriorityPolicy, Queue, Task, Worker
 from queue_app.services.simulate.engine import Engine
@@ -29,7 +29,7 @@ def history(window, *, workers: bool = True, tasks: int = 400, slots: int = 4) -
     chance, since = random.Random(5), round(window[0].timestamp() * SECOND)
     load, kinds = Load(), []
     for band, queue in ((Band.HIGH, "mail"), (Band.NORMAL, "imports"), (Band.LOW, "imports")):
-        kinds.append(Kind(queue, f"shop.{queue}", band.value, user=f"user-{queue}"))
+        kinds.append(TaskKind(queue, f"shop.{queue}", band.value, user=f"user-{queue}"))
     for _ in range(tasks):
         load.add(chance.choice(kinds), since + chance.randrange(5400 * SECOND), chance.randrange(30, 90) * SECOND)
     Queue.objects.get_or_create(name="mail")

@@ -16,7 +16,7 @@ from queue_app.models import Task
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import workers as service
-from queue_app.services.repair.watchdog import LOOK_SECONDS, Watchdog
+from queue_app.services.repair.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import workers as worker_rows
 
@@ -111,10 +111,10 @@ class Yard:
         self.watchdog.run_once(self.jobs)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, with a look every ``LOOK_SECONDS``."""
+        """Let time pass, with a look every ``CHECK_SECONDS``."""
         until = self.now + seconds
         while self.now < until:
-            self._ahead += LOOK_SECONDS
+            self._ahead += CHECK_SECONDS
             self.look()
 
     def until(self, condition: Callable[[], bool], most: float = 30.0) -> float:
@@ -122,7 +122,7 @@ class Yard:
         began = self.now
         while not condition():
             assert self.now - began <= most, "it does not come to pass"
-            self._ahead += LOOK_SECONDS
+            self._ahead += CHECK_SECONDS
             self.look()
         return self.now - began
 

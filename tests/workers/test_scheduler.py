@@ -194,7 +194,7 @@ def test_work_that_stands_still_is_noticed_and_ended(make, hire):
         worker.run_once()
         if status(task_id) == Status.EXECUTING:
             break
-        ahead += watchdog.LOOK_SECONDS
+        ahead += watchdog.CHECK_SECONDS
     assert status(task_id) == Status.EXECUTING
     assert 10 <= ahead <= 16
     tick(scheduler, "watchdog")

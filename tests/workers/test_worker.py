@@ -146,7 +146,7 @@ def test_a_burst_waits_for_the_tasks_that_a_rebuild_still_loads(hire, index, mon
     monkeypatch.setattr(load, "PAGE", 1)
     monkeypatch.setattr(load, "LEAST", 2)
     monkeypatch.setattr(claimer, "LOAD_SECONDS", 0.0)
-    plain, worker, left = load.Load._step, hire(burst=True), []
+    plain, worker, left = load.Loader._step, hire(burst=True), []
 
     def turn():
         worker.run_once()
@@ -161,7 +161,7 @@ def test_a_burst_waits_for_the_tasks_that_a_rebuild_still_loads(hire, index, mon
             left.append(Task.objects.filter(status="queued").count())
         return plain(self, parts)
 
-    monkeypatch.setattr(load.Load, "_step", step)
+    monkeypatch.setattr(load.Loader, "_step", step)
     put_many(7, QUICK)
     assert rebuild() is not None
     assert left == [5, 3, 1], "it did all that was loaded"

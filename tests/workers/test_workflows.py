@@ -4,7 +4,7 @@ import pytest
 
 from queue_app import Workflow, chain, group
 from queue_app.core import graph, trace
-from queue_app.models import DeadLetter, Task, TaskGate, TaskPayload, TaskResult
+from queue_app.models import DeadLetter, DependencyCounter, Task, TaskPayload, TaskResult
 from queue_app.models import Workflow as Row
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.promote import make_due
@@ -283,9 +283,9 @@ def test_a_wide_fan_in_counts_in_shards(work, monkeypatch):
     many = flow.add_many(node, [((f"n{n}",), {}) for n in range(25)])
     flow.add(node, "end", after=[many])
     flow.enqueue()
-    assert sorted(TaskGate.objects.values_list("shard", "remaining")) == [(0, 3), (1, 10), (2, 10), (3, 5)]
+    assert sorted(DependencyCounter.objects.values_list("shard", "remaining")) == [(0, 3), (1, 10), (2, 10), (3, 5)]
     assert work()[-1] == "end"
-    assert not TaskGate.objects.exists()
+    assert not DependencyCounter.objects.exists()
     assert state(flow) == "completed"
 
 

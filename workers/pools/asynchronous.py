@@ -206,4 +206,4 @@ class _Loop:
         try:
             self._loop.run_forever()
         except BaseException:
-            logger.exception("a callback of a task broke the event loop, which goes on")
+            logger.exception("a callback of a task broke the event loop, which continues")

@@ -89,7 +89,7 @@ class ThreadPool(Pool):
         return self._waiting.qsize()
 
     def interrupt_again(self, held: ClaimedAttempt) -> None:
-        """Raise the interruption once more in a thread that goes on with the attempt."""
+        """Raise the interruption once more in a thread that continues with the attempt."""
         with self._lock:
             slot = self._slot_of(held)
             if slot is None or held.interruption is None:

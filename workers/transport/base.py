@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.index import Profile
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.context import AttemptStore
@@ -43,7 +43,7 @@ class Transport(AttemptStore, Protocol):
         """Give back the tasks of a worker process that has died."""
         return None
 
-    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> Call | None:
+    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> WorkerMessage | None:
         """Block until the index wakes or notifies the worker, for at most ``seconds``; return which, or ``None``."""
 
     def unserved_types(self, profile: Profile) -> set[str]:

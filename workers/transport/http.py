@@ -19,7 +19,7 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
@@ -119,15 +119,15 @@ class HttpTransport(Transport):
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})
 
-    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> Call | None:
+    def wait_for_wake(self, worker_id: uuid.UUID, seconds: float) -> WorkerMessage | None:
         try:
             answer = self._call(worker_id, "wait", {"wait": min(seconds, MAX_WAIT)}, wait=seconds)
         except ServerFull as error:
             time.sleep(min(seconds, error.retry_after))
             return None
         if answer.get("notified"):  # an older server does not say
-            return Call.NOTIFICATION
-        return Call.WAKE_UP if answer["called"] else None
+            return WorkerMessage.NOTIFICATION
+        return WorkerMessage.WAKE_UP if answer["called"] else None
 
     def unserved_types(self, profile: Profile) -> set[str]:
         return self._unserved - set(profile.task_types)  # as of the last heartbeat

@@ -14,7 +14,7 @@ from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.serializers import workers as serializers
 from queue_app.api.waiting import Database
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.models import WorkerToken
 from queue_app.models.worker import WorkerStatus
@@ -97,7 +97,7 @@ class WaitView(WorkerView):
         """
         seconds = self.read_body(request)["wait"]
         call = remote.wait_for_call(self.token, self.worker(worker_id), seconds, self.idle(request))
-        return Response({"called": call is not None, "notified": call is Call.NOTIFICATION})
+        return Response({"called": call is not None, "notified": call is WorkerMessage.NOTIFICATION})
 
 
 class ResultView(WorkerView):

@@ -31,7 +31,7 @@ from queue_app.services.read.task_filter import TaskFilter
 REPLAY: Final = "queue_app.replay_deadletter"
 #: Time in which an action on few tasks can finish before the answer.
 AT_ONCE_SECONDS: Final = 0.2
-#: Actions that start tasks early or again, or encrypt them anew; only staff may request them.
+#: Actions that start tasks early or again, or encrypt them again; only staff may request them.
 FOR_STAFF: Final = frozenset(
     {OperationKind.REPLAY, OperationKind.RETRY, OperationKind.RUN_NOW, OperationKind.REENCRYPT}
 )

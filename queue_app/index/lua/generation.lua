@@ -3,7 +3,7 @@
 -- Returns  {number, state, owner}; state: 'ready', 'loading' (claims are allowed), 'rebuilding', or 'missing' (also when it is
 --          unreadable, or of another server run); owner: '' while it belongs to no database
 --
--- The leading scheduler asks every second. So the time is recorded here: should the clock step back, `now_us` goes on from it.
+-- The leading scheduler asks every second. So the time is recorded here: should the clock step back, `now_us` continues from it.
 --! include keys
 local generation = redis.pcall('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'database')
 if generation.err then return { '0', 'missing', '' } end

@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Start an operation over the tasks, and carry it out; a repetition goes on where this one was stopped."""
+    """Start an operation over the tasks, and carry it out; a repetition continues where this one was stopped."""
     if call["new_key"] is not None:
         entry = encryption.new_key(call["new_key"])
         return call.answer(entry, {"key": entry})

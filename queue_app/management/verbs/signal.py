@@ -24,5 +24,5 @@ def run(call: Call) -> int:
     """Send the signal."""
     how = {"by": call.by, "via": audit.COMMAND, "reason": call["reason"]}
     sent = signal(call["id"], call["name"], call["payload"], **how)
-    text = "the task goes on" if sent.is_awaited else "kept until the task waits for it"
+    text = "the task continues" if sent.is_awaited else "kept until the task waits for it"
     return call.answer(f"{call['id']}: {text}", {"signal_id": sent.id, "awaited": sent.is_awaited})

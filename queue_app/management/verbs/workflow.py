@@ -13,7 +13,7 @@ from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control import audit
-from queue_app.services.read.workflows import Group, graph_of
+from queue_app.services.read.workflows import TaskGroup, graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql.database import alias, atomic
 
@@ -82,7 +82,7 @@ def _show(call: Call, flow: Workflow) -> int:
     return OK
 
 
-def _row(group: Group, names: Mapping[int, str]) -> list[str]:
+def _row(group: TaskGroup, names: Mapping[int, str]) -> list[str]:
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in sorted(group.counts.items()))
     return [group.name, states, ", ".join(names[number] for number in group.parents) or "-"]
 

@@ -48,7 +48,7 @@ _first: Final = [0]
 def adapt_limits() -> int:
     """Step the adaptive limits whose last step is some seconds ago; return how many values changed.
 
-    A call stops after ``BUDGET_SECONDS``, and the next one goes on: 1000 limits are stepped less often.
+    A call stops after ``BUDGET_SECONDS``, and the next one continues: 1000 limits are stepped less often.
     """
     changed, executing, began = 0, None, time.monotonic()
     loads: dict[str, tuple[float | None, str]] = {"": (None, "")}
@@ -95,7 +95,7 @@ def _running(gate: Gate, executing: list[Active]) -> int:
     return max(found.values(), default=0)
 
 
-def _step(row: Any, executing: list[Active], load: float | None, trouble: str) -> bool:
+def _step(row: Any, executing: list[Active], load: float | None, problem: str) -> bool:
     """Step one limit; return whether its value changed."""
     gate, now = row.gate, clock()
     bounds = Bounds(algorithm=row.adaptive, least=row.min_concurrent or 1, most=row.max_concurrent)
@@ -112,7 +112,7 @@ def _step(row: Any, executing: list[Active], load: float | None, trouble: str) -
     else:
         stored = last.state
         state = State.load(stored)
-    seen = rows.look(
+    seen = rows.activity(
         gate.scope,
         gate.name,
         by=row.varies_by,
@@ -136,8 +136,8 @@ def _step(row: Any, executing: list[Active], load: float | None, trouble: str) -
         ),
     )  # fmt: skip
     value = after.value(bounds)
-    if trouble:
-        after = replace(after, reason=joined(after.reason, trouble))
+    if problem:
+        after = replace(after, reason=joined(after.reason, problem))
     _record(last, gate, now, after, seen, value=value, running=running, until=until)
     if value == row.current_concurrent:
         return False
@@ -152,7 +152,7 @@ def _record(  # noqa: PLR0913 - what the history shows
     gate: Gate,
     now: datetime,
     state: State,
-    seen: rows.Seen,
+    seen: rows.GateActivity,
     *,
     value: int,
     running: int,

@@ -73,7 +73,7 @@ def pause_schedule(name: str, *, by: str = "", reason: str = "", resume_at: date
 
 
 def resume_schedule(name: str) -> Schedule:
-    """Resume a schedule, which goes on with its next tick; raise ``ScheduleNotFound``."""
+    """Resume a schedule, which continues with its next tick; raise ``ScheduleNotFound``."""
     with atomic():
         return _resume(lock_schedule(name))
 

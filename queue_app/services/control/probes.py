@@ -31,7 +31,7 @@ class _Question(threading.Thread):
         self.probe, self.path = name, path
         self.asked_at = time.monotonic()
         self.load: float | None = None
-        self.trouble = ""
+        self.problem = ""
 
     def run(self) -> None:
         try:
@@ -39,9 +39,9 @@ class _Question(threading.Thread):
             if math.isfinite(load) and load >= 0:
                 self.load = load
             else:
-                self.trouble = f"it returned {load}, not a number from 0"
+                self.problem = f"it returned {load}, not a number from 0"
         except BaseException as error:  # noqa: BLE001 - SystemExit too must not end adaptation
-            self.trouble = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self.problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         finally:
             connections.close_all()
 
@@ -64,19 +64,19 @@ def load_of(name: str) -> tuple[float | None, str]:
         question.start()
         question.join(PATIENCE)
         if question.is_alive() and last is not None and last.path == path and last.seconds() < FRESH_SECONDS:
-            return last.load, last.trouble and _warn(name, last.trouble)
+            return last.load, last.problem and _warn(name, last.problem)
         last = question
     if last.is_alive():
         return None, _warn(name, f"it has not answered for {last.seconds():.1f} s") if last.seconds() > 1 else ""
-    return last.load, last.trouble and _warn(name, last.trouble)
+    return last.load, last.problem and _warn(name, last.problem)
 
 
-def _warn(name: str, trouble: str) -> str:
-    """Log a trouble once a minute, and return it as a sentence for the history."""
+def _warn(name: str, problem: str) -> str:
+    """Log a problem once a minute, and return it as a sentence for the history."""
     now = time.monotonic()
     if now - _warned.get(name, -WARN_SECONDS) >= WARN_SECONDS:
         _warned[name] = now
-        logger.warning("probe %s does not count: %s", name, trouble)
+        logger.warning("probe %s does not count: %s", name, problem)
     return say("The probe %(name)s does not count; the log of the scheduler says why.", name=name)
 
 

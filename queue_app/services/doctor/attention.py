@@ -49,7 +49,7 @@ def check_workflows() -> Iterator[Finding]:
     )
 
 
-def _by(held: workflow_health.Held) -> str:
+def _by(held: workflow_health.HeldWorkflow) -> str:
     return f" by {held.task} ({held.status.replace('_', ' ')})" if held.task else ""
 
 

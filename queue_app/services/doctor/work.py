@@ -51,7 +51,7 @@ def check_index() -> Iterator[Finding]:
         age = (now - row.ready_at).total_seconds()
         if row.condemned >= CONDEMNED and row.condemned_at and now - row.condemned_at < CONDEMNED_RECENTLY:
             message = (
-                f"it was condemned {row.condemned} times in a row and built anew, last because: {row.condemned_because}"
+                f"it was condemned {row.condemned} times in a row and rebuilt, last because: {row.condemned_because}"
             )
             yield warn(
                 "index", message, "Find out what damages it: another program on this Redis and prefix, or eviction."
@@ -64,7 +64,7 @@ def check_index() -> Iterator[Finding]:
     if stats.state in ("ready", "loading"):
         what = f"the index carries generation {stats.generation}, the rows {row.number if row else 0}"
     if stats.state == "loading" and row is not None and stats.generation == row.number:
-        message = f"it is being rebuilt, for {since or 0:.0f} s now; claims go on"
+        message = f"it is being rebuilt, for {since or 0:.0f} s now; claims continue"
         yield warn("index", message, "Wait until all waiting tasks are in it.")
     elif stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
         yield warn("index", f"{what}, for {since:.0f} s now; claims wait", "Wait until the scheduler has rebuilt it.")
@@ -91,7 +91,7 @@ def check_scheduler() -> Iterator[Finding]:
 
 
 def check_stalls() -> Iterator[Finding]:
-    """Report work that stands still although nothing forbids it to go on, and a scheduler that does not look for it."""
+    """Report work that stands still although nothing prevents it, and a scheduler that does not look for it."""
     watched = stalls.read()
     when = "never" if watched.age is None else f"{watched.age:,.0f} s ago"
     for stall in watched.stalls:
@@ -105,7 +105,7 @@ def check_stalls() -> Iterator[Finding]:
     if leads and watched.age is None:
         hint = "Wait for a moment; if it stays so, the scheduler is of an earlier version: restart it."
         yield warn("stalls", "a scheduler leads, and has never looked for work that stands still", hint)
-    elif leads and not watched.looks:
+    elif leads and not watched.is_running:
         yield fail(
             "stalls",
             f"a scheduler leads, but its last look for work that stands still: {when}",

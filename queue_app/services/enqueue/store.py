@@ -62,7 +62,7 @@ def store_one(
 
     With ``before_push`` the caller writes the event that the task was accepted or refused. It is called with the task
     once that is committed, before any worker can know of it. With ``locate`` the index is asked for the task's position
-    in the queue, unless the caller's transaction goes on.
+    in the queue, unless the caller's transaction continues.
     """
     row = before_enqueue(row)
     positions: list[int | None] = []
@@ -187,7 +187,7 @@ def _insert_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: b
     """Store and announce tasks: one by one if they have an idempotency key, the others by COPY.
 
     The keys are taken in their own order, so that two callers with the same keys do not deadlock. The tasks are queued
-    in the order of ``rows`` all the same.
+    in the order of ``rows`` even so.
     """
     with atomic():
         stored = insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)

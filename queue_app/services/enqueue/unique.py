@@ -1,7 +1,7 @@
-"""Store unique tasks: decide for each new task whether another one already stands for it.
+"""Store unique tasks: decide for each new task whether an equal one exists.
 
-Enqueuers of one key take turns until their transactions end, so each sees what the one before stored. A retry, a
-replay and other actions of staff are not refused: they continue a task that is there.
+Callers that enqueue the same key take turns until their transactions end, so each sees what the one before stored. A
+retry, a replay and other actions of staff are not refused: they continue an existing task.
 
 A user of the API gets no task of another user, and cannot change one: such a repetition is refused.
 
@@ -30,13 +30,13 @@ from queue_app.models import Limit
 from queue_app.services.notify.index import on_commit, push_on_commit
 from queue_app.sql import unique as rows
 from queue_app.sql.database import alias, atomic
-from queue_app.sql.unique import Found, Standing
+from queue_app.sql.unique import Existing, Lookup
 
 
 def store_unique(
     asked: Sequence[TaskRow], store: Callable[[list[TaskRow]], list[Enqueued]], *, outside: bool
 ) -> list[Enqueued]:
-    """Store those rows for which no other task stands, by ``store``; return a result for each, in order.
+    """Store the rows that have no equal task, by ``store``; return a result for each, in order.
 
     Raises ``UniqueConflict``, and ``IsolationTooStrict`` in a transaction that does not see what others commit.
     """
@@ -63,7 +63,7 @@ def store_unique(
 
 @dataclass(slots=True)
 class _Plan:
-    """The decision for each row, by its position: store it, or return a task that stands."""
+    """The decision for each row, by its position: store it, or return the existing task."""
 
     asked: list[TaskRow]
     outside: bool
@@ -80,14 +80,14 @@ class _Plan:
         renewed: dict[uuid.UUID, TaskRow] = {}
         for position, key in keys.items():
             row = _timed(self.asked[position], rule, found.clock)
-            standing = found.standing.get(key)
-            if standing is not None:
-                self._check(rule, row, standing)
-                status = standing.status
+            existing = found.existing.get(key)
+            if existing is not None:
+                self._check(rule, row, existing)
+                status = existing.status
                 if rule.replaces and status in REPLACEABLE:
-                    renewed[standing.id] = row
+                    renewed[existing.id] = row
                     status = Status.SCHEDULED if rule.debounce and status is Status.QUEUED else status
-                self.kept[position] = Enqueued(standing.id, row.spec, status, standing.created_at, created=False)
+                self.kept[position] = Enqueued(existing.id, row.spec, status, existing.created_at, created=False)
             elif key in first_of:
                 first = first_of[key]
                 if rule.on_conflict == "raise":
@@ -103,14 +103,14 @@ class _Plan:
         if renewed:
             _renew(rule, renewed)
 
-    def _check(self, rule: Unique, row: TaskRow, standing: Standing) -> None:
-        if self.outside and standing.user != row.spec.user:
-            raise UniqueConflict(f"{_subject(row, rule)} A task of another user stands.")
+    def _check(self, rule: Unique, row: TaskRow, existing: Existing) -> None:
+        if self.outside and existing.user != row.spec.user:
+            raise UniqueConflict(f"{_subject(row, rule)} Another user has an equal task.")
         if rule.on_conflict == "raise":
             raise UniqueConflict(
-                f"{_subject(row, rule)} The task {standing.id} {predicate(standing.status)}.",
-                task_id=standing.id,
-                status=standing.status,
+                f"{_subject(row, rule)} The task {existing.id} {predicate(existing.status)}.",
+                task_id=existing.id,
+                status=existing.status,
             )
 
 
@@ -153,8 +153,8 @@ def _timed(row: TaskRow, rule: Unique, clock: datetime | None) -> TaskRow:
     return row._replace(spec=replace(row.spec, run_after=clock + timedelta(seconds=seconds)))
 
 
-def _find(rule: Unique, task_type: str, keys: Sequence[str]) -> Found:
-    """Return the tasks that stand; those whose arguments are to be replaced stay locked while they wait."""
+def _find(rule: Unique, task_type: str, keys: Sequence[str]) -> Lookup:
+    """Return the existing tasks; lock those that wait and get new arguments."""
     while True:
         found = rows.lock_and_find([task_type], keys, rule.states or (), rule.seconds("within"))
         if not found.sees_all:
@@ -162,10 +162,10 @@ def _find(rule: Unique, task_type: str, keys: Sequence[str]) -> Found:
                 "A unique task cannot be enqueued in a transaction that does not see what others commit. Use READ"
                 " COMMITTED, or enqueue outside of the transaction."
             )
-        waiting = [each.id for each in found.standing.values() if each.status in REPLACEABLE]
+        waiting = [each.id for each in found.existing.values() if each.status in REPLACEABLE]
         if not (rule.replaces and waiting):
             return found
-        now = rows.lock_standing(waiting)
+        now = rows.lock_existing(waiting)
         if all(now.get(task_id) in REPLACEABLE for task_id in waiting):
             return found  # else a task started or ended before the lock, and another answer may hold
 

@@ -94,7 +94,7 @@ def run_now_many(ids: Sequence[Id]) -> set[uuid.UUID]:
 def retry(task_id: Id, *, by: str = "") -> None:
     """Queue a task that ended without success again, with a fresh retry budget.
 
-    The attempt number, which fences, goes on rising, and the errors of earlier attempts stay.
+    The attempt number, which fences, keeps rising, and the errors of earlier attempts stay.
     A dead letter is replayed, which closes its record. To repeat a completed task, use ``run_again``.
     Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has not ended or was completed.
     """

@@ -12,8 +12,8 @@ from typing import Final
 
 from django.db import DatabaseError
 
+from queue_app.core.query_pauses import QueryPauses
 from queue_app.core.records import ClaimedTask, Lease, Proposal, Returned
-from queue_app.core.rests import Rests
 from queue_app.core.states import Status
 from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
@@ -31,8 +31,8 @@ from queue_app.sql.database import atomic
 #: tasks that have ended; the next round then reaches the tasks behind them.
 REFUSED_ROUNDS = 100
 
-#: Lets the statements rest that read all executing rows of a worker, or of a token's workers, if they were slow.
-_rests: Final = Rests(1.0)
+#: Pauses the queries of all executing rows of a worker, or of a token's workers, after a slow one.
+_pauses: Final = QueryPauses(1.0)
 
 
 def claim(
@@ -177,19 +177,19 @@ def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> in
         settle_later(workflows)
         return return_to_index(returned)
 
-    return look_at_executing("unacknowledged", give_back)
+    return among_executing("unacknowledged", give_back)
 
 
-def look_at_executing[T](name: str, look: Callable[[list[uuid.UUID] | None], T]) -> T:
-    """Return what ``look`` finds among all executing rows (``None``), or among those that hold a lease while it rests.
+def among_executing[T](name: str, query: Callable[[list[uuid.UUID] | None], T]) -> T:
+    """Query all executing rows (``None``); while that pauses (``core.query_pauses``), only tasks that hold a lease.
 
-    Without the index it never rests.
+    Without the index it never pauses.
     """
-    among = _leased() if name in _rests else None
+    among = _leased() if name in _pauses else None
     began = time.monotonic()
-    found = look(among)
+    found = query(among)
     if among is None:
-        _rests.begin(name, time.monotonic() - began)
+        _pauses.begin(name, time.monotonic() - began)
     return found
 
 

@@ -18,7 +18,7 @@ from queue_app import conf, signals
 from queue_app.callbacks import MARK
 from queue_app.core.backoff import retry_delay
 from queue_app.core.fingerprint import fingerprint
-from queue_app.core.limit_values import Scope, gate_of
+from queue_app.core.limit_values import Gate, Scope, gate_of
 from queue_app.core.records import (
     MAX_CLASS,
     MAX_MESSAGE,
@@ -47,8 +47,6 @@ from queue_app.sql import progress as progress_rows
 from queue_app.sql import snapshot, throttle
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.finish import Verdict
-
-type Gate = tuple[str, str]  # scope, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +211,7 @@ def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
 
 def _gate(task: ClaimedTask, scope: str) -> Gate:
     names = {Scope.QUEUE: task.queue, Scope.TYPE: task.task_type, Scope.KEY: task.concurrency_key}
-    return scope, names[Scope(scope)]
+    return Gate(scope, names[Scope(scope)])
 
 
 def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:

@@ -1,6 +1,6 @@
 """Close dead letters: replay queues the task again, discard leaves it dead.
 
-A replay resets the counts of retries and crashes. The attempt number, which fences, goes on rising,
+A replay resets the counts of retries and crashes. The attempt number, which fences, keeps rising,
 and the errors of earlier attempts stay. The dead letter records who replayed it and when.
 
 Crash points: task, parameters and dead letter change in one transaction, so before its commit

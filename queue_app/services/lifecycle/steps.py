@@ -100,7 +100,7 @@ def _lost(name: str) -> AttemptLost:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A signal that was stored: its id, and whether the task waited for it and goes on now."""
+    """A signal that was stored: its id, and whether the task waited for it and continues now."""
 
     id: int
     is_awaited: bool

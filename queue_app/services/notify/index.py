@@ -42,7 +42,7 @@ PATIENCE_SECONDS = 2.0
 #: Maximum time for which a fork waits for the import. Only a caller that forks while it imports a module can reach it:
 #: that module may be the one for which the thread waits.
 FORK_PATIENCE_SECONDS = 60.0
-#: Time in which the caller goes on before that thread begins: Python runs one of them at a time.
+#: Time in which the caller continues before that thread begins: Python runs one of them at a time.
 HEAD_START_SECONDS = 0.02
 #: Maximum number of notifications that wait until a caller turns autocommit on again.
 MAX_MANUAL_HOOKS = 1000
@@ -205,7 +205,7 @@ class PushOnCommit:
         self.events: list[Run] = []
         self.callbacks: list[Callable[[], object]] = []
         self.on_located = on_located
-        self.ran = False  # a test may run the hooks of a transaction that goes on
+        self.ran = False  # a test may run the hooks of a transaction that continues
 
     def __call__(self) -> None:
         self.ran = True

@@ -67,7 +67,7 @@ def run_operations(*, steps: int = STEPS) -> int:
         for operation_id in running.values_list("id", flat=True)[:ROUND]:
             try:
                 moved += advance(operation_id)
-            except Exception as error:  # noqa: BLE001 - raised below, so that the other operations go on
+            except Exception as error:  # noqa: BLE001 - raised below, so that the other operations continue
                 failure = failure or error
         handled += moved
         if not moved:

@@ -20,7 +20,7 @@ NAMED: Final = 3
 MAX_WORKERS: Final = 500
 
 
-class Demand(Protocol):
+class Requirements(Protocol):
     """What a task asks of a worker: a row of a task, or a lane of the index."""
 
     @property
@@ -44,7 +44,7 @@ class _Lack:
     slots: bool
 
     @classmethod
-    def of(cls, worker: Worker, task: Demand) -> Self:
+    def of(cls, worker: Worker, task: Requirements) -> Self:
         return cls(
             worker,
             queue=not worker.serves(task.queue),
@@ -73,7 +73,7 @@ class Workforce:
         self._workers = list(live[:MAX_WORKERS])
         self._taken: Mapping[Any, int] | None = None
 
-    def why_not(self, task: Demand, *, named: bool) -> Iterator[Reason]:
+    def why_not(self, task: Requirements, *, named: bool) -> Iterator[Reason]:
         """Yield why no live worker runs the task: none is able, or the able ones have no free slot.
 
         With ``named``, a sentence names the workers that come closest.
@@ -105,7 +105,7 @@ class Workforce:
         return max(int(worker.concurrency) - self._taken.get(worker.id, 0) for worker in workers)
 
 
-def _none_able(task: Demand, lacks: Sequence[_Lack], *, named: bool) -> Reason:
+def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Reason:
     """Return the first requirement that no worker meets, and the workers that come closest."""
     if not lacks:
         return Reason("no_worker", say("No live worker takes new tasks. Start one: `manage.py runworker`."))

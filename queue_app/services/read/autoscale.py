@@ -15,7 +15,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.autoscale import UNKNOWN_SECONDS, Demand, Gate, Waiting, demand
+from queue_app.core.autoscale import UNKNOWN_SECONDS, Demand, Headroom, Waiting, demand
 from queue_app.core.lanes import Lane, parse_lane
 from queue_app.core.limit_values import Scope, names_of
 from queue_app.index import get_index
@@ -94,42 +94,42 @@ class _Gates:
                 self._active["queue", ""] += found.tasks
                 self._active["user", found.user] += found.tasks
         self._limits = {(limit.scope, limit.name): limit for limit in Limit.objects.using(alias()).all()}
-        self._gates: dict[tuple[str, str], Gate] = {("queue", ""): self._gate([queue], "queue", "")}
+        self._gates: dict[tuple[str, str], Headroom] = {("queue", ""): self._room([queue], "queue", "")}
         overall = RuntimeSettings.objects.using(alias()).filter(pk=1).first()
         if overall is not None:
-            self._gates["all", ""] = self._gate([overall], "all", "")
+            self._gates["all", ""] = self._room([overall], "all", "")
 
-    def all(self) -> list[Gate]:
+    def all(self) -> list[Headroom]:
         return list(self._gates.values())
 
-    def of(self, lane: Lane) -> list[Gate]:
+    def of(self, lane: Lane) -> list[Headroom]:
         found = [self._gates[name] for name in (("all", ""), ("queue", "")) if name in self._gates]
         found += self._limited(Scope.TYPE, lane.task_type)
         found += self._limited(Scope.KEY, lane.key)
         most = self._queue.max_concurrent_per_user
         if lane.user and most is not None:
             name = ("user", lane.user)
-            found.append(self._gates.setdefault(name, Gate(free=most - self._active[name])))
+            found.append(self._gates.setdefault(name, Headroom(free=most - self._active[name])))
         return found
 
-    def _limited(self, scope: Scope, name: str) -> list[Gate]:
-        """Return the gate of a task type or key, if it is limited; a key is also limited by its family."""
+    def _limited(self, scope: Scope, name: str) -> list[Headroom]:
+        """Return the room of a task type or key, if it is limited; a key is also limited by its family."""
         if (scope.value, name) not in self._gates:
             names = names_of(scope, name)
             limits = [self._limits[scope.value, one] for one in names if (scope.value, one) in self._limits]
             if not limits:
                 return []
-            self._gates[scope.value, name] = self._gate(limits, scope.value, name)
+            self._gates[scope.value, name] = self._room(limits, scope.value, name)
         return [self._gates[scope.value, name]]
 
-    def _gate(self, limits: Sequence[Any], scope: str, name: str) -> Gate:
-        """Return the gate for its own row and its family's; ``RuntimeSettings`` has no rates.
+    def _room(self, limits: Sequence[Any], scope: str, name: str) -> Headroom:
+        """Return the room by the gate's own row and its family's; ``RuntimeSettings`` has no rates.
 
         As in the index (``lua/lib/limits.lua``): a pause in any row closes the gate; limit and rate are those of the
         first row that has one.
         """
         first = next((row for row in limits if row.max_concurrent is not None or _rates(row)), limits[0])
-        return Gate(
+        return Headroom(
             free=None if first.cap is None else first.cap - self._active[scope, name],
             rate=min(_rates(first), default=None),
             is_closed=any(self._is_closed(row) for row in limits),

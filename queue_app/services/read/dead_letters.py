@@ -187,7 +187,7 @@ def task_status(letter: DeadLetter) -> Status | None:
 
 
 @dataclass(slots=True)
-class Group:
+class CauseGroup:
     """Dead letters with the same cause."""
 
     fingerprint: str
@@ -202,7 +202,7 @@ class Group:
         return self.trend[-1]
 
 
-def groups(letters: DeadLetterQuerySet | None = None) -> list[Group]:
+def groups(letters: DeadLetterQuerySet | None = None) -> list[CauseGroup]:
     """Return the open dead letters (of ``letters``) by cause, the most frequent first, with three queries."""
     source = DeadLetter.objects.open() if letters is None else letters.open()
     rows = list(
@@ -217,7 +217,7 @@ def groups(letters: DeadLetterQuerySet | None = None) -> list[Group]:
     }
     trends = _trends(known)
     return [
-        Group(**row, latest=latest[row["fingerprint"]], trend=trends[row["fingerprint"]])
+        CauseGroup(**row, latest=latest[row["fingerprint"]], trend=trends[row["fingerprint"]])
         for row in rows
         if row["fingerprint"] in latest
     ]

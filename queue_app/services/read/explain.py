@@ -88,10 +88,10 @@ def _place_last(reasons: Sequence[Reason]) -> Iterator[Reason]:
 
 
 def _unique(task: Task, status: Status) -> Iterator[Reason]:
-    """Yield the rule by which the task stands for others like it."""
+    """Yield the rule that makes the task unique."""
     if task.unique_key and status not in TERMINAL:
         rule = getattr(registry.known(task.task_type), "unique", None)
-        words = rule.words if rule else say("no second task of its key is stored while it stands")
+        words = rule.words if rule else say("until it has ended, no second task of its key is stored")
         text = say("It is unique: %(rule)s.", rule=words)
         yield Reason("unique", text, blocks=False, details={"key": task.unique_key})
 
@@ -134,7 +134,7 @@ def _waits_until(task: Task) -> Reason:
         task_id=task.id, kind=StepKind.SLEEP, until__gt=timezone.now()
     )
     if sleep and sleep.exists():
-        text = say("It sleeps until %(time)s, and then goes on after its last step.", time=_time(task.run_after))
+        text = say("It sleeps until %(time)s, and then continues after its last step.", time=_time(task.run_after))
         return Reason("sleeps", text, until=task.run_after)
     if not task.failures:
         text = say("It starts no earlier than %(time)s.", time=_time(task.run_after))

@@ -35,7 +35,7 @@ HELPS: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBack:
     """A limit, the tasks that it holds back, and the value that the arriving and waiting tasks need."""
 
     scope: Scope
@@ -95,14 +95,14 @@ def _behind(
     )
 
 
-def held() -> list[Held]:
+def held() -> list[HeldBack]:
     """Return the limits of queues, types and keys that hold tasks back, those with the longest waits first."""
     workers = list(Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE))
     found = [*_queues(workers), *_types_and_keys(workers)] if any(worker.free_slots for worker in workers) else []
     return sorted((each for each in found if each.wanted > each.cap), key=lambda each: (-each.oldest, each.limit))
 
 
-def _queues(workers: list[Worker]) -> Iterator[Held]:
+def _queues(workers: list[Worker]) -> Iterator[HeldBack]:
     some = [
         seen
         for seen in rows.capped(timezone.now() - PERIOD)
@@ -117,10 +117,10 @@ def _queues(workers: list[Worker]) -> Iterator[Held]:
             continue
         each = seen.active / seen.ended  # slots that one ended task took, in periods
         wanted = min(cap + idle, ceil(each * (seen.enqueued + seen.waiting)))
-        yield Held(Scope.QUEUE, seen.queue, cap, seen.waiting, seen.oldest or 0.0, idle, wanted)
+        yield HeldBack(Scope.QUEUE, seen.queue, cap, seen.waiting, seen.oldest or 0.0, idle, wanted)
 
 
-def _types_and_keys(workers: list[Worker]) -> Iterator[Held]:
+def _types_and_keys(workers: list[Worker]) -> Iterator[HeldBack]:
     """Judge by the rows, as no snapshot counts types and keys."""
     limits = list(Limit.objects.using(alias()).filter(max_concurrent__isnull=False, adaptive="", paused=False))
     if not limits or not (waits := rows.waiting_by_kind()):
@@ -147,7 +147,7 @@ def _types_and_keys(workers: list[Worker]) -> Iterator[Held]:
         idle = sum(worker.free_slots for worker in workers if types & set(worker.task_types))
         if idle > 0 and ended[name] and busy[name] >= OFTEN * cap and oldest[name] >= LONG:
             wanted = min(cap + idle, ceil(busy[name] / ended[name] * (ended[name] + count)))
-            yield Held(Scope(limit.scope), limit.name, cap, count, oldest[name], idle, wanted)
+            yield HeldBack(Scope(limit.scope), limit.name, cap, count, oldest[name], idle, wanted)
 
 
 def _with_own_limits() -> set[str]:
@@ -183,7 +183,7 @@ class Trial:
         return self.after <= HELPS * self.before
 
 
-def mark(each: Held) -> str:
+def mark(each: HeldBack) -> str:
     """Return the text that identifies a trial: the limit and its present value."""
     return f"{each.limit}={each.cap}"
 
@@ -194,7 +194,7 @@ def operations() -> dict[str, Operation]:
     return {each.filter["trial"]: each for each in recent.filter(created_at__gte=timezone.now() - VALID).order_by("id")}
 
 
-def trials_of(some: Sequence[Held]) -> dict[str, Trial]:
+def trials_of(some: Sequence[HeldBack]) -> dict[str, Trial]:
     """Return {limit: trial} of the limits that a simulation has tried from their present value."""
     if not some:
         return {}

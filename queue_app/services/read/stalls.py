@@ -7,21 +7,21 @@ from typing import Any
 from django.utils import timezone
 
 from queue_app.core.sentence import as_json, from_json
-from queue_app.core.stall import LOOK_IS_OLD, WATCHDOG, Stall, StallKind
+from queue_app.core.stall import CHECK_IS_OLD, WATCHDOG, Stall, StallKind
 from queue_app.models import MaintenanceJob
 from queue_app.sql.database import alias
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the watchdog wrote last: the stalls, and the seconds since that look (``None``: never)."""
+    """The last record of the watchdog: the stalls, and the seconds since then (``None``: never)."""
 
     stalls: tuple[Stall, ...] = ()
     age: float | None = None
 
     @property
-    def looks(self) -> bool:
-        return self.age is not None and self.age <= LOOK_IS_OLD
+    def is_running(self) -> bool:
+        return self.age is not None and self.age <= CHECK_IS_OLD
 
 
 def read() -> Watched:
@@ -44,7 +44,7 @@ def _stall(known: Mapping[str, Any]) -> Stall:
 
 
 def write(stalls: Sequence[Stall]) -> None:
-    """Record a look, and what stood still."""
+    """Record a check, and the stalls that it found."""
     now = timezone.now()
     said = [asdict(stall) | {"text": as_json(stall.text), "steps": as_json(stall.steps)} for stall in stalls]
     progress = {"stalls": said}

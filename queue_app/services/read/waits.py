@@ -41,7 +41,7 @@ type Kind = tuple[str, tuple[str, ...], str]  # task type, capabilities, concurr
 
 
 @dataclass(slots=True)
-class Wait:
+class WaitReason:
     """Queued tasks of one queue that wait for the same reason; ``kinds`` are some of them."""
 
     queue: str
@@ -57,14 +57,14 @@ class Wait:
         return self.code in SEVERE
 
 
-def waits(queues: Iterable[str]) -> list[Wait]:
+def waits(queues: Iterable[str]) -> list[WaitReason]:
     """Return the reasons for which tasks of the queues wait, by the longest wait."""
     names = list(queues)
     try:
         lanes = [lane for name in names for lane in islice(waiting_lanes(get_index(), name), MAX_LANES)]
     except IndexUnavailable:
         lanes = _lanes_of_rows(names)
-    found: dict[tuple[str, str, str], Wait] = {}
+    found: dict[tuple[str, str, str], WaitReason] = {}
     if lanes:
         causes = _Causes()
         for waiting in sorted(lanes, key=lambda each: each.oldest):
@@ -73,11 +73,11 @@ def waits(queues: Iterable[str]) -> list[Wait]:
     return sorted(found.values(), key=lambda wait: wait.oldest)
 
 
-def _add(found: dict[tuple[str, str, str], Wait], waiting: WaitingLane, code: str, text: str) -> None:
+def _add(found: dict[tuple[str, str, str], WaitReason], waiting: WaitingLane, code: str, text: str) -> None:
     lane = waiting.lane
     wait = found.get((lane.queue, code, text))
     if wait is None:
-        wait = found[lane.queue, code, text] = Wait(lane.queue, code, text, 0, waiting.oldest)
+        wait = found[lane.queue, code, text] = WaitReason(lane.queue, code, text, 0, waiting.oldest)
     wait.count += waiting.tasks
     kind = (lane.task_type, lane.capabilities, lane.key)
     if len(wait.kinds) < MAX_KINDS and kind not in wait.kinds:

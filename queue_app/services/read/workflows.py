@@ -35,7 +35,7 @@ _MAP: Final = "queue_app.workflow_expansion.expand"
 
 
 @dataclass(slots=True)
-class Group:
+class TaskGroup:
     """Tasks of one type that wait for the same groups; often one task."""
 
     number: int
@@ -65,7 +65,7 @@ class Group:
 class WorkflowGraph:
     """The groups in an order in which each follows what it waits for."""
 
-    groups: list[Group]
+    groups: list[TaskGroup]
     critical: list[uuid.UUID]  # the critical path: each task waited for the one before it
     holding: list[Holding]  # tasks that ended without success, and hold the workflow
     tasks: int
@@ -102,7 +102,7 @@ def graph_of(workflow_id: uuid.UUID) -> WorkflowGraph:
     return WorkflowGraph(groups, [nodes.id_of(task) for task in path], holding, len(nodes.states), len(nodes.before))
 
 
-def _describe(group: Group, nodes: Nodes) -> None:
+def _describe(group: TaskGroup, nodes: Nodes) -> None:
     tasks = group.tasks
     group.first = nodes.id_of(tasks[0])
     group.own_name = nodes.names.get(tasks[0], "") if len(tasks) == 1 else ""
@@ -135,7 +135,7 @@ def _levels(nodes: Nodes, numbers: Sequence[int]) -> dict[int, int]:
     return levels
 
 
-def _folded(nodes: Nodes, edges: _Edges, levels: dict[int, int]) -> list[Group]:
+def _folded(nodes: Nodes, edges: _Edges, levels: dict[int, int]) -> list[TaskGroup]:
     in_order = sorted(levels, key=levels.__getitem__)
     if len(in_order) <= UNFOLDED:
         return _groups(nodes, edges, levels, in_order, lambda task, _waits: task)
@@ -151,9 +151,9 @@ def _groups(
     levels: dict[int, int],
     in_order: Iterable[int],
     detail: Callable[[int, frozenset[tuple[int, str]]], Hashable],
-) -> list[Group]:
+) -> list[TaskGroup]:
     """Fold tasks of one type and level that share ``detail(task, the groups that it waits for)``."""
-    by_key: dict[Hashable, Group] = {}
+    by_key: dict[Hashable, TaskGroup] = {}
     group_of = [0] * len(nodes.states)
     known: dict[tuple[int, str], frozenset[tuple[int, str]]] = {}  # most tasks wait for one group
     for task in in_order:
@@ -168,7 +168,7 @@ def _groups(
         key = (kind, level, undoes, detail(task, waits))
         group = by_key.get(key)
         if group is None:
-            group = by_key[key] = Group(len(by_key), nodes.kinds[kind], level, undoes)
+            group = by_key[key] = TaskGroup(len(by_key), nodes.kinds[kind], level, undoes)
         group.tasks.append(task)
         group.parents.update(waits)
         group_of[task] = group.number

@@ -20,7 +20,7 @@ from queue_app.index import Index
 from queue_app.models import Queue
 from queue_app.sql import load as rows
 from queue_app.sql.database import alias
-from queue_app.sql.load import BEGINNING, END, Part, Place
+from queue_app.sql.load import BEGINNING, END, Part, ReadPosition
 
 #: Rows that are read at a time, of all parts together. With thousands of lanes, larger pages bring more tasks of a lane
 #: together.
@@ -45,7 +45,7 @@ def _parts(by_arrival: frozenset[str]) -> list[Part]:
 
 
 @dataclass(slots=True)
-class Load:
+class Loader:
     """Loads the queued rows of one generation; ``end_step`` is called after each page.
 
     The parts that were ``left`` to it count also if no task waits there any more, because pushes leave new tasks out.
@@ -56,7 +56,7 @@ class Load:
     left: list[Part]
     end_step: Callable[[], object]
     by_arrival: frozenset[str] = field(default_factory=lambda: Queue.by_arrival(alias()))
-    after: dict[Part, Place] = field(default_factory=dict)  # how far each part is loaded that has more
+    after: dict[Part, ReadPosition] = field(default_factory=dict)  # how far each part is loaded that has more
     tasks: int = 0
 
     def begin(self) -> bool:
@@ -75,7 +75,7 @@ class Load:
     def _band(self, part: Part) -> Band:
         return ARRIVAL_BAND if part[0] in self.by_arrival else part[1]
 
-    def _together(self, until: dict[Part, Place]) -> dict[Part, Place]:
+    def _together(self, until: dict[Part, ReadPosition]) -> dict[Part, ReadPosition]:
         """Return the ends of a step, those of a queue by arrival at the same time: the earliest."""
         for queue in {queue for queue, _ in until} & self.by_arrival:
             parts = [part for part in until if part[0] == queue]

@@ -6,8 +6,8 @@ the heartbeat that it saw; so no step of PostgreSQL's clock makes a worker dead.
 or whose row is gone, are requeued too. Crashes are counted apart from failures; a task with too many
 becomes a dead letter (``crash_loop``).
 
-While an old snapshot makes the looks at all executing rows slow, these rest (``core.rests``). Meanwhile the reaper
-looks at the rows of tasks that hold a lease, about 500 in each turn, and at all of them when a worker died. The
+While an old snapshot makes the queries of all executing rows slow, they pause (``core.query_pauses``). Meanwhile the
+reaper reads the rows of tasks that hold a lease: about 500 in each turn, and all of them when a worker died. The
 reconciler gives executing rows the leases that they lack.
 
 Crash points: before the commit nothing has happened, and the next tick repeats it. Between the rows
@@ -26,8 +26,8 @@ from typing import ClassVar
 from queue_app import conf, signals
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.process import machine_identity, process_identity
+from queue_app.core.query_pauses import QueryPauses
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
-from queue_app.core.rests import Rests
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
@@ -44,8 +44,8 @@ from queue_app.sql import workers
 from queue_app.sql.database import atomic, clock
 
 BATCH = 500
-#: Longest gap between two looks at the heartbeats that counts as silence, unless a worker's interval is longer. In a
-#: longer gap PostgreSQL may have been away. With a shorter limit a busy scheduler would never count silence.
+#: Longest gap between two comparisons of the heartbeats that counts as silence, unless a worker's interval is longer.
+#: In a longer gap PostgreSQL may have been away. With a shorter limit a busy scheduler would never count silence.
 MIN_GAP_SECONDS = 2.0
 
 
@@ -70,49 +70,49 @@ class Reaper:
 
     QUESTIONS: ClassVar = ("heartbeats", "neighbours", "orphans")
 
-    def __init__(self, rests: Rests | None = None) -> None:
-        self._rests = rests or Rests(conf.get().scheduler.reap_seconds)
+    def __init__(self, pauses: QueryPauses | None = None) -> None:
+        self._pauses = pauses or QueryPauses(conf.get().scheduler.reap_seconds)
         self._cursors = {"orphans": 0, "overdue": 0}  # where to continue among the leases
-        self._looked_at = -math.inf  # monotonic
+        self._compared_at = -math.inf  # monotonic
         self._silence: dict[str, tuple[str, float]] = {}  # worker -> its last heartbeat, seconds since without another
         self._silent: dict[uuid.UUID, str] | None = None  # as the answers of this turn say
 
     def run_once(self) -> int:
         """Call ``reap`` with the workers that have been silent for their whole budget."""
-        silent = self._silent if self._silent is not None else self._look(workers.heartbeats())
+        silent = self._silent if self._silent is not None else self._compare(workers.heartbeats())
         self._silent = None
-        if "orphans" not in self._rests:
+        if "orphans" not in self._pauses:
             return reap(silent)
         died = _declare_dead(silent)
         return sum(reap_orphans(ids) for ids in self._leased("orphans", everything=died > 0))
 
     def is_wanted(self, answers: Answers) -> bool:
-        """Whether the answers name something to reap, or must be found without them; counts as a look."""
-        self._silent = self._look(answers["heartbeats"])
+        """Whether the answers name something to reap, or must be found without them; compares the heartbeats too."""
+        self._silent = self._compare(answers["heartbeats"])
         orphans = answers["orphans"] is not False
         return bool(self._silent) or orphans or any(map(_is_gone, answers["neighbours"]))
 
     def fail_overdue(self) -> int:
-        if "overdue" not in self._rests:
+        if "overdue" not in self._pauses:
             return reap_overdue()
         return sum(reap_overdue(ids) for ids in self._leased("overdue"))
 
-    def _leased(self, look: str, *, everything: bool = False) -> Iterator[list[uuid.UUID]]:
+    def _leased(self, query: str, *, everything: bool = False) -> Iterator[list[uuid.UUID]]:
         """Yield the next tasks that hold a lease, or all of them; none while the index is away."""
         more = True
         while more:
             try:
-                self._cursors[look], ids = get_index().leased(self._cursors[look])
+                self._cursors[query], ids = get_index().leased(self._cursors[query])
             except IndexUnavailable:
                 return
             if ids:
                 yield ids
-            more = everything and self._cursors[look] != 0
+            more = everything and self._cursors[query] != 0
 
-    def _look(self, heartbeats: Iterable[str]) -> dict[uuid.UUID, str]:
-        """Compare heartbeats with those of the last look; return the silent workers, each with its last heartbeat."""
+    def _compare(self, heartbeats: Iterable[str]) -> dict[uuid.UUID, str]:
+        """Compare heartbeats with those of the last turn; return the silent workers, each with its last heartbeat."""
         now = time.monotonic()
-        gap, self._looked_at = now - self._looked_at, now
+        gap, self._compared_at = now - self._compared_at, now
         before, self._silence = self._silence, {}
         budget, silent = conf.get().worker.missed_heartbeats, {}
         for each in heartbeats:

@@ -24,7 +24,7 @@ from queue_app import signals
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import Generation, Index, get_index, server_url
 from queue_app.models import PriorityPolicy
-from queue_app.services.repair.load import Load, leave_to_load
+from queue_app.services.repair.load import Loader, leave_to_load
 from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
@@ -33,8 +33,8 @@ from queue_app.sql.load import Part
 
 logger = logging.getLogger("taskqueue")
 
-#: How long a process waits for a rebuild to allow claims. Then its other work goes on: reports of ended tasks, the jobs
-#: of the scheduler.
+#: How long a process waits for a rebuild to allow claims. Then its other work continues: reports of ended tasks, the
+#: jobs of the scheduler.
 OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
@@ -84,7 +84,7 @@ def _is_needed_now() -> bool:
 def rebuild_until_open() -> bool:
     """Rebuild the index if needed; return whether that allows claims.
 
-    A thread rebuilds. It goes on alone if that takes long, or if many tasks are left to load.
+    A thread rebuilds. It continues alone if that takes long, or if many tasks are left to load.
     """
     if not _is_needed_now():
         return False
@@ -95,7 +95,7 @@ def rebuild_until_open() -> bool:
             try:
                 rebuilt = rebuild(on_open=opened.set)
             finally:
-                connections.close_all()  # before the caller goes on, which may be about to drop a test database
+                connections.close_all()  # before the caller continues, which may be about to drop a test database
             done.set_result(rebuilt)
         except Exception as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
@@ -156,7 +156,7 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
     if not index.begin_generation(number, lock.token, prepare, database_identity()):
         return None
     leases = index.restore_leases(snapshot.executing())
-    load = Load(index, number, left, lock.end_step)
+    load = Loader(index, number, left, lock.end_step)
     if not (load.begin() and index.open_generation(number)):
         return None
     index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once

@@ -8,8 +8,8 @@ Each step is bounded, and cheap when nothing is wrong:
   step were all queued tasks;
 - leases that no executing row names are ended: at once if the row was granted under the lease and has ended since;
   else if two consecutive steps find the lease, so that claims under way are left alone;
-- executing rows without their lease, or with part of it, get it back, so that limits hold; the look at all executing
-  rows rests after it took long (``core.rests``), as does the full pass, but not for longer than ``FULL_PASS_SECONDS``;
+- executing rows without their lease, or with part of it, get it back, so that limits hold; a slow query of
+  all executing rows pauses (``core.query_pauses``), and so does the full pass, for ``FULL_PASS_SECONDS`` at most;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
 - workers whose rows have ended are retired;
 - profiles and heads are audited. Nothing but damage from outside makes them wrong, and a new generation replaces them.
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 
 from queue_app import conf, signals
 from queue_app.core.lanes import kind_of
+from queue_app.core.query_pauses import FACTOR, QueryPauses
 from queue_app.core.records import PackedLane
-from queue_app.core.rests import FACTOR, Rests
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import Index, Lease, get_index
@@ -114,7 +114,7 @@ class Reconciler:
     key_cursor: int = 0
     wrong: list[str] = field(default_factory=list)  # keys of the wrong type that the last step met
     audit: Audit = field(default_factory=Audit)
-    rests: Rests = field(default_factory=lambda: Rests(conf.get().scheduler.reconcile_seconds))
+    pauses: QueryPauses = field(default_factory=lambda: QueryPauses(conf.get().scheduler.reconcile_seconds))
     pass_began_at: float = -math.inf  # monotonic
     pass_seconds: float = 0.0  # what the pages of the full pass have cost
     repaired: Counter[str] = field(default_factory=Counter)
@@ -145,7 +145,7 @@ class Reconciler:
         self.audit.step(index)
         return repairs
 
-    def _repair(self, index: Index, page: comparison.Page) -> int:
+    def _repair(self, index: Index, page: comparison.RowPage) -> int:
         """Push the missing and misplaced tasks of the page that are still queued when read again; return how many.
 
         Leaves out those that are on their way.
@@ -229,11 +229,11 @@ class Reconciler:
         Reads the rows again after the index: a restored lease of a task that ended in between would block a slot until
         the next step.
         """
-        if "leases" in self.rests:
+        if "leases" in self.pauses:
             return 0
         began = time.monotonic()
         executing = snapshot.executing()
-        self.rests.begin("leases", time.monotonic() - began)
+        self.pauses.begin("leases", time.monotonic() - began)
         missing = index.missing_leases(executing)
         return index.restore_leases(snapshot.executing(missing)) if missing else 0
 

@@ -21,7 +21,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressRep
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.displayed_payload import displayed_payload
 from queue_app.encryption import call_of, failure_texts, opened_if, opened_task
 from queue_app.exceptions import (
@@ -39,7 +39,7 @@ from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.lifecycle.claim import claim, give_back_unacknowledged, look_at_executing
+from queue_app.services.lifecycle.claim import among_executing, claim, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair import tokens
@@ -154,13 +154,15 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
         if drains:
             deadline, left = 0.0, min(left, DRAIN_SECONDS)
         with waiting():
-            notified = service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS)) is Call.NOTIFICATION
+            notified = service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS)) is WorkerMessage.NOTIFICATION
         if not tokens.is_in_force(token.id):
             raise TokenRefused("The worker token is not valid.")
         worker = _own(token, worker_id)
 
 
-def wait_for_call(token: WorkerToken, worker_id: uuid.UUID, seconds: float, waiting: Waiting = idle) -> Call | None:
+def wait_for_call(
+    token: WorkerToken, worker_id: uuid.UUID, seconds: float, waiting: Waiting = idle
+) -> WorkerMessage | None:
     """Wait up to ``seconds`` until the index wakes or notifies the worker; return which, or ``None``."""
     _own(token, worker_id)
     with waiting():
@@ -338,7 +340,7 @@ def _unserved(worker: Worker) -> list[str]:
 
 def _room(token: WorkerToken) -> int:
     """Return how many more tasks the token's workers may hold: a stolen token must not empty the queue unseen."""
-    in_flight = look_at_executing("in flight", lambda among: rows.in_flight(token.id, among))
+    in_flight = among_executing("in flight", lambda among: rows.in_flight(token.id, among))
     return max(0, token.max_in_flight - in_flight)
 
 

@@ -1,7 +1,7 @@
-"""Watch that work goes on: report work that stands still although it could go on, and end the stall.
+"""Find work that stands still although nothing prevents it, report the stall, and end it.
 
-The reconciler repairs the faults that it knows. The watchdog does not ask for causes: it compares what could go on, by
-the rows, with what does. Every few seconds the leading scheduler looks for
+The reconciler repairs the faults that it knows. The watchdog does not look for causes: it compares the work that could
+continue, by the rows, with the work that does. Every second the leading scheduler looks for
 
 - a queued task that a worker with a free slot could run, while no pause or limit stands in the way;
 - a scheduled task whose time has come, and that is not queued;
@@ -10,8 +10,8 @@ the rows, with what does. Every few seconds the leading scheduler looks for
 
 A stall is logged as an error, counted, and kept in the row of the job ``watchdog``; doctor, metrics, admin and explain
 read it there (``services.read.stalls``). Then the watchdog acts: it queues or fails late tasks itself, gives a job its
-turn, and repairs the index (``IndexRepair``). The scheduler also takes each of these steps otherwise, and each may be
-taken at any time. So a false alarm costs time only.
+turn, and repairs the index (``IndexRepair``). The scheduler also takes each of these steps at other times, and every
+step is safe at any time. So a false alarm costs only time.
 """
 
 import logging
@@ -31,17 +31,17 @@ from queue_app.index import is_refusal
 from queue_app.services.notify import events
 from queue_app.services.notify.index import condemn
 from queue_app.services.read import stalls as record
-from queue_app.services.repair.lookout import Key, Lookout, Turns, moment
 from queue_app.services.repair.reap import reap_overdue
 from queue_app.services.repair.rebuild import is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import reconcile_everything
+from queue_app.services.repair.stall_detector import Key, StallDetector, Turns, moment
 from queue_app.services.upkeep.jobs import Answers, pending_work
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
 
-#: Interval of the looks.
-LOOK_SECONDS: Final = 1.0
-#: Longest gap between two looks. After a longer one the watch starts over: the watchdog missed what happened.
+#: Interval of the checks.
+CHECK_SECONDS: Final = 1.0
+#: Longest gap between two checks. After a longer one the watch starts over: the watchdog missed what happened.
 MAX_GAP_SECONDS: Final = 10.0
 #: Interval at which the row is written while nothing changes.
 WRITE_SECONDS: Final = 15.0
@@ -81,7 +81,7 @@ class IndexRepair:
             return ""
         self._rebuilds += 1
         self._next_at = now + REBUILD_AFTER[min(self._rebuilds, len(REBUILD_AFTER) - 1)]
-        return _attempt(say("built the index anew"), rebuild_until_open)
+        return _attempt(say("rebuilt the index"), rebuild_until_open)
 
 
 def rebuild_is_due() -> bool:
@@ -93,7 +93,7 @@ def rebuild_is_due() -> bool:
 
 
 def _attempt(what: str, action: Callable[[], object]) -> str:
-    """Run a step; log its failure, because the watchdog must go on with other stalls."""
+    """Run a step; log its failure, because the watchdog must continue with other stalls."""
     try:
         action()
     except Exception as error:
@@ -111,33 +111,33 @@ class Watchdog:
         self.stalls: dict[Key, Stall] = {}
         self._clock = clock
         self._answers: Answers | None = None
-        self._lookout = Lookout(float("-inf"))
+        self._detector = StallDetector(float("-inf"))
         self._repair = IndexRepair(clock)
         self._since: dict[Key, float] = {}  # when each stall was reported
         self._inherited: set[Key] = set()  # stalls that another leader found
-        self._looked_at = self._written_at = float("-inf")
+        self._checked_at = self._written_at = float("-inf")
 
-    def note(self, answers: Answers) -> bool:
+    def keep(self, answers: Answers) -> bool:
         """Keep the answers of this turn's query; return true, because the watchdog always runs."""
         self._answers = answers
         return True
 
     def run_once(self, jobs: Sequence[Turns] = ()) -> None:
-        """Look once, report what has changed, and act."""
+        """Check once, report what has changed, and act."""
         answers, self._answers = self._answers or pending_work(self.QUESTIONS), None
         now = self._clock()
-        if now - self._looked_at > MAX_GAP_SECONDS:
+        if now - self._checked_at > MAX_GAP_SECONDS:
             self._begin(now)
-        if self._report(now, self._lookout.look(now, answers, jobs)):
+        if self._report(now, self._detector.check(now, answers, jobs)):
             self._write()  # before the steps, which may take long
         if self._act(jobs) or now - self._written_at >= WRITE_SECONDS:
             self._write()
-        self._looked_at = self._clock()
+        self._checked_at = self._clock()
 
     def _begin(self, now: float) -> None:
         """Begin the watch with what the last leader wrote."""
         watched = record.read()
-        self._lookout = Lookout(now)
+        self._detector = StallDetector(now)
         self.stalls = {(stall.kind, stall.subject): stall for stall in watched.stalls}
         self._since, self._inherited = dict.fromkeys(self.stalls, now), set(self.stalls)
 
@@ -148,7 +148,7 @@ class Watchdog:
     def _report(self, now: float, found: Sequence[Stall]) -> bool:
         """Announce stalls that have begun or ended; return whether there is one."""
         before, current = self.stalls, {(stall.kind, stall.subject): stall for stall in found}
-        if now - self._lookout.began_at < INHERIT_SECONDS:
+        if now - self._detector.began_at < INHERIT_SECONDS:
             current = {key: before[key] for key in self._inherited if key in before} | current
         began = timezone.now().isoformat(timespec="seconds")
         self.stalls = {key: _continued(stall, before.get(key), began) for key, stall in current.items()}
@@ -188,7 +188,7 @@ class Watchdog:
 
 
 def _continued(stall: Stall, before: Stall | None, began: str) -> Stall:
-    """Return a stall with the begin and the steps of the last look."""
+    """Return a stall with the begin and the steps of the last check."""
     return replace(stall, since=before.since, steps=before.steps) if before else replace(stall, since=began)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.db.models.functions import Now
 
 from queue_app.core.sentence import say
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, get_index
 from queue_app.models import Queue, Worker
@@ -79,7 +79,7 @@ def register_in_index(profile: Profile, worker_id: uuid.UUID) -> None:
     get_index().register(profile, worker_id)
 
 
-def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> Call | None:
+def wait_for_wake(worker_id: uuid.UUID, seconds: float) -> WorkerMessage | None:
     """Wait up to ``seconds`` until the index wakes or notifies the worker; return which, or ``None``."""
     return get_index().wait_for_call(worker_id, seconds)
 

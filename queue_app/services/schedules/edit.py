@@ -24,7 +24,7 @@ from queue_app.registry import AnyTask
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_spec, check_text
-from queue_app.services.schedules.tick import finish_due, next_look, task_of
+from queue_app.services.schedules.tick import finish_due, next_check, task_of
 from queue_app.sql.database import alias, atomic, clock
 
 #: Options of the task; missing ones are those of the registered task when the schedule is made.
@@ -170,7 +170,7 @@ def times(values: Sequence[Any]) -> list[datetime]:
 def plan_ahead(schedule: Schedule, now: datetime) -> None:
     """Set the next tick after ``now``; raise ``InvalidTaskData`` if there is none."""
     schedule.next_instant = schedule.recurrence.after(now)
-    schedule.due_at = next_look(schedule, schedule.next_instant)
+    schedule.due_at = next_check(schedule, schedule.next_instant)
     if schedule.held_instant is not None:
         schedule.due_at = now
     if schedule.next_instant is None:

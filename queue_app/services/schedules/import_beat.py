@@ -18,7 +18,7 @@ from queue_app.services.schedules.edit import create_schedule
 from queue_app.sql.database import alias, atomic
 
 
-class Entry(NamedTuple):
+class BeatEntry(NamedTuple):
     """A periodic task of Celery: the values of a schedule, or why it cannot be one."""
 
     name: str
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     problem: str = ""
 
 
-def find_entries() -> list[Entry]:
+def find_entries() -> list[BeatEntry]:
     """Return the periodic tasks that the project's settings and tables define."""
     configured = getattr(settings, "CELERY_BEAT_SCHEDULE", {})
     entries = [_of_setting(str(name), given) for name, given in configured.items()]
@@ -38,7 +38,7 @@ def find_entries() -> list[Entry]:
     return entries
 
 
-def import_entries(entries: list[Entry], *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
+def import_entries(entries: list[BeatEntry], *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
     """Store each entry as a schedule; return the names of those that were, and {name: problem} of the others."""
     refused = {entry.name: entry.problem for entry in entries if entry.problem}
     imported = []
@@ -56,7 +56,7 @@ def import_entries(entries: list[Entry], *, dry_run: bool = False) -> tuple[list
     return imported, refused
 
 
-def _of_setting(name: str, given: Mapping[str, Any]) -> Entry:
+def _of_setting(name: str, given: Mapping[str, Any]) -> BeatEntry:
     options = dict(given.get("options") or {})
     values = {
         "task_type": given.get("task"),
@@ -68,17 +68,17 @@ def _of_setting(name: str, given: Mapping[str, Any]) -> Entry:
         values["queue"] = options.pop("queue")
     when = given.get("schedule")
     if options:
-        return Entry(name, values, f"it has options that schedules do not have: {', '.join(sorted(options))}")
+        return BeatEntry(name, values, f"it has options that schedules do not have: {', '.join(sorted(options))}")
     when = getattr(when, "run_every", when) if not hasattr(when, "_orig_minute") else when
     if isinstance(when, timedelta | int | float):
-        return Entry(name, values | {"every": _seconds(when)})
+        return BeatEntry(name, values | {"every": _seconds(when)})
     fields = list(_crontab(when))
     if not fields:
-        return Entry(name, values, f"its schedule is of a kind that only Celery has: {type(when).__name__}")
-    return Entry(name, values | {"cron": " ".join(fields)})
+        return BeatEntry(name, values, f"its schedule is of a kind that only Celery has: {type(when).__name__}")
+    return BeatEntry(name, values | {"cron": " ".join(fields)})
 
 
-def _of_row(task: Any) -> Entry:
+def _of_row(task: Any) -> BeatEntry:
     values: dict[str, Any] = {
         "task_type": task.task,
         "args": json.loads(task.args or "[]"),
@@ -90,18 +90,18 @@ def _of_row(task: Any) -> Entry:
     values |= {"starts_at": task.start_time} if task.start_time else {}
     values |= {"ends_at": task.expires} if task.expires else {}
     if task.exchange or task.routing_key or task.expire_seconds:
-        return Entry(task.name, values, "it has an exchange, a routing key or an expiry of its messages")
+        return BeatEntry(task.name, values, "it has an exchange, a routing key or an expiry of its messages")
     if task.one_off and task.clocked is None:
-        return Entry(task.name, values, "it runs once at an interval; give it a time instead")
+        return BeatEntry(task.name, values, "it runs once at an interval; give it a time instead")
     if task.interval is not None:
-        return Entry(task.name, values | {"every": _seconds(task.interval.schedule.run_every)})
+        return BeatEntry(task.name, values | {"every": _seconds(task.interval.schedule.run_every)})
     if task.clocked is not None:
-        return Entry(task.name, values | {"instants": [_text(task.clocked.clocked_time)]})
+        return BeatEntry(task.name, values | {"instants": [_text(task.clocked.clocked_time)]})
     if task.crontab is not None:
         each = task.crontab
         fields = (each.minute, each.hour, each.day_of_month, each.month_of_year, each.day_of_week)
-        return Entry(task.name, values | {"cron": " ".join(map(_field, fields)), "zone": str(each.timezone)})
-    return Entry(task.name, values, "it follows the sun, which only Celery does")
+        return BeatEntry(task.name, values | {"cron": " ".join(map(_field, fields)), "zone": str(each.timezone)})
+    return BeatEntry(task.name, values, "it follows the sun, which only Celery does")
 
 
 def _crontab(when: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ One transaction locks the schedules that are due, records each tick, stores its 
 processes never hold the same schedule, because the second one skips locked rows; and a tick that is recorded, by an
 earlier run or a backfill, is never recorded again.
 
-Crash points: before the commit nothing has happened, and the next look repeats it. After the commit the tasks are
+Crash points: before the commit nothing has happened, and the next check repeats it. After the commit the tasks are
 queued rows like any other: the reconciler pushes those that the index lacks.
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 
 from django.db import DataError, IntegrityError
 
-from queue_app.core.catch_up import Plan, Policy, plan
+from queue_app.core.catch_up import DueTicks, Policy, plan
 from queue_app.core.counters import TICK, lateness_of
 from queue_app.core.records import NewTask, TaskRow, call_options
 from queue_app.core.recurrence import jitter_of
@@ -37,9 +37,9 @@ from queue_app.sql.schedules import NewTick
 
 #: Maximum number of schedules in one transaction.
 BATCH: Final = 500
-#: Time until the next look at a schedule with a tick that waits for an earlier task.
+#: Time until the next check of a schedule with a tick that waits for an earlier task.
 HELD: Final = timedelta(seconds=1)
-#: Time until the next look at a schedule that this process cannot handle, such as one in a zone that it does not know.
+#: Time until the next check of a schedule that this process cannot handle, such as one in a zone that it does not know.
 AFTER_ERROR: Final = timedelta(seconds=60)
 #: Errors by which one task is refused, while the tasks of other schedules can be stored.
 REFUSALS: Final = (TaskQueueError, DataError, IntegrityError)
@@ -140,8 +140,8 @@ def task_of(schedule: Schedule, instant: datetime) -> TaskRow:
     return check_task(NewTask(args=schedule.args, parameters=parameters, **call_options(schedule)))
 
 
-def next_look(schedule: Schedule, next_instant: datetime | None) -> datetime | None:
-    """Return when a scheduler has to look at a schedule whose next tick is at ``next_instant``."""
+def next_check(schedule: Schedule, next_instant: datetime | None) -> datetime | None:
+    """Return when a scheduler has to check a schedule whose next tick is at ``next_instant``."""
     return None if next_instant is None else next_instant + jitter_of(schedule.name, next_instant, schedule.jitter)
 
 
@@ -153,7 +153,7 @@ def policy_of(schedule: Schedule) -> Policy:
 
 @dataclass(slots=True)
 class _Turn:
-    """One look at one schedule: which ticks to record, which tasks to store and to cancel."""
+    """One check of one schedule: which ticks to record, which tasks to store and to cancel."""
 
     schedule: Schedule
     now: datetime
@@ -171,16 +171,16 @@ class _Turn:
         held = schedule.held_instant
         try:
             next_instant = self._decide()
-        except Exception:  # noqa: BLE001 - logged; the other schedules go on
+        except Exception:  # noqa: BLE001 - logged; the other schedules continue
             _log.exception("the schedule %s cannot tick; the next try is in %s s", schedule, AFTER_ERROR.seconds)
             self.ticks, self.tasks, self.cancelled, self.paused = [], [], [], None
             schedule.held_instant = held
             self.position = (schedule.pk, schedule.next_instant, held, self.now + AFTER_ERROR)
             return
-        look = next_look(schedule, next_instant)
+        check_at = next_check(schedule, next_instant)
         if schedule.held_instant is not None:
-            look = min(look or self.now + HELD, self.now + HELD)
-        self.position = (schedule.pk, next_instant, schedule.held_instant, look)
+            check_at = min(check_at or self.now + HELD, self.now + HELD)
+        self.position = (schedule.pk, next_instant, schedule.held_instant, check_at)
 
     def _decide(self) -> datetime | None:
         schedule = self.schedule
@@ -204,7 +204,7 @@ class _Turn:
             self._run(planned)
         return planned.next_instant
 
-    def _pass_over(self, planned: Plan) -> None:
+    def _pass_over(self, planned: DueTicks) -> None:
         """Record the ticks that come while the schedule is paused."""
         first = planned.missed.first if planned.missed else next(iter(planned.run), None)
         if first is None:
@@ -217,7 +217,7 @@ class _Turn:
             last, TickKind.DUE, reason=f"The schedule was paused{by}{why}", first=first, number=number
         )
 
-    def _run(self, planned: Plan) -> None:
+    def _run(self, planned: DueTicks) -> None:
         if planned.missed is not None:
             first, last, number = planned.missed
             late = self.now - last

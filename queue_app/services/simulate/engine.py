@@ -17,7 +17,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.lanes import BAND_WIDTH
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import rises
-from queue_app.core.simulation import NEVER, SECOND, Outcome, Plan
+from queue_app.core.simulation import NEVER, SECOND, Plan, Starts
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.index.simulated import SimulatedIndex
@@ -91,7 +91,7 @@ class Engine:
         self.crew_of: array[int] = array("h", [0]) * len(load)
         self.ends: list[tuple[int, int]] = []
         self.waiting = self.busy = self.offered = self.turns = self.next_arrival = 0
-        self.look: int | None = None  # when time alone opens a gate
+        self.opens_at: int | None = None  # when time alone opens a gate
         self.has_rates = any(
             limits is not None and (limits.rate_count or limits.min_delay_seconds or limits.throttled_until)
             for limits in [*plan.limits.values(), *(change.limits for change in plan.changes)]
@@ -106,7 +106,7 @@ class Engine:
         self.promote_at = first + PROMOTE
         self.clock = first
 
-    def run(self) -> Outcome:
+    def run(self) -> Starts:
         """Run to the end of the load, or until no task can start."""
         self._open()
         plan, load = self.plan, self.plan.load
@@ -127,7 +127,7 @@ class Engine:
         drained_at, self.clock = self.clock, max(self.clock, plan.end)
         self._measure(drained_at, 0, sum(crew.slots for crew in self.crews))
         is_done = self.waiting == 0 and self.next_arrival == len(load)
-        return Outcome(
+        return Starts(
             self.started, self.busy, self.offered, drained_at if is_done else None, self.resolution, self.turns
         )
 
@@ -162,7 +162,7 @@ class Engine:
             times += [self.changes[0].at] if self.changes else []
         if self.waiting:
             times += [self.promote_at] if self.in_band else []
-            times += [self.look] if self.look is not None else []
+            times += [self.opens_at] if self.opens_at is not None else []
         return min(times, default=None)
 
     # -- a turn ------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Engine:
         if self.has_rates:
             opens = self.index.refill_at(replies.pop())
             opens = None if opens is None else opens - self.shift
-            self.look = opens if opens is not None and opens > self.clock else None
+            self.opens_at = opens if opens is not None and opens > self.clock else None
         for place, reply in zip(claims, replies[len(replies) - len(claims) :], strict=True):
             while self._start(place, reply, first) == MAX_CLAIM and self.crews[place].free:
                 reply = index.send([self._claim(place, min(len(self.crews[place].free), MAX_CLAIM))])[0]  # noqa: PLW2901 - more of the same

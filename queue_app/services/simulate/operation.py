@@ -1,7 +1,7 @@
 """Simulations as operations: requested by staff or by the scheduler, carried out by a process of their own, and kept.
 
 The scheduler requests trials: higher limits where limits hold tasks back, so that suggestions have numbers
-(``control.advice``). The effort is bounded: one new trial a look, one for each limit and value in ``read.held.VALID``,
+(``control.advice``). The effort is bounded: one new trial a turn, one for each limit and value in ``read.held.VALID``,
 at most ``MAX_TASKS`` tasks.
 
 Crash points: a process that dies leaves the operation running. After ``SILENT`` without a sign of life the scheduler
@@ -31,7 +31,7 @@ from queue_app.sql.database import alias, atomic, clock
 
 SILENT: Final = timedelta(seconds=60)
 TRIES: Final = 3
-#: Interval of the signs of life, and of the looks whether staff stopped the operation.
+#: Interval of the signs of life, and of the checks whether staff stopped the operation.
 SIGN: Final = timedelta(seconds=1)
 #: Progress in parts: reading, and both runs, which share the time.
 PARTS: Final = {"reading": 0, "unchanged": 10, "changed": 10}

@@ -11,7 +11,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.simulation import HIDDEN, MAX_TASKS, SECOND, Crew, Kind, Load, Plan
+from queue_app.core.simulation import HIDDEN, MAX_TASKS, SECOND, Crew, Load, Plan, TaskKind
 from queue_app.exceptions import SimulationRefused
 from queue_app.models import PriorityPolicy, Worker
 from queue_app.sql import recorded as rows
@@ -48,10 +48,10 @@ def record(since: datetime, until: datetime, report: Callable[[], None] = lambda
     """
     check_window(since, until)
     load, unknown, times, withdrawn = Load(), [], defaultdict(list), 0
-    spans: dict[uuid.UUID, list[tuple[int, int, Kind]]] = defaultdict(list)
+    spans: dict[uuid.UUID, list[tuple[int, int, TaskKind]]] = defaultdict(list)
     known = _worker_rows(since, until)
     for task in _reported(rows.tasks(since, until), report):
-        kind, queued_at = Kind(*task.kind), task.queued_at or 0
+        kind, queued_at = TaskKind(*task.kind), task.queued_at or 0
         if len(load) >= MAX_TASKS:
             raise SimulationRefused(f"The window has more than {MAX_TASKS:,} tasks: choose a shorter one.")
         if task.status == "queued":
@@ -67,7 +67,7 @@ def record(since: datetime, until: datetime, report: Callable[[], None] = lambda
             if task.worker_id and task.worker_id not in known:
                 spans[task.worker_id].append((task.started_at, task.finished_at, kind))
     for attempt, started_at, finished_at in rows.failed_attempts(since, until):
-        load.add(Kind(*attempt), started_at, finished_at - started_at, HIDDEN)
+        load.add(TaskKind(*attempt), started_at, finished_at - started_at, HIDDEN)
     if not times:
         raise SimulationRefused("No task ended in this window: choose a longer or later one, or write a scenario.")
     for kind, queued_at in unknown:  # they took their slots, or stood in the way; how long they run is not known
@@ -110,7 +110,7 @@ def _of_rows(workers: Iterable[Worker], begin: int, end: int) -> Iterable[tuple[
         )
 
 
-def _inferred(spans: dict[uuid.UUID, list[tuple[int, int, Kind]]]) -> Iterable[tuple[_Abilities, int, int, int]]:
+def _inferred(spans: dict[uuid.UUID, list[tuple[int, int, TaskKind]]]) -> Iterable[tuple[_Abilities, int, int, int]]:
     """Yield workers whose rows were purged: as many slots as they once used, for the tasks that they ran."""
     for ran in spans.values():
         edges = sorted([(start, kind.weight) for start, _, kind in ran] + [(end, -kind.weight) for _, end, kind in ran])

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Kind, Load, Plan
+from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Load, Plan, TaskKind
 from queue_app.exceptions import InvalidTaskData
 
 _OF_LIMITS: Final = {field.name for field in fields(Limits)} - {"throttled_until"}
@@ -141,7 +141,7 @@ def _load(plan: Plan, scenario: Mapping[str, Any]) -> Load:
     chance = random.Random(len(before))  # noqa: S311 - repeatable, not secret
     for each in further:
         _known(each, _OF_LOAD, "load")
-        kind = Kind(
+        kind = TaskKind(
             str(each.get("queue", "default")),
             str(each.get("task_type", "simulated")),
             _band(each.get("priority", "normal")),

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queue_app.core.simulation import NEVER, SECOND, Load, Outcome, Plan, Waits, agreement, span, waits_by
+from queue_app.core.simulation import NEVER, SECOND, Load, Plan, Starts, Waits, agreement, span, waits_by
 from queue_app.exceptions import InvalidTaskData, SimulationRefused
 from queue_app.index.simulated import SimulatedIndex, simulated_index
 from queue_app.models import PriorityPolicy
@@ -71,7 +71,7 @@ def simulate(  # noqa: PLR0913 - by name
     return answer
 
 
-def _together(runs: Mapping[str, Plan], *, shared_server: bool, report: Report) -> dict[str, tuple[Outcome, float]]:
+def _together(runs: Mapping[str, Plan], *, shared_server: bool, report: Report) -> dict[str, tuple[Starts, float]]:
     """Run plans at the same time, each in a thread; return outcomes and seconds.
 
     This thread starts the servers, as forking is safe only before there are others, and calls ``report``, which may use
@@ -79,7 +79,7 @@ def _together(runs: Mapping[str, Plan], *, shared_server: bool, report: Report) 
     """
     shares, is_over = dict.fromkeys(runs, 0.0), threading.Event()
 
-    def run(name: str, index: SimulatedIndex) -> tuple[Outcome, float]:
+    def run(name: str, index: SimulatedIndex) -> tuple[Starts, float]:
         def note(share: float) -> None:
             shares[name] = share
             if is_over.is_set():
@@ -103,7 +103,7 @@ def _together(runs: Mapping[str, Plan], *, shared_server: bool, report: Report) 
 
 
 def _described(
-    plan: Plan, outcome: Outcome, targets: Mapping[int, float | None], gates: Mapping[str, str]
+    plan: Plan, outcome: Starts, targets: Mapping[int, float | None], gates: Mapping[str, str]
 ) -> dict[str, Any]:
     started = sum(plan.begin <= at < plan.end for at in outcome.started)
     return {
@@ -117,7 +117,7 @@ def _described(
     }
 
 
-def _waits(load: Load, outcome: Outcome) -> list[int]:
+def _waits(load: Load, outcome: Starts) -> list[int]:
     return [NEVER if at == NEVER else at - queued for at, queued in zip(outcome.started, load.queued_at, strict=True)]
 
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from queue_app import conf
 from queue_app.core.process import machine_identity
-from queue_app.core.rests import Rests
+from queue_app.core.query_pauses import QueryPauses
 from queue_app.core.stall import STALL_SECONDS
 from queue_app.index import get_index
 from queue_app.index.server import has_leader
@@ -98,15 +98,15 @@ def wake_idle_workers() -> int:
     return get_index().wake_idle()
 
 
-def pending_work(questions: Iterable[str], rests: Rests | None = None) -> Answers:
+def pending_work(questions: Iterable[str], pauses: QueryPauses | None = None) -> Answers:
     """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors.
 
-    A question that took long and found nothing rests, and its answer is ``None`` meanwhile. Only tasks that became due
-    a moment ago are found at once even then.
+    A question that took long and found nothing pauses; its answer is then ``None``. Tasks that became due a moment ago
+    are found at once even then.
     """
     settings, names = conf.get(), set(questions)
-    resting = {name for name in names if rests and name in rests}
-    if "due" in resting:
+    pausing = {name for name in names if pauses and name in pauses}
+    if "due" in pausing:
         names.add("recently_due")
     params: dict[str, Any] = {
         "overdue": settings.scheduler.overdue_seconds,
@@ -116,11 +116,11 @@ def pending_work(questions: Iterable[str], rests: Rests | None = None) -> Answer
     }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
-    answers, took = rows.pending_work(names - resting, params)
+    answers, took = rows.pending_work(names - pausing, params)
     for name, seconds in took.items():
-        if rests and (_is_empty(name, answers[name]) or name == "startable"):  # which stays true while tasks wait
-            rests.begin(name, seconds)
-    return dict.fromkeys(resting) | answers | ({"due": answers["recently_due"]} if "due" in resting else {})
+        if pauses and (_is_empty(name, answers[name]) or name == "startable"):  # which stays true while tasks wait
+            pauses.begin(name, seconds)
+    return dict.fromkeys(pausing) | answers | ({"due": answers["recently_due"]} if "due" in pausing else {})
 
 
 def _is_empty(question: str, answer: Any) -> bool:

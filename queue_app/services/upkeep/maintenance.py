@@ -188,8 +188,8 @@ def purge_tasks(retention: RetentionSettings, limit: int, until: float) -> int:
 def purge_workflows(retention: RetentionSettings, until: float) -> int:
     """Delete ended workflows past their retention in bounded transactions; return how many tasks.
 
-    At least one part is deleted, and none begins after ``until`` (monotonic). After a crash, the next run goes on with
-    the workflow that was being deleted.
+    At least one part is deleted, and none begins after ``until`` (monotonic). After a crash, the next run continues
+    with the workflow that was being deleted.
     """
     deleted = 0
     for workflow_id in upkeep.old_workflows(retention.success_seconds, retention.failure_seconds, PURGE_BATCH):

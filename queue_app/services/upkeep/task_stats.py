@@ -18,7 +18,7 @@ from queue_app.core import histogram
 from queue_app.models import MaintenanceJob, TaskStats
 from queue_app.models.task_stats import StatsKind
 from queue_app.sql.database import alias, atomic, clock
-from queue_app.sql.task_stats import Ended, Figures, ended
+from queue_app.sql.task_stats import EndedInPeriod, EndedTotals, ended
 
 JOB: Final = "task_stats"
 #: Longest time that one run makes up for.
@@ -65,7 +65,7 @@ def collect() -> int:
     return counted
 
 
-def _add(kind: StatsKind, found: Sequence[Ended]) -> None:
+def _add(kind: StatsKind, found: Sequence[EndedInPeriod]) -> None:
     if not found:
         return
     rows = TaskStats.objects.using(alias())
@@ -94,14 +94,14 @@ class History:
     """The rows of one name over the longest period, and their sums over each."""
 
     rows: list[TaskStats]  # oldest first
-    sums: dict[str, Figures]  # period -> figures
+    sums: dict[str, EndedTotals]  # by period
 
 
-def figures(kind: StatsKind, period: str) -> list[Figures]:
-    """Return the figures of all names that had ended tasks in a period. Raises ``KeyError`` for an unknown one."""
-    found: dict[str, Figures] = {}
+def totals(kind: StatsKind, period: str) -> list[EndedTotals]:
+    """Return the totals of all names that had ended tasks in a period. Raises ``KeyError`` for an unknown period."""
+    found: dict[str, EndedTotals] = {}
     for row in _rows(kind, PERIODS[period]).iterator(2000):
-        found.setdefault(row.name, Figures(row.name)).add(row)
+        found.setdefault(row.name, EndedTotals(row.name)).add(row)
     most = sorted(found.values(), key=lambda each: -each.total)
     return most if kind is StatsKind.TYPE else most[:LISTED_NAMES]
 
@@ -113,8 +113,8 @@ def history(kind: StatsKind, name: str) -> History:
     return History(rows, {period: _sum(name, rows, now - length) for period, length in PERIODS.items()})
 
 
-def _sum(name: str, rows: Iterable[TaskStats], begin: datetime) -> Figures:
-    found = Figures(name)
+def _sum(name: str, rows: Iterable[TaskStats], begin: datetime) -> EndedTotals:
+    found = EndedTotals(name)
     for row in rows:
         if row.last_at >= begin:
             found.add(row)

@@ -5,7 +5,7 @@ paused workflow starts. Running tasks finish, or are asked to stop. The audit lo
 transaction: ``by`` whom, ``via`` which interface, and the ``reason``.
 
 Crash points: before the commit nothing has happened. Between the commit and the index, the index proposes tasks that
-the rows refuse, and the reconciler pushes queued tasks that it lacks. A cancel of many tasks goes on in the scheduler.
+the rows refuse, and the reconciler pushes queued tasks that it lacks. The scheduler continues a cancel of many tasks.
 """
 
 from __future__ import annotations

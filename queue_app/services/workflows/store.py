@@ -23,7 +23,7 @@ from queue_app.core.signatures import check_arguments
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.exceptions import AttemptOver, InvalidWorkflow, WorkflowNotFound, WrongArguments
 from queue_app.hooks import before_enqueue
-from queue_app.models import TaskDependency, TaskGate, Workflow
+from queue_app.models import DependencyCounter, TaskDependency, Workflow
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.limit_columns import MAX_CAP
 from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition
@@ -73,7 +73,7 @@ def enqueue_workflow(flow: NewWorkflow, graph: Graph, *, outside: bool = False) 
 
 
 def _write(flow: NewWorkflow, graph: Graph, *, admitted: bool = False) -> list[Enqueued]:
-    edges, gates = sharded(graph.edges)
+    edges, counters = sharded(graph.edges)
     with atomic():
         at, is_limited = clock_and_limits(graph.rows)
         if is_limited and not admitted:
@@ -84,7 +84,7 @@ def _write(flow: NewWorkflow, graph: Graph, *, admitted: bool = False) -> list[E
             ready = [row.id for row in graph.rows if row.id not in blocked]
             blocked |= dict.fromkeys(ready[flow.max_concurrent :], True)
         stored = rows.insert_nodes(graph.rows, flow.id, blocked, at)
-        rows.insert_edges(edges, gates)
+        rows.insert_edges(edges, counters)
         rows.insert_extras(graph.extras)
     return stored
 
@@ -125,7 +125,7 @@ def add_nodes(
         total = rows.add_size(flow.id, len(graph.rows))  # this and the counters last: other attempts wait for them
         check_size(total, 0, max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
         if more:
-            workflow_settle.raise_gates(more)
+            workflow_settle.raise_counters(more)
     return stored
 
 
@@ -169,13 +169,13 @@ def _write_nodes(flow: Workflow, graph: Graph, completed: set[uuid.UUID]) -> lis
     at: datetime = clock()
     queues = ensure_queues(graph.rows)
     open_edges = {pair: condition for pair, condition in graph.edges.items() if pair[1] not in completed}
-    edges, gates = sharded(open_edges)
+    edges, counters = sharded(open_edges)
     edges += [Edge(after, before, graph.edges[after, before]) for after, before in graph.edges.keys() - open_edges]
     blocked = {after: False for after, _before in open_edges}
     if flow.paused or flow.max_concurrent is not None:
         blocked |= {row.id: True for row in graph.rows if row.id not in blocked}
     stored = rows.insert_nodes(graph.rows, flow.id, blocked, at)
-    rows.insert_edges(edges, gates)
+    rows.insert_edges(edges, counters)
     rows.insert_extras(graph.extras)
     announce(stored, queues)
     return stored
@@ -200,11 +200,13 @@ def _join(joins: Mapping[uuid.UUID, list[tuple[uuid.UUID, str]]]) -> dict[uuid.U
     """
     if not joins:
         return {}
-    roots = dict(TaskGate.objects.using(alias()).filter(task_id__in=joins, shard=0).values_list("task_id", "remaining"))
+    roots = dict(
+        DependencyCounter.objects.using(alias()).filter(task_id__in=joins, shard=0).values_list("task_id", "remaining")
+    )
     many = [after for after, added in joins.items() if len(added) > SHARD_SIZE]
     last_shards = workflow_settle.last_shards(many) if many else {}
     edges: list[Edge] = []
-    gates: list[tuple[uuid.UUID, int, int]] = []
+    counters: list[tuple[uuid.UUID, int, int]] = []
     more: Counter[uuid.UUID] = Counter()
     for after, added in joins.items():
         if len(added) <= SHARD_SIZE:
@@ -214,10 +216,10 @@ def _join(joins: Mapping[uuid.UUID, list[tuple[uuid.UUID, str]]]) -> dict[uuid.U
         for number, start in enumerate(range(0, len(added), SHARD_SIZE), last_shards.get(after, 0) + 1):
             part = added[start : start + SHARD_SIZE]
             edges += [Edge(after, before, condition, number) for before, condition in part]
-            gates.append((after, number, len(part)))
+            counters.append((after, number, len(part)))
             more[after] += 1
-    gates += [(after, 0, 1 + n) for after, n in more.items() if after not in roots]
-    rows.insert_edges(edges, gates)
+    counters += [(after, 0, 1 + n) for after, n in more.items() if after not in roots]
+    rows.insert_edges(edges, counters)
     return {after: n for after, n in more.items() if after in roots}
 
 

@@ -153,7 +153,7 @@
     setTimeout(reload, 1000 * (Number(running.dataset.tqRunning) || 2.5));
   }
 
-  /* Show the next ticks of a schedule while somebody types; without this script a button does. */
+  /* Show the next ticks of a schedule while the user types; without this script a button does. */
   const preview = document.querySelector('[data-tq-preview]');
   if (preview) {
     const form = preview.closest('form');

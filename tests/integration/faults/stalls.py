@@ -1,4 +1,4 @@
-"""Work stands still although nothing forbids it to go on: the watchdog alone must notice and end it.
+"""Work stands still although nothing prevents it: the watchdog alone must notice and end it.
 
 The scheduler's own comparison of index and rows is switched off, so each damage would last for ever.
 """

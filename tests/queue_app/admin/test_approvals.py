@@ -45,7 +45,7 @@ def test_the_form_has_the_declared_fields(staff, waiting):
 
 def test_an_approval_wakes_the_task_and_is_audited(staff, waiting):
     response = staff.post(page_of(waiting), FILLED | {"reason": "they were right"})
-    assert messages_of(response) == ["The signal approved is sent; the task goes on."]
+    assert messages_of(response) == ["The signal approved is sent; the task continues."]
     sent = Signal.objects.get()
     assert sent.payload == {"approved": True, "amount": 12.5, "currency": "SEK", "note": "sorry"}
     assert sent.sent_by == "superuser"

@@ -146,7 +146,7 @@ def more(everything):  # noqa: F811
     adaptive = Queue.objects.create(name="adapting", adaptive="aimd", min_concurrent=1, max_concurrent=9)
     adapt_limits()
     about = say("A task was due at %(time)s, and the scheduler has not queued it.", time="2026-01-01 00:00:00 UTC")
-    steps = say("%(time)s: %(what)s.", time="2026-01-01 00:00:00 UTC", what=say("built the index anew"))
+    steps = say("%(time)s: %(what)s.", time="2026-01-01 00:00:00 UTC", what=say("rebuilt the index"))
     stalls.write([Stall(StallKind.NOT_DUE, "", about, "2026-01-01T00:00:00+00:00", steps)])
     return everything | {
         "adaptive": f"queue/{adaptive.pk}/change/",

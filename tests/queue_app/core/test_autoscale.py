@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.autoscale import Gate, Waiting, demand
+from queue_app.core.autoscale import Headroom, Waiting, demand
 
 
 def ask(*lanes, gates=(), active_slots=0, mean=2.0, seconds=60.0, slots=4):
@@ -39,15 +39,15 @@ def test_long_tasks_need_one_slot_each():
 @pytest.mark.parametrize(
     ("gate", "runnable", "desired_slots"),
     [
-        (Gate(is_closed=True), 0, 0),
-        (Gate(free=0), 0, 0),
-        (Gate(free=-2), 0, 0),  # the cap was lowered below the running tasks
-        (Gate(free=3), 90, 3),
-        (Gate(free=3, is_closed=True), 0, 0),
-        (Gate(rate=0.5), 30, 1),
-        (Gate(rate=0.0001), 1, 1),
-        (Gate(free=3, rate=10), 90, 3),
-        (Gate(), 1000, 34),
+        (Headroom(is_closed=True), 0, 0),
+        (Headroom(free=0), 0, 0),
+        (Headroom(free=-2), 0, 0),  # the cap was lowered below the running tasks
+        (Headroom(free=3), 90, 3),
+        (Headroom(free=3, is_closed=True), 0, 0),
+        (Headroom(rate=0.5), 30, 1),
+        (Headroom(rate=0.0001), 1, 1),
+        (Headroom(free=3, rate=10), 90, 3),
+        (Headroom(), 1000, 34),
     ],
 )
 def test_tasks_behind_a_limit_need_no_worker(gate, runnable, desired_slots):
@@ -56,7 +56,7 @@ def test_tasks_behind_a_limit_need_no_worker(gate, runnable, desired_slots):
 
 
 def test_lanes_share_a_limit():
-    shared, own = Gate(free=4), Gate(free=3)
+    shared, own = Headroom(free=4), Headroom(free=3)
     found = ask(waiting(1000, shared, own), waiting(1000, shared), gates=[shared, own])
     assert (found.runnable, found.desired_slots) == (120, 4)
 

@@ -14,7 +14,7 @@ from queue_app.exceptions import InvalidTaskData
         ({"states": ["quued"]}, "Did you mean 'queued'"),
         ({"states": ["completed"]}, "states may name blocked, executing, queued, scheduled"),
         ({"states": ["executing"], "on_conflict": "replace"}, "states may name"),
-        ({"states": []}, "no task ever stands"),
+        ({"states": []}, "the rule never applies"),
         ({"within": 0}, "within must be more than 0"),
         ({"within": float("nan")}, "within must be more than 0"),
         ({"within": "1h"}, "within must be more than 0"),

@@ -395,7 +395,7 @@ def test_signal(engine):
     code, text = call("signal", task_id, "approved", "--payload", '{"ok": 1}')
     assert (code, "ok must be of the type boolean" in text) == (2, True)
     code, text = call("signal", task_id, "approved", "--payload", '{"ok": true}', "--as", "ina", "--reason", "checked")
-    assert (code, text) == (0, f"{task_id}: the task goes on\n")
+    assert (code, text) == (0, f"{task_id}: the task continues\n")
     entry = AuditEntry.objects.get(action="task.signal")
     assert (entry.by, entry.reason, entry.after) == ("ina", "checked", {"signal": "approved", "payload": "********"})
     assert read("signal", task_id, "later")["awaited"] is False

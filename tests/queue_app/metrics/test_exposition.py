@@ -319,7 +319,7 @@ def test_failing_schedules_beyond_the_limit_are_shown_together(engine, settings)
 def test_work_that_stands_still(engine):
     """The gauge is what the watchdog wrote last, the counter rises once for each stall."""
     take_lead("me", 15)
-    assert Scrape()("stalled", kind="no_look") == 1
+    assert Scrape()("stalled", kind="no_watchdog") == 1
     stalls.write([])
     scrape = Scrape()
     assert {kind: scrape("stalled", kind=kind) for kind in StallKind} == dict.fromkeys(StallKind, 0)
@@ -327,4 +327,4 @@ def test_work_that_stands_still(engine):
     events.count({"stall:not_started": 2})
     scrape = Scrape()
     assert (scrape("stalled", kind="not_started"), scrape("stalls_total", kind="not_started")) == (2, 2)
-    assert scrape("maintenance_age_seconds", job="watchdog") is None, "no_look says it"
+    assert scrape("maintenance_age_seconds", job="watchdog") is None, "no_watchdog says it"

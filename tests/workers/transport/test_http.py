@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.records import Outcome, ProgressReport, TaskFailure
-from queue_app.core.wakeup import Call
+from queue_app.core.wakeup import WorkerMessage
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, HttpTransport, ServerRefused
@@ -92,9 +92,9 @@ def test_long_logs_of_many_attempts_go_in_several_requests(server):
 @pytest.mark.parametrize(
     ("answer", "call"),
     [
-        ({"called": True, "notified": True}, Call.NOTIFICATION),
-        ({"called": True, "notified": False}, Call.WAKE_UP),
-        ({"called": True}, Call.WAKE_UP),  # an older server
+        ({"called": True, "notified": True}, WorkerMessage.NOTIFICATION),
+        ({"called": True, "notified": False}, WorkerMessage.WAKE_UP),
+        ({"called": True}, WorkerMessage.WAKE_UP),  # an older server
         ({"called": False}, None),
     ],
 )

@@ -57,7 +57,7 @@ local function prepare_branches()
 
   -- Inserts a branch at its turn; the branches are in order, the next one last.
   function insert_branch(fair, branch)
-    -- The lane for which this worker drains comes first in its band: the turns of others go on meanwhile.
+    -- The lane for which this worker drains comes first in its band: the turns of others continue meanwhile.
     branch.score = branch.band * 1e13 + (branch.first.lane == fair.reserved and -1 or next_turn(fair, branch.band, branch.who))
     local low, high = 1, #fair.branches + 1
     while low < high do

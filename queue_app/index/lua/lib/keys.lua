@@ -64,7 +64,7 @@ local function now_us()
     instant = t[1] * 1000000 + t[2] + behind
     local stamp = within(known[1], instant + FAR_US)
     if stamp - instant > STEP_US then
-      -- pcall: a server without memory refuses writes, and a release must go on
+      -- pcall: a server without memory refuses writes, and a release must continue
       redis.pcall('HSET', GENERATION, 'behind', whole(behind + stamp - instant))
       instant = stamp
     end

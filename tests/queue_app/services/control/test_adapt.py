@@ -313,14 +313,14 @@ def test_two_schedulers_and_an_edit_at_once_make_one_step(engine, monkeypatch):
     Queue.objects.update(min_concurrent=2)
     later(10)
     finish([failed(task) for task in _running(engine)])
-    meeting, look = threading.Barrier(2), rows.look
+    meeting, activity = threading.Barrier(2), rows.activity
 
-    def look_together(*args, **kwargs):
+    def activity_together(*args, **kwargs):
         with suppress(threading.BrokenBarrierError):
             meeting.wait(timeout=0.5)  # without the lock, both would be here at the same time
-        return look(*args, **kwargs)
+        return activity(*args, **kwargs)
 
-    monkeypatch.setattr(rows, "look", look_together)
+    monkeypatch.setattr(rows, "activity", activity_together)
     at_once([adapt_limits, adapt_limits, lambda: edit_queue("default", {"max_concurrent": 8}, version=None, by="ada")])
     queue = Queue.objects.get(pk="default")
     assert queue.max_concurrent == 8

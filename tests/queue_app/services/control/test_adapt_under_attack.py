@@ -133,7 +133,7 @@ def test_a_clock_that_steps_does_not_stop_the_limit(engine, seconds):
     assert not LimitStep.objects.filter(at__gt=newest().at).exists()
 
 
-@pytest.mark.parametrize("place", ["rows.look", "_record", "_copy", "_publish"])
+@pytest.mark.parametrize("place", ["rows.activity", "_record", "_copy", "_publish"])
 def test_a_scheduler_that_dies_within_a_step_leaves_all_or_nothing(engine, monkeypatch, place):
     put_many(40)
     hand = engine.worker("a")
@@ -164,7 +164,7 @@ def test_a_limit_whose_history_was_purged_goes_on_with_its_value(engine):
     Queue.objects.update(min_concurrent=1)
     LimitStep.objects.all().delete()
     adapt_limits()
-    assert (newest().value, newest().reason) == (9, "It goes on with its last value.")
+    assert (newest().value, newest().reason) == (9, "It continues with its last value.")
 
 
 # -- edits -----------------------------------------------------------------------
@@ -173,13 +173,13 @@ def test_a_limit_whose_history_was_purged_goes_on_with_its_value(engine):
 def test_a_limit_that_is_deleted_or_fixed_while_it_steps_leaves_no_step(engine, monkeypatch):
     for number in range(6):
         Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="aimd", max_concurrent=9)
-    look = rows.look
+    activity = rows.activity
     meeting = threading.Barrier(2)
 
-    def look_late(*args, **kwargs):
+    def activity_late(*args, **kwargs):
         with suppress(threading.BrokenBarrierError):
             meeting.wait(timeout=1)
-        return look(*args, **kwargs)
+        return activity(*args, **kwargs)
 
     def edit():
         with suppress(threading.BrokenBarrierError):
@@ -187,7 +187,7 @@ def test_a_limit_that_is_deleted_or_fixed_while_it_steps_leaves_no_step(engine, 
         Limit.objects.filter(name__in=["shop.1", "shop.3"]).delete()
         Limit.objects.filter(name="shop.4").update(adaptive="", max_concurrent=4)
 
-    monkeypatch.setattr(rows, "look", look_late)
+    monkeypatch.setattr(rows, "activity", activity_late)
     at_once([adapt_limits, edit])
     again()
     names = {f"t:{name}" for name in Limit.objects.exclude(adaptive="").values_list("name", flat=True)}

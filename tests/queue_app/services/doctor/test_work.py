@@ -47,7 +47,7 @@ def test_an_index_that_is_damaged_again_and_again(engine):
         assert condemn("a key has the wrong type")
         IndexGeneration.objects.update(condemned_at=timezone.now() - timedelta(seconds=60))
         rebuild()
-    assert_finding(work.check_index, Level.WARN, "condemned 3 times in a row and built anew, last because: a key has")
+    assert_finding(work.check_index, Level.WARN, "condemned 3 times in a row and rebuilt, last because: a key has")
     IndexGeneration.objects.update(condemned_at=timezone.now() - timedelta(minutes=11))
     assert_finding(work.check_index, Level.OK, "ready for")
 

@@ -213,14 +213,14 @@ def test_a_task_that_starts_meanwhile_is_not_replaced(engine, monkeypatch):
     rule = {"on_conflict": "replace", "by": ()}
     first = enqueue(unique(parameters={"n": 1}, **rule))
     worker = engine.worker()
-    original, claimed = rows.lock_standing, []
+    original, claimed = rows.lock_existing, []
 
     def start_first(ids):
         if not claimed:
             claimed.extend(Side(lambda: take(worker)).result())
         return original(ids)
 
-    monkeypatch.setattr(rows, "lock_standing", start_first)
+    monkeypatch.setattr(rows, "lock_existing", start_first)
     second = enqueue(unique(parameters={"n": 2}, **rule))
     assert second.created
     assert (parameters_of(first.id), parameters_of(second.id)) == ({"n": 1}, {"n": 2})

@@ -47,12 +47,12 @@ def small_pages(monkeypatch):
 def between_steps(engine, monkeypatch, small_pages):
     """Before each step once claims are allowed, call the next function of this list."""
     calls = []
-    plain = load.Load._step
+    plain = load.Loader._step
 
     def step(self, parts):
         if engine.index.generation().state == "loading" and calls:
             calls.pop(0)()
         return plain(self, parts)
 
-    monkeypatch.setattr(load.Load, "_step", step)
+    monkeypatch.setattr(load.Loader, "_step", step)
     return calls

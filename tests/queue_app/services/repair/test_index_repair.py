@@ -1,4 +1,4 @@
-"""The index is compared first, then built anew, ever less often."""
+"""The index is compared first, then rebuilt, ever less often."""
 
 import pytest
 
@@ -36,8 +36,8 @@ def steps(repair: IndexRepair, clock: Clock, seconds: float) -> list[tuple[str, 
 
 
 def rebuilds(found: list[tuple[str, float]]) -> list[float]:
-    """Return when the index was built anew."""
-    return [at for step, at in found if step == "built the index anew"]
+    """Return when the index was rebuilt."""
+    return [at for step, at in found if step == "rebuilt the index"]
 
 
 def test_a_comparison_comes_first_then_rebuilds_that_become_rarer_down_to_one_an_hour(clock):
@@ -51,7 +51,7 @@ def test_the_next_stall_begins_with_a_comparison_again(clock):
     repair = IndexRepair(clock)
     assert len(steps(repair, clock, 100)) == 3
     repair.rest()
-    assert steps(repair, clock, 10) == [("compared index and rows", 0), ("built the index anew", 5)]
+    assert steps(repair, clock, 10) == [("compared index and rows", 0), ("rebuilt the index", 5)]
 
 
 def test_a_generation_that_must_not_be_condemned_now_is_tried_again(clock, monkeypatch):
@@ -72,5 +72,5 @@ def test_a_step_that_fails_is_logged_and_counts(clock, monkeypatch, caplog):
     monkeypatch.setattr(module, "reconcile_everything", broken)
     monkeypatch.setattr(module, "rebuild_until_open", broken)
     found = [step for step, _ in steps(IndexRepair(clock), clock, 10)]
-    assert found == ["not compared index and rows: IndexUnavailable", "not built the index anew: IndexUnavailable"]
+    assert found == ["not compared index and rows: IndexUnavailable", "not rebuilt the index: IndexUnavailable"]
     assert "the watchdog has not compared index and rows" in caplog.text

@@ -80,7 +80,7 @@ def test_a_tick_happens_once_although_two_schedulers_look(engine):
     assert Task.objects.count() == ScheduleTick.objects.count() == 1
 
 
-def test_a_crash_before_the_commit_leaves_the_tick_for_the_next_look(engine):
+def test_a_crash_before_the_commit_leaves_the_tick_for_the_next_check(engine):
     every_minute()
     with rolled_back():
         assert run_due(now=minutes(1)) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from queue_app.core.limit_values import Limits
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Change, Crew, Kind, Load, Outcome, Plan, Waits
+from queue_app.core.simulation import NEVER, SECOND, Change, Crew, Load, Plan, Starts, TaskKind, Waits
 from queue_app.index import scripts
 from queue_app.index.simulated import CLOCK, simulated_index
 from queue_app.services.simulate import engine as module
@@ -26,7 +26,7 @@ def index():
 
 @pytest.fixture
 def simulate(index):
-    def run(plan: Plan) -> Outcome:
+    def run(plan: Plan) -> Starts:
         index.delete()
         return Engine(index, plan, real_now=round(time.time() * SECOND)).run()
 
@@ -37,11 +37,11 @@ def crew(slots: int = 1, types: str = "a b c", offers: tuple[str, ...] = (), que
     return Crew(queues, tuple(types.split()), offers, ((BEGIN, slots),))
 
 
-def kind(task_type: str = "a", band: Band = Band.NORMAL, queue: str = "q", **given) -> Kind:
-    return Kind(queue, task_type, band.value, **given)
+def kind(task_type: str = "a", band: Band = Band.NORMAL, queue: str = "q", **given) -> TaskKind:
+    return TaskKind(queue, task_type, band.value, **given)
 
 
-def plan(*tasks: tuple[Kind, float, float], crews: tuple[Crew, ...] = (crew(),), end: int = HOUR, **given) -> Plan:
+def plan(*tasks: tuple[TaskKind, float, float], crews: tuple[Crew, ...] = (crew(),), end: int = HOUR, **given) -> Plan:
     """Return a plan of tasks (kind, second of arrival, seconds of run)."""
     load = Load()
     for what, at, runs in tasks:
@@ -49,7 +49,7 @@ def plan(*tasks: tuple[Kind, float, float], crews: tuple[Crew, ...] = (crew(),),
     return Plan(load=load, crews=crews, begin=BEGIN, end=BEGIN + end, **given)
 
 
-def starts(found: Outcome) -> list[float | None]:
+def starts(found: Starts) -> list[float | None]:
     return [None if at == NEVER else (at - BEGIN) / SECOND for at in found.started]
 
 

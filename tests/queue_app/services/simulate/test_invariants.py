@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from queue_app.core.limit_values import EVERYTHING, Limits
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Crew, Kind, Load, Outcome, Plan
+from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, Starts, TaskKind
 from queue_app.index.simulated import simulated_index
 from queue_app.services.simulate.engine import Engine
 
@@ -33,7 +33,7 @@ def index():
         yield found
 
 
-def simulate(index, plan: Plan) -> Outcome:
+def simulate(index, plan: Plan) -> Starts:
     index.delete()
     return Engine(index, plan, real_now=round(time.time() * SECOND)).run()
 
@@ -43,7 +43,7 @@ def crew(slots: int, types: tuple[str, ...] = ("a", "b")) -> Crew:
 
 
 kinds = st.builds(
-    Kind,
+    TaskKind,
     st.sampled_from(["q0", "q1"]),
     st.sampled_from(["a", "b"]),
     st.sampled_from([band.value for band in Band]),
@@ -86,7 +86,7 @@ def vars_of(each: Limits) -> dict[str, object]:
     return {name: getattr(each, name) for name in ("max_concurrent", "rate_count", "rate_seconds", "rate_burst")}
 
 
-def gates_of(plan: Plan, what: Kind) -> list[str]:
+def gates_of(plan: Plan, what: TaskKind) -> list[str]:
     """Return the limited gates that a task passes; its own key's in place of its family's."""
     passed = [gate for gate in plan.limits if what.passes(gate)]
     return [gate for gate in passed if not (gate == "k:k" and "k:k:1" in passed and has_numbers(plan.limits["k:k:1"]))]
@@ -125,13 +125,13 @@ def test_what_the_queue_promises_holds_over_weeks(index, plan):
     works_while_it_can(plan, found)
 
 
-def changes(plan: Plan, found: Outcome, some) -> list[tuple[int, int]]:
+def changes(plan: Plan, found: Starts, some) -> list[tuple[int, int]]:
     runs = plan.load.runs
     starts = [(found.started[task], 1) for task in some if runs[task]]
     return sorted(starts + [(found.started[task] + runs[task], -1) for task in some if runs[task]])
 
 
-def at_most(plan: Plan, found: Outcome, some, most: int, what: str) -> None:
+def at_most(plan: Plan, found: Starts, some, most: int, what: str) -> None:
     used = 0
     for at, change in changes(plan, found, some):
         used += change
@@ -145,7 +145,7 @@ def at_a_rate(each: Limits, times: list[int], gate: str) -> None:
             assert last - first + 1 <= each.rate_burst + (times[last] - begin) / interval + 1e-3, (gate, begin)
 
 
-def works_while_it_can(plan: Plan, found: Outcome) -> None:
+def works_while_it_can(plan: Plan, found: Starts) -> None:
     """No slot that can run a task is idle while it waits, if no limit holds it."""
     load, slots = plan.load, plan.crews[0].changes[0][1]
     if len(plan.crews) > 1:
@@ -173,7 +173,7 @@ def test_users_of_a_fair_queue_take_turns(index, counts, slots, runs):
     load = Load()
     for user, number in counts.items():
         for _ in range(number):
-            load.add(Kind("q0", "a", Band.NORMAL.value, user=user), BEGIN, runs * SECOND)
+            load.add(TaskKind("q0", "a", Band.NORMAL.value, user=user), BEGIN, runs * SECOND)
     plan = Plan(
         load=load, crews=(crew(slots),), limits={"q:q0": Limits(fair_by="user")}, begin=BEGIN, end=BEGIN + WEEKS
     )

@@ -32,7 +32,7 @@ def end():
 
 
 def only(name, kind=StatsKind.TYPE):
-    [found] = [each for each in task_stats.figures(kind, "24h") if each.name == name]
+    [found] = [each for each in task_stats.totals(kind, "24h") if each.name == name]
     return found
 
 
@@ -52,7 +52,7 @@ def test_what_ended_is_counted_by_type_user_and_key(end):
     assert found.wait_p50 == pytest.approx(2, rel=0.3)
     assert found.versions == {"1.7": 3}
     assert only("ina", StatsKind.USER).completed == only("customer:1", StatsKind.KEY).completed == 3
-    found = task_stats.figures(StatsKind.USER, "24h")
+    found = task_stats.totals(StatsKind.USER, "24h")
     assert [each.name for each in found] == ["ina"], "tasks without a user are of no one"
 
 
@@ -116,7 +116,7 @@ def test_only_the_most_active_users_are_counted(end, monkeypatch):
     end(user="omar")
     end(user="omar")
     task_stats.collect()
-    assert [each.name for each in task_stats.figures(StatsKind.USER, "24h")] == ["omar"]
+    assert [each.name for each in task_stats.totals(StatsKind.USER, "24h")] == ["omar"]
 
 
 def test_old_rows_are_purged(end):

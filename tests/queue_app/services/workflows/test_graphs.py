@@ -15,7 +15,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import InvalidTransition
-from queue_app.models import DeadLetter, Task, TaskDependency, TaskGate, WorkflowNode
+from queue_app.models import DeadLetter, DependencyCounter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.models.workflow import Condition, WorkflowState
 from queue_app.services.enqueue.validate import check_task
@@ -221,5 +221,5 @@ def test_two_parents_that_end_at_once_queue_their_child_once(engine, history):
         assert history.states(child) == "blocked queued"
         finish([done(take(hands[0])[0])])
     assert not Row.objects.filter(finished_at=None).exists()
-    assert not TaskGate.objects.exists()
+    assert not DependencyCounter.objects.exists()
     assert_index_agrees()

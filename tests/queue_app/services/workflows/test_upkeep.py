@@ -11,7 +11,7 @@ from django.utils import timezone
 from queue_app import Workflow, conf, signal
 from queue_app.exceptions import WorkflowNotFound
 from queue_app.index import Index, get_index
-from queue_app.models import DeadLetter, StepResult, Task, TaskDependency, TaskGate, WorkflowNode
+from queue_app.models import DeadLetter, DependencyCounter, StepResult, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.actions import cancel, retry_many
@@ -83,7 +83,7 @@ def test_of_two_ends_at_once_the_later_one_opens_what_waits_for_both(engine, par
         until(somebody_waits_for_a_lock, "the later end waits for the counter")
     assert later.result() == {tasks[-1].id}
     assert row(last.id).status == "queued"
-    assert not TaskGate.objects.exists(), "the counters go when the task is queued"
+    assert not DependencyCounter.objects.exists(), "the counters go when the task is queued"
     assert WorkflowUpkeep().run_once() == 0, "nothing was forgotten"
 
 
@@ -105,7 +105,7 @@ def test_a_large_workflow_is_deleted_in_parts_which_nobody_sees_and_a_crash_leav
     assert not Task.objects.exists()
     assert not Row._base_manager.exists()
     assert not TaskDependency.objects.exists()
-    assert not TaskGate.objects.exists()
+    assert not DependencyCounter.objects.exists()
 
 
 def test_a_workflow_is_deleted_as_a_whole_after_it_has_ended(hand):
@@ -117,7 +117,7 @@ def test_a_workflow_is_deleted_as_a_whole_after_it_has_ended(hand):
     finish([done(task) for task in take(hand)])
     Row.objects.update(finished_at=LONG_AGO)
     assert purge() == 2
-    for model in (Task, Row, TaskDependency, TaskGate, WorkflowNode):
+    for model in (Task, Row, TaskDependency, DependencyCounter, WorkflowNode):
         assert not model.objects.exists()
 
 

@@ -13,7 +13,7 @@ from typing import Final
 FACTOR: Final = 100
 
 
-class Rests:
+class QueryPauses:
     """The pauses of queries, by name; ``clock`` returns monotonic seconds.
 
     Pauses that are shorter than ``interval``, after which the queries are repeated anyway, are left out.

@@ -1,4 +1,4 @@
-"""While the looks at all executing rows rest, as under an old snapshot, the reaper goes by the leases of the index."""
+"""While the queries of all executing rows pause, as under an old snapshot, the reaper uses the leases of the index."""
 
 import uuid
 from datetime import timedelta
@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from queue_app.core.rests import Rests
+from queue_app.core.query_pauses import QueryPauses
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index
 from queue_app.models import Task, Worker
 from queue_app.services.lifecycle import claim as claims
-from queue_app.services.lifecycle.claim import give_back_unacknowledged, look_at_executing
+from queue_app.services.lifecycle.claim import among_executing, give_back_unacknowledged
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.reconcile import Reconciler
@@ -30,11 +30,11 @@ def clock():
 
 
 @pytest.fixture
-def rests(clock):
-    """Looks at all executing rows took a minute each, so they rest for 100 minutes."""
-    found = Rests(1.0, lambda: clock[0])
-    for look in ("due", "orphans", "overdue"):
-        found.begin(look, 60.0)
+def pauses(clock):
+    """Queries of all executing rows took a minute each, so they pause for 100 minutes."""
+    found = QueryPauses(1.0, lambda: clock[0])
+    for query in ("due", "orphans", "overdue"):
+        found.begin(query, 60.0)
     return found
 
 
@@ -62,39 +62,39 @@ def enlist(scene) -> Hand:
     return hand
 
 
-def test_orphans_are_found_among_the_leases(engine, rests, statements):
+def test_orphans_are_found_among_the_leases(engine, pauses, statements):
     [lost, kept] = put_many(2)
     hand, other = enlist(engine), enlist(engine)
     take(hand), take(other)
     Worker.objects.filter(pk=hand.id).update(status="dead")
-    assert Reaper(rests).run_once() == 1
+    assert Reaper(pauses).run_once() == 1
     assert (status(lost), status(kept)) == ("queued", "executing")
     assert_index_agrees()
 
 
-def test_all_leases_are_looked_at_when_a_worker_dies(engine, rests, statements, monkeypatch):
-    """Even if one turn otherwise looks at a part of them."""
+def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monkeypatch):
+    """Although one turn otherwise reads a part of them."""
     monkeypatch.setattr("queue_app.index.leases.BATCH", 10)
     put_many(700)
     hand = enlist(engine)
     for _ in range(7):
         take(hand, 100)
-    reaper = Reaper(rests)
+    reaper = Reaper(pauses)
     reaper._silent = silent(hand)
     assert reaper.run_once() == 700
     assert_index_agrees()
 
 
-def test_stuck_tasks_are_found_among_the_leases(engine, rests, statements):
+def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
     [stuck, _] = put_many(2)
     take(enlist(engine), 2)
     hour = timedelta(hours=1)
     Task.objects.filter(pk=stuck).update(
         started_at=timezone.now() - 2 * hour, deadline=timezone.now() - hour, leased_at=1
     )
-    assert Reaper(rests).fail_overdue() == 1
+    assert Reaper(pauses).fail_overdue() == 1
     assert status(stuck) == "scheduled"
-    assert Reaper(rests).fail_overdue() == 0
+    assert Reaper(pauses).fail_overdue() == 0
 
 
 @pytest.fixture
@@ -107,50 +107,50 @@ def away(monkeypatch):
     monkeypatch.setattr(Index, "leased", refuse)
 
 
-def test_nothing_is_looked_at_while_the_index_is_away(engine, rests, statements, away):
+def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, away):
     put_many(1)
     hand = enlist(engine)
     take(hand)
     Worker.objects.filter(pk=hand.id).update(status="dead")
-    assert Reaper(rests).run_once() == 0
-    assert Reaper(rests).fail_overdue() == 0
+    assert Reaper(pauses).run_once() == 0
+    assert Reaper(pauses).fail_overdue() == 0
 
 
-def test_after_the_rest_all_executing_rows_are_looked_at(engine, rests, clock):
+def test_after_the_pause_all_executing_rows_are_read(engine, pauses, clock):
     """So an executing row that no index knows is found too."""
     [task_id] = put_many(1)
     take(enlist(engine))
     Task.objects.update(worker_id=uuid.uuid4())
     release(engine.index, [(task_id, "default")])
-    reaper = Reaper(rests)
+    reaper = Reaper(pauses)
     assert reaper.run_once() == 0
     clock[0] += 6000
     assert reaper.run_once() == 1
     assert status(task_id) == "queued"
 
 
-def test_a_lost_lease_is_restored_after_the_rest_and_then_leads_to_the_row(engine, rests, statements, clock):
+def test_a_lost_lease_is_restored_after_the_pause_and_then_leads_to_the_row(engine, pauses, statements, clock):
     [task_id] = put_many(1)
     take(enlist(engine))
     Task.objects.update(worker_id=uuid.uuid4())
     release(engine.index, [(task_id, "default")])
-    reconciler = Reconciler(rests=Rests(5.0, lambda: clock[0]))
-    reconciler.rests.begin("leases", 1.0)
+    reconciler = Reconciler(pauses=QueryPauses(5.0, lambda: clock[0]))
+    reconciler.pauses.begin("leases", 1.0)
     assert reconciler.run_once()["leases_restored"] == 0
-    assert Reaper(rests).run_once() == 0
+    assert Reaper(pauses).run_once() == 0
     clock[0] += 100
     assert reconciler.run_once()["leases_restored"] == 1
-    assert Reaper(rests).run_once() == 1
+    assert Reaper(pauses).run_once() == 1
     assert status(task_id) == "queued"
 
 
-def test_a_rebuild_reads_all_executing_rows_whatever_rests(engine, rests, statements):
+def test_a_rebuild_reads_all_executing_rows_whatever_pauses(engine, pauses, statements):
     [task_id] = put_many(1)
     take(enlist(engine))
     Task.objects.update(worker_id=uuid.uuid4())
     flush(engine)
     Scheduler()._rebuild()
-    assert Reaper(rests).run_once() == 1
+    assert Reaper(pauses).run_once() == 1
     assert status(task_id) == "queued"
 
 
@@ -169,9 +169,9 @@ def test_the_full_pass_rests_after_its_pages_took_long(engine):
 
 
 @pytest.mark.parametrize(
-    ("answer", "rest"), [(False, True), (True, False), (None, True)], ids=["nothing", "something", "no time"]
+    ("answer", "pauses_then"), [(False, True), (True, False), (None, True)], ids=["nothing", "something", "no time"]
 )
-def test_a_question_that_took_long_and_found_nothing_rests(engine, clock, monkeypatch, answer, rest):
+def test_a_question_that_took_long_and_found_nothing_pauses(engine, clock, monkeypatch, answer, pauses_then):
     asked = []
 
     def slow(names, params):
@@ -179,14 +179,14 @@ def test_a_question_that_took_long_and_found_nothing_rests(engine, clock, monkey
         return dict.fromkeys(names, answer), dict.fromkeys(names & rows.TIMED, 0.5)
 
     monkeypatch.setattr("queue_app.services.upkeep.jobs.rows.pending_work", slow)
-    rests = Rests(1.0, lambda: clock[0])
-    first = pending_work({"orphans", "pauses"}, rests)
-    second = pending_work({"orphans", "pauses"}, rests)
+    pauses = QueryPauses(1.0, lambda: clock[0])
+    first = pending_work({"orphans", "pauses"}, pauses)
+    second = pending_work({"orphans", "pauses"}, pauses)
     assert first == {"orphans": answer, "pauses": answer}
-    assert second == {"orphans": None if rest else answer, "pauses": answer}
+    assert second == {"orphans": None if pauses_then else answer, "pauses": answer}
     clock[0] += 50
-    pending_work({"orphans", "pauses"}, rests)
-    assert asked == [["orphans", "pauses"], ["pauses"] if rest else ["orphans", "pauses"], ["orphans", "pauses"]]
+    pending_work({"orphans", "pauses"}, pauses)
+    assert asked == [["orphans", "pauses"], ["pauses"] if pauses_then else ["orphans", "pauses"], ["orphans", "pauses"]]
 
 
 def test_tasks_that_have_just_become_due_are_queued_while_the_look_at_all_rests(engine):
@@ -195,10 +195,10 @@ def test_tasks_that_have_just_become_due_are_queued_while_the_look_at_all_rests(
     Task.objects.filter(pk=recent).update(run_after=timezone.now() - timedelta(seconds=5))
     Task.objects.filter(pk=old).update(run_after=timezone.now() - timedelta(minutes=5))
     scheduler = Scheduler()
-    scheduler._rests.begin("due", 60.0)
+    scheduler._pauses.begin("due", 60.0)
     scheduler.run_once()
     assert (status(recent), status(old)) == ("queued", "scheduled")
-    scheduler._rests._until.clear()
+    scheduler._pauses._until.clear()
     for job in scheduler.jobs:
         job.due_at = 0.0
     scheduler.run_once()
@@ -206,15 +206,15 @@ def test_tasks_that_have_just_become_due_are_queued_while_the_look_at_all_rests(
 
 
 @pytest.fixture
-def resting(rests, monkeypatch):
-    """The looks of this process at the executing rows of a worker, or of a token, rest."""
-    rests.begin("unacknowledged", 60.0)
-    rests.begin("in flight", 60.0)
-    monkeypatch.setattr(claims, "_rests", rests)
-    return rests
+def pausing(pauses, monkeypatch):
+    """This process's queries of the executing rows of a worker, or of a token, pause."""
+    pauses.begin("unacknowledged", 60.0)
+    pauses.begin("in flight", 60.0)
+    monkeypatch.setattr(claims, "_pauses", pauses)
+    return pauses
 
 
-def test_tasks_whose_grant_was_not_heard_of_are_found_among_the_leases(engine, resting):
+def test_tasks_whose_grant_was_not_heard_of_are_found_among_the_leases(engine, pausing):
     [known, unheard, unleased] = put_many(3)
     hand = engine.worker("a")
     take(hand, 3)
@@ -223,7 +223,7 @@ def test_tasks_whose_grant_was_not_heard_of_are_found_among_the_leases(engine, r
     assert [status(task_id) for task_id in (known, unheard, unleased)] == ["executing", "queued", "executing"]
 
 
-def test_they_are_found_among_all_rows_while_the_index_is_away(engine, resting, away):
+def test_they_are_found_among_all_rows_while_the_index_is_away(engine, pausing, away):
     [known, unheard] = put_many(2)
     hand = engine.worker("a")
     take(hand, 2)
@@ -231,10 +231,10 @@ def test_they_are_found_among_all_rows_while_the_index_is_away(engine, resting, 
     assert [status(task_id) for task_id in (known, unheard)] == ["executing", "queued"]
 
 
-def test_a_look_rests_after_it_took_long(engine, resting, clock):
+def test_a_look_rests_after_it_took_long(engine, pausing, clock):
     put_many(2)
     ids = {task.id for task in take(engine.worker("a"), 2)}
-    assert set(look_at_executing("in flight", lambda among: among)) == ids
+    assert set(among_executing("in flight", lambda among: among)) == ids
     clock[0] += 6000
-    assert look_at_executing("in flight", lambda among: among) is None
-    assert look_at_executing("in flight", lambda among: among) is None, "which was quick"
+    assert among_executing("in flight", lambda among: among) is None
+    assert among_executing("in flight", lambda among: among) is None, "which was quick"

@@ -1,6 +1,7 @@
-"""Find work that stands still although it could go on, from the rows and the turns of the scheduler's jobs.
+"""Find work that stands still although nothing prevents it, from the rows and the turns of the scheduler's jobs.
 
-One look sees what could go on at this moment. It is a stall if every look has seen the same for ``STALL_SECONDS``.
+Each check finds the work that could continue at that moment. Work that every check of ``STALL_SECONDS`` finds unchanged
+is a stall.
 """
 
 import time
@@ -31,7 +32,7 @@ FEWEST_FAILURES: Final = 2
 #: Time without a turn after which a job is stuck, unless three of its intervals are longer.
 NO_TURN_SECONDS: Final = 30.0
 
-#: The statement that finds startable tasks reads all waiting ones. It rests for 20 times as long as it took.
+#: The statement that finds startable tasks reads all waiting ones. It pauses for 20 times as long as it took.
 PAUSE_FACTOR: Final = 20.0
 LONGEST_PAUSE: Final = 300.0
 
@@ -52,29 +53,29 @@ class Turns(Protocol):
 
 
 @dataclass(slots=True)
-class Sight:
-    """What every look has seen with the same value since ``since`` (monotonic)."""
+class Observation:
+    """A value that every check has found unchanged since ``since`` (monotonic)."""
 
     value: object
     since: float
-    at: datetime | None = None  # the database's time of the first of these looks
-    gates: set[str] = field(default_factory=set)  # gates that may have been closed between two looks
+    at: datetime | None = None  # the database's time of the first of these checks
+    gates: set[str] = field(default_factory=set)  # gates that may have been closed between two checks
 
 
-class Lookout:
-    """Finds work that could go on, and remembers since when it could."""
+class StallDetector:
+    """Finds work that could continue, and remembers since when it could."""
 
     def __init__(self, began_at: float) -> None:
         self.began_at = began_at  # monotonic
-        self._sights: dict[Key, Sight] = {}
-        self._seen: set[Key] = set()  # sights of this look
+        self._observations: dict[Key, Observation] = {}
+        self._observed: set[Key] = set()  # keys that this check has observed
         self._next_statement_at = began_at
         self._last_found: list[Stall] = []
 
-    def look(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
+    def check(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
         """Return the work that stands still at ``now`` (monotonic)."""
         jobs, startable = list(jobs), answers["startable"]
-        self._seen = set()
+        self._observed = set()
         found = [
             *self._all_not_started(now, startable=startable),
             *self._late(now, answers, {job.name for job in jobs if job.has_more}),
@@ -82,25 +83,25 @@ class Lookout:
         ]
         if now - self.began_at > 2 * conf.get().scheduler.maintenance_seconds + NO_TURN_SECONDS:
             found += _of_upkeep(answers["upkeep"])
-        self._sights = {key: sight for key, sight in self._sights.items() if key in self._seen}
+        self._observations = {key: one for key, one in self._observations.items() if key in self._observed}
         return found
 
-    def _see(self, key: Key, value: object, now: float) -> Sight:
-        self._seen.add(key)
-        sight = self._sights.get(key)
-        if sight is None or sight.value != value:
-            sight = self._sights[key] = Sight(value, now)
-        return sight
+    def _observe(self, key: Key, value: object, now: float) -> Observation:
+        self._observed.add(key)
+        found = self._observations.get(key)
+        if found is None or found.value != value:
+            found = self._observations[key] = Observation(value, now)
+        return found
 
     def _all_not_started(self, now: float, *, startable: bool | None) -> list[Stall]:
         """Return the queues in which work stands still.
 
-        This is what the last statement found, if that took long and is recent, or if the question rests.
+        Returns what the last statement found, if that took long and is recent, or if the query pauses.
         """
         if startable is False:
             self._last_found = []
         elif startable is None or now < self._next_statement_at:
-            self._seen.update(key for key in self._sights if key[0] is StallKind.NOT_STARTED)
+            self._observed.update(key for key in self._observations if key[0] is StallKind.NOT_STARTED)
         else:
             began = time.monotonic()
             self._last_found = list(self._not_started(now))
@@ -108,7 +109,7 @@ class Lookout:
         return self._last_found
 
     def _not_started(self, now: float) -> Iterator[Stall]:
-        """Yield the queues with a task that could have run at every look, while a worker asked for one."""
+        """Yield the queues with a task that could have run at every check, while a worker asked for one."""
         named: set[str] = set()
         for task in rows.startable():
             stands = self._stands(task, now) and task.queue not in named
@@ -118,15 +119,15 @@ class Lookout:
 
     def _stands(self, task: Startable, now: float) -> bool:
         """Whether the oldest task of a kind could have run for so long that no limit and no wake-up call excuses it."""
-        sight = self._see((StallKind.NOT_STARTED, *task.kind), task.id, now)
-        if sight.at is None or not task.edited_at < sight.at <= task.at:
+        observed = self._observe((StallKind.NOT_STARTED, *task.kind), task.id, now)
+        if observed.at is None or not task.edited_at < observed.at <= task.at:
             # Seen for the first time; or its limits were edited meanwhile, or the database's clock went back.
-            sight.since, sight.at = now, task.at
-        sight.gates.update(task.limited)
-        if now - sight.since < STALL_SECONDS + task.pace or now - task.heard < sight.since + WAKE_SECONDS:
+            observed.since, observed.at = now, task.at
+        observed.gates.update(task.limited)
+        if now - observed.since < STALL_SECONDS + task.pace or now - task.heard < observed.since + WAKE_SECONDS:
             return False
-        if rows.started_since(sight.at, task, sight.gates):
-            sight.since, sight.at = now, task.at
+        if rows.started_since(observed.at, task, observed.gates):
+            observed.since, observed.at = now, task.at
             return False
         return True
 
@@ -141,7 +142,7 @@ class Lookout:
             yield Stall(StallKind.OVERRUN, "", text)
 
     def _lasts(self, kind: StallKind, value: object, now: float) -> bool:
-        return now - self._see((kind,), value, now).since >= STALL_SECONDS
+        return now - self._observe((kind,), value, now).since >= STALL_SECONDS
 
     def _of_job(self, now: float, job: Turns) -> Iterator[Stall]:
         """Yield a job that fails again and again, or gets no turn."""
@@ -163,7 +164,7 @@ class Lookout:
     def _fails(self, job: Turns, now: float) -> bool:
         """Whether a job has failed for long, for another reason than a server that is away.
 
-        While PostgreSQL is away there are no looks, so failures from before the watch began do not count.
+        While PostgreSQL is away there are no checks, so failures from before the watch began do not count.
         """
         if job.failing_since is None or job.failures < FEWEST_FAILURES or job.turned_at < self.began_at:
             return False
@@ -173,7 +174,7 @@ class Lookout:
 
 
 def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
-    """Yield the upkeep jobs that not even the scheduler has run."""
+    """Yield the upkeep jobs that neither Celery nor the scheduler has run."""
     for job in MaintenanceJob.objects.using(alias()).filter(name__in=[name for name in names if name in JOBS]):
         text = say("The upkeep job %(job)s has never succeeded.", job=job.name)
         if job.succeeded_at:
