@@ -115,7 +115,7 @@ class Builder:
         return replace(node, name=f"map {_name_of(task)}", result=Reference(ADDED, node.ids))
 
     def embed(self, other: Builder, name: str, after: After) -> Node:
-        """Add all tasks of another workflow; its node has the result of its last task, or the list of those of many."""
+        """Add all tasks of another workflow; its node has the result of its last task, or a list if it ends in many."""
         self._check_open()
         part, specs, names, backend = other._graph, other._specs, other._names, other._backend
         waits, ends, later = waits_of(after, self.on_failure), ends_of(part), {after for after, _ in part.edges}

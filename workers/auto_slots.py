@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from queue_app.exceptions import InvalidTaskData
 from queue_app.workers.machine import cores
 
-#: Cores that the worker wants, as a share of those that it has: above BUSY it gets no more slots, above CROWDED fewer.
+#: Demand for processor time as a share of the cores: above BUSY the worker adds no slots, above CROWDED it drops some.
 BUSY, CROWDED = 0.9, 1.15
 #: If ready code waits longer than this for Python's lock (s), fewer slots are tried. A thread that computes keeps the
 #: lock for 5 ms.

@@ -20,7 +20,7 @@ MIN_CHECK_SECONDS = 0.05
 
 
 def enforce(pool: Pool, cancelled: AbstractSet[uuid.UUID]) -> list[Outcome]:
-    """Interrupt the attempts that must end; return the outcomes of those that had to be ended by force."""
+    """Interrupt the attempts that must end; return the outcomes of the attempts that were ended by force."""
     outcomes: list[Outcome] = []
     for held, seconds in pool.running():
         if held.interruption is not None:

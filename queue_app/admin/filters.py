@@ -66,7 +66,7 @@ def choice_filter(
 
 
 class LivingFilter(admin.SimpleListFilter):
-    """Workers that live; those that have stopped or died are one click away."""
+    """Living workers; stopped and dead ones are one click away."""
 
     title, parameter_name = _("shown"), "shown"
 

@@ -121,7 +121,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     # -- stop ----------------------------------------------------------------------
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may stop operations of some kind: those that the user may start.
+        """Return whether the user may stop operations of some kind: the kinds that the user may start.
 
         A page offers it only while one of these kinds runs.
         """

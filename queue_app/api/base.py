@@ -138,7 +138,7 @@ class ApiView(APIView):
     accepted: Mapping[str, Accepted] = MappingProxyType({})
     #: Whether the query string of a method without a declared one must be empty.
     refuses_query = True
-    #: Whether a request must wait for the right to use the database; those that report health must not.
+    #: Whether a request must wait for the right to use the database; requests for health do not.
     uses_database = True
     #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
     page_class: type[BaseRenderer] | None = None

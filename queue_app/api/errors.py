@@ -65,7 +65,7 @@ class BodyTooSlow(TaskQueueError, code="body_too_slow"):
 
 
 class Answer(NamedTuple):
-    """The answer to an error; by default ``code`` and ``detail`` are those of the error."""
+    """The answer to an error; by default with the error's ``code`` and ``detail``."""
 
     error: type[Exception]
     status: int

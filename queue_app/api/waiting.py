@@ -1,4 +1,4 @@
-"""Limits on what the open requests of a process hold: places of those that wait, and connections to PostgreSQL."""
+"""Limits on what the open requests of a process hold: places to wait, and connections to PostgreSQL."""
 
 import asyncio
 import threading

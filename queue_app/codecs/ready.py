@@ -1,4 +1,4 @@
-"""The codecs that a project turns on by their names, and those that are made of its Enums and dataclasses."""
+"""The codecs that a project turns on by name, and the codecs for its Enums and dataclasses."""
 
 from __future__ import annotations
 

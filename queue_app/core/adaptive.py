@@ -76,7 +76,7 @@ class Measurement:
     running: float
     samples: Mapping[str, Sample] = field(default_factory=dict)
     ended: int = 0  # attempts that ended since the last step
-    failures: int = 0  # those of them that failed
+    failures: int = 0  # failed ones among them
     throttled: bool = False  # a task raised Throttle since the last step
     load: float | None = None  # what the probe reports; 1: full
 

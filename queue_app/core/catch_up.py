@@ -24,7 +24,7 @@ class Policy(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """Consecutive ticks that do not run; ``number`` leaves out those that were not counted."""
+    """Consecutive ticks that do not run; ``number`` leaves out uncounted ones."""
 
     first: datetime
     last: datetime
@@ -32,7 +32,7 @@ class Missed(NamedTuple):
 
 
 class DueTicks(NamedTuple):
-    """What is due: ticks that run, in order, after those that do not; and the first tick in the future."""
+    """What is due: ticks that do not run, then ticks that run, in order; and the first tick in the future."""
 
     missed: Missed | None
     run: list[datetime]

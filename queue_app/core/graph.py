@@ -140,7 +140,7 @@ def check_references(graph: Graph, names: Mapping[uuid.UUID, str]) -> None:
 
 
 def in_order(names: Iterable[str], after: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return names so that each follows those that it waits for; raise ``InvalidWorkflow`` for a cycle, and name it."""
+    """Return names so that each comes after its dependencies; raise ``InvalidWorkflow`` for a cycle, and name it."""
     done: dict[str, bool] = {}  # False: on the present path
     ordered: list[str] = []
     for start in names:

@@ -1,4 +1,4 @@
-"""Histograms of times with buckets that grow by half: those of several hours can be added, and give percentiles."""
+"""Histograms of times; each bucket is half as long again as the one before. They can be added, and give percentiles."""
 
 from bisect import bisect_left
 from collections import Counter

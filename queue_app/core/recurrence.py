@@ -171,7 +171,7 @@ def check_range(field: str, value: datetime | None) -> None:
         raise InvalidTaskData(field, message, code="date_out_of_range")
 
 
-#: Files beside those of the zones; each machine may have others.
+#: Files that are no zones; each machine may have others.
 _NO_ZONES: Final = {"localtime", "posixrules", "Factory"}
 
 

@@ -70,7 +70,7 @@ def from_json(stored: Any) -> str:
 
 
 def filled(sentence: Sentence, pattern: str, write: Callable[[Any], str]) -> str:
-    """Return a template, translated or not, with the values that ``write`` makes of those of the sentence."""
+    """Return a template, translated or not, with the sentence's values as ``write`` formats them."""
     return pattern % {name: write(value) for name, value in sentence.values.items()}
 
 

@@ -53,9 +53,7 @@ class Live:
     """The state of everything at one moment."""
 
     at: datetime
-    index: (
-        str  # ready, loading, rebuilding, missing or unreachable; unless it is ready, the numbers are those of the rows
-    )
+    index: str  # ready, loading, rebuilding, missing or unreachable; unless it is ready, the numbers come from the rows
     has_leader: bool | None  # None: unknown
     settings: RuntimeSettings
     queues: list[QueueRow]

@@ -74,7 +74,7 @@ def depths(index: IndexStats | None) -> dict[str, QueueDepth]:
 
 
 def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
-    """Return the summary of each queue by name; with the sentence of the page if the numbers are those of the rows."""
+    """Return the summary of each queue by name; with the sentence of the page if the numbers come from the rows."""
     found, state = stats.summaries(queues, rows_shared.get)
     return found, "" if state == READY else from_rows_text(state)
 

@@ -114,7 +114,7 @@ def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 def change_text(entry: AuditEntry) -> str:
-    """Return what an entry changed in one line: only values that say something, and those that differ."""
+    """Return what an entry changed in one line: only values that are set or differ."""
     parts = []
     for name, before, after, differs in changed_values(entry):
         if differs:

@@ -1,4 +1,4 @@
-"""A traceback as HTML: frames of the project's own code are open, those of libraries are folded."""
+"""A traceback as HTML: frames of the project's own code are open, frames of libraries are folded."""
 
 import re
 from itertools import groupby

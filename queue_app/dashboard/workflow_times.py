@@ -131,7 +131,7 @@ class _Axis:
 
 
 def _merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the intervals in order, those that overlap as one."""
+    """Return the intervals in order, with overlapping ones merged."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:

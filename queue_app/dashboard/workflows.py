@@ -89,7 +89,7 @@ class GraphShapes:
 
     boxes: list[Box]
     lines: list[tuple[str, str, bool]]  # (path, condition, whether it is on the critical path)
-    conditions: list[str]  # of the lines, without those that need no explanation
+    conditions: list[str]  # of the lines, without self-explanatory ones
     width: int
     height: int
     left_out: int

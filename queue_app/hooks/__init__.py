@@ -165,7 +165,7 @@ def before_enqueue(row: TaskRow) -> TaskRow:
         _call(hook.enqueue, call)
     if not isinstance(call.metadata, dict):
         raise InvalidTaskData("metadata", f"A hook made call.metadata {call.metadata!r:.60}; it must stay a dict.")
-    # A hook may pass on all metadata of the running task, whose callbacks and version are not those of the new one.
+    # A hook may pass on all metadata of the running task, whose callbacks and version the new task must not get.
     metadata = {name: value for name, value in call.metadata.items() if name not in callbacks.RESERVED} | own
     return row._replace(metadata=dump_json(metadata, field="metadata", limits=LIMITS)) if metadata else row
 

@@ -131,7 +131,7 @@ class Leases(Calls):
             self._count_unreadable(1)
 
     def _names(self, key: str, members: Iterable[bytes]) -> list[str]:
-        """Return the members of a set as text; remove those that are no text."""
+        """Return the members of a set as text; remove members that are no text."""
         names, junk = [], []
         for member in members:
             try:

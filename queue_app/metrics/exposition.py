@@ -69,7 +69,7 @@ class Family(NamedTuple):
 
 
 def families(metrics: Metrics) -> Iterator[Family]:
-    """Yield all metrics, but not those of a server that does not answer."""
+    """Yield all metrics, except of a server that does not answer."""
     index, rows = metrics.index, metrics.rows
     answers = {"redis": index, "postgresql": rows}
     yield _family("up", {(name,): float(answer is not None) for name, answer in answers.items()})
@@ -226,7 +226,7 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     yield _family("schedule_overdue_seconds", {(): rows.schedule_overdue})
     most = conf.get().metrics.max_queues
     failing = [(name if place < most else OTHER, count) for place, (name, count) in enumerate(rows.schedules_failing)]
-    # The first of those that share a label fails most.
+    # Of tasks that share a label, the first one fails most.
     yield _family("schedule_failures_in_a_row", {(label,): count for label, count in reversed(failing)})
     yield _family("workflow_state_total", {(state.value,): rows.workflows.get(state, 0) for state in WorkflowState})
     number, seconds = rows.workflows_held

@@ -13,7 +13,7 @@ from queue_app.core.limit_values import Gate, Scope
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
 from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_of
 
-#: Scopes that have limits here; those of a queue are columns of the queue.
+#: Scopes that have limits here; a queue's limits are columns of the queue.
 SCOPES: Final = (Scope.TYPE, Scope.KEY)
 #: A key whose row has one of these has a limit of its own; that of its family does not hold for it.
 HAS_OWN: Final = Q(max_concurrent__isnull=False) | Q(rate_count__isnull=False) | Q(min_delay_seconds__isnull=False)

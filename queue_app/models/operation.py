@@ -27,7 +27,7 @@ class OperationKind(StrEnum):
     SIMULATE = "simulate"
 
 
-#: Permission for starting an operation of each kind, and for managing those of other users.
+#: Permission for starting an operation of each kind, and for managing other users' operations.
 PERMISSIONS: Final = {
     OperationKind.CANCEL: "queue_app.cancel_task",
     OperationKind.REPRIORITISE: "queue_app.reprioritise_task",

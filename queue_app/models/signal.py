@@ -26,7 +26,7 @@ class Signal(models.Model):
         permissions: ClassVar = [("send_signal", "Can send signals to tasks, such as approvals")]
         indexes: ClassVar = [
             models.Index(fields=["task", "id"], name="taskqueue_signals"),  # the signals of a task
-            # services.lifecycle.steps: those that a step may take
+            # services.lifecycle.steps: signals that a step may take
             models.Index(fields=["task", "name", "id"], condition=Q(taken_at__isnull=True), name="taskqueue_untaken"),
             models.Index(
                 fields=["workflow_id", "id"], condition=Q(workflow_id__isnull=False), name="taskqueue_flow_signals"

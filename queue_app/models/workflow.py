@@ -70,7 +70,7 @@ def _choices(kinds: type[StrEnum]) -> list[tuple[str, str]]:
 
 
 class Workflows(models.Manager["Workflow"]):
-    """All workflows but those whose retention is over, and which are being deleted."""
+    """All workflows except the ones past their retention, which are being deleted."""
 
     def get_queryset(self) -> models.QuerySet[Workflow]:
         return super().get_queryset().exclude(state=DELETING)
@@ -102,14 +102,14 @@ class Workflow(models.Model):
     class Meta:
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
-            # services.workflows: those that have not ended
+            # services.workflows: open ones
             models.Index(fields=["id"], condition=Q(finished_at__isnull=True), name="taskqueue_open_workflows"),
             models.Index(
                 fields=["deadline"],
                 condition=Q(finished_at__isnull=True, deadline__isnull=False),
                 name="taskqueue_flow_deadline",
             ),
-            # sql.workflow_health: those that a failed task holds, the longest first
+            # sql.workflow_health: held ones, the longest first
             models.Index(fields=["held_at"], condition=Q(held_at__isnull=False), name="taskqueue_held_workflows"),
             # services.upkeep.maintenance
             models.Index(

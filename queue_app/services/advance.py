@@ -138,7 +138,7 @@ def push_opened(opened: Iterable[tuple[Status, TaskRef]]) -> int:
 
 
 def _met(edges: Iterable[rows.EdgeRow], ended: Changes) -> list[rows.Met]:
-    """Return the edges that the ends meet; mark those that are met without a completion."""
+    """Return the edges that the ends satisfy; mark the edges that another end than completion satisfies."""
     found = [edge for edge in edges if edge[3] in MET[ended[edge[0]]]]
     early = [(after, before) for before, after, *_ in found if ended[before] is not Status.COMPLETED]
     if early:

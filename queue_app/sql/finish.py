@@ -186,7 +186,7 @@ def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[Attemp
 
 # As in ``sql.claim``, the shared lock comes first. This commit waits for the disk, as every end does.
 _LOCK_CLAIMS: Final = f"SELECT pg_advisory_xact_lock_shared(%s), set_config('lock_timeout', '1s', true), {BY_KEYS_ONLY}"
-# The new tasks take the slots of those that end. So nothing is granted unless every attempt still held its task.
+# The new tasks take the slots of the ended ones. So nothing is granted unless every attempt still held its task.
 _TURN_OVER: Final = f"""
 {COMPLETE_WITH_RESULTS.rsplit("SELECT id, attempt, status FROM done", 1)[0]}, granted AS (
     {GRANT.replace("RETURNING", "AND (SELECT count(*) FROM done) = %s RETURNING")}

@@ -1,7 +1,7 @@
 """Read recorded tasks for a simulation: when they waited and ran, never what they were called with."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ WHERE t.finished_at >= %(since)s AND (t.finished_at, t.id) > (%(last)s, %(id)s)
 ORDER BY t.finished_at, t.id LIMIT {PAGE}
 """
 _PENDING: Final = f"""
-SELECT {_KIND}, {_TIMES}, t.worker_id, t.status, t.finished_at, t.id FROM queue_app_task AS t
+SELECT {_KIND}, {_TIMES}, t.worker_id, t.status FROM queue_app_task AS t
 WHERE t.status IN ('queued', 'executing') AND t.queued_at < %(until)s
 """
 # The last attempt of an ended task is the task's own row.
@@ -47,20 +47,27 @@ def tasks(since: datetime, until: datetime) -> Iterator[RecordedTask]:
     """Yield the tasks that ended since ``since`` or are pending, and were queued before ``until``."""
     last: dict[str, Any] = {"since": since, "last": since, "id": uuid.UUID(int=0)}
     while page := fetch_all(_ENDED, last):
-        yield from (found for row in page if (found := _task(row)).queued_at and row[7] < until.timestamp() * 1e6)
-        last |= {"last": page[-1][12], "id": page[-1][13]}
+        for *row, ended_at, task_id in page:
+            last |= {"last": ended_at, "id": task_id}
+            found = _task(row)
+            if found.queued_at and found.queued_at < until.timestamp() * 1e6:
+                yield found
     yield from map(_task, fetch_all(_PENDING, {"until": until}))
 
 
-def _task(row: tuple[Any, ...]) -> RecordedTask:
-    kind = (*row[:3], tuple(row[3]), *row[4:7])
-    return RecordedTask(kind, *row[7:12])
+def _task(row: Sequence[Any]) -> RecordedTask:
+    *kind, queued_at, started_at, finished_at, worker_id, status = row
+    return RecordedTask(_kind(*kind), queued_at, started_at, finished_at, worker_id, status)
+
+
+def _kind(queue: str, task_type: str, priority: int, capabilities: list[str], *others: Any) -> tuple[Any, ...]:
+    return (queue, task_type, priority, tuple(capabilities), *others)
 
 
 def failed_attempts(since: datetime, until: datetime) -> Iterator[tuple[tuple[Any, ...], int, int]]:
     """Yield (kind, start, end) of the attempts that were retried."""
-    for row in fetch_all(_FAILED, {"since": since, "until": until}):
-        yield (*row[:3], tuple(row[3]), *row[4:7]), row[7], row[8]
+    for *kind, started_at, finished_at in fetch_all(_FAILED, {"since": since, "until": until}):
+        yield _kind(*kind), started_at, finished_at
 
 
 def edits(since: datetime, until: datetime) -> int:

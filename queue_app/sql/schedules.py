@@ -115,7 +115,7 @@ def recorded_ahead(schedule_ids: Sequence[int]) -> dict[int, set[datetime]]:
 
 
 def record(ticks: Sequence[NewTick]) -> set[tuple[int, datetime]]:
-    """Store ticks; return (schedule, instant) of those that are new, or were recorded without a task before."""
+    """Store ticks; return (schedule, instant) of the ticks that are new, or had no task before."""
     if not ticks:
         return set()
     return {(schedule_id, instant) for schedule_id, instant in fetch_all(_RECORD, _columns(ticks))}

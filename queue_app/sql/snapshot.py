@@ -178,7 +178,7 @@ WHERE lock.locktype = 'advisory' AND lock.objsubid = 1 AND lock.granted AND acti
 
 
 def _lock_generation() -> None:
-    """Wait for the grants that are being committed; end the sessions of those whose process is gone or frozen.
+    """Wait for the grants that are being committed; end the sessions whose process is gone or frozen.
 
     Raises ``OperationalError`` if that takes longer than ``LOCK_WAIT``; the caller tries again at its next turn.
     """

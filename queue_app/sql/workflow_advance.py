@@ -202,7 +202,7 @@ def complete(
 ) -> tuple[list[AttemptKey], list[tuple[Status, TaskRef]]]:
     """Complete tasks and open those that wait for them, in one transaction that shares the locks of their workflows.
 
-    Returns the attempts whose tasks are completed now, and (status now, task) of those that were opened. Leaves the
+    Returns the attempts whose tasks are completed now, and (status now, task) of the opened ones. Leaves the
     other tasks alone: those that an attempt no longer holds, that were asked to stop, or whose failure others wait for.
     """
     share = (_SHARE, [list(workflows)])

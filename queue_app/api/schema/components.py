@@ -1,4 +1,4 @@
-"""The schemas of requests and answers, as JSON Schema; those of rows are derived from the models."""
+"""The schemas of requests and answers, as JSON Schema; the schemas of rows are derived from the models."""
 
 from collections.abc import Iterable
 from typing import Any, Final

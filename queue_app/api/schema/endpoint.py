@@ -32,7 +32,7 @@ class Endpoint:
     status: int = 200
     also: tuple[int, Schema] | None = None  # another status, and its answer
     parameters: tuple[OpenApiParameter, ...] = ()
-    problems: tuple[int, ...] = ()  # in addition to those that follow from method and address
+    problems: tuple[int, ...] = ()  # in addition to the ones that follow from method and address
     media_type: str = "application/json"
     other_media_type: str = ""  # for the same answer in another format
     tag: str | None = None

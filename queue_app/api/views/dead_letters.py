@@ -33,7 +33,7 @@ class DeadLetterListView(ApiView):
     def get(self, request: Request) -> Response:
         """List dead letters, latest death first.
 
-        By default lists those that can be replayed; ``state`` selects others.
+        By default lists replayable ones; ``state`` selects others.
         """
         query = self.read_query(request)
         state, size, before = query.pop("state"), query.pop("page_size"), query.pop("cursor", None)

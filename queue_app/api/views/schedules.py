@@ -39,8 +39,8 @@ class ScheduleListView(ApiView):
     def post(self, request: Request) -> Response:
         """Make a schedule.
 
-        It ticks by ``cron``, at an interval of ``every`` seconds, or at ``instants``. Options of the task that are left
-        out are those of the registered task.
+        It ticks by ``cron``, at an interval of ``every`` seconds, or at ``instants``. The registered task
+        provides the options that are left out.
         """
         values = self.read_body(request)
         name = values.pop("name")

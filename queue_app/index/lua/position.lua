@@ -9,7 +9,7 @@
 local where = open_places(address_of(ARGV[1]))
 local place, score = find_task(where, ARGV[2])
 if not place then
-  -- While a rebuild loads tasks, the number of those ahead is unknown.
+  -- While a rebuild loads tasks, the number of tasks ahead is unknown.
   if not ARGV[3] or redis.call('HGET', GENERATION, 'state') == 'loading' then return false end
   place, score = where[1], exact(own_place(tonumber(ARGV[3]), (split_lane(ARGV[1]))))
 end

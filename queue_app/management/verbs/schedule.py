@@ -1,4 +1,4 @@
-"""List, add, pause, resume, run, backfill or delete schedules; store the declared ones; import those of Celery beat."""
+"""List, add, pause, resume, run, backfill or delete schedules; store the declared ones; import Celery beat's."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping

@@ -21,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(call: Call) -> int:
-    """Print the numbers; those of the rows unless the index is ready. Return 4 if Redis cannot be reached."""
+    """Print the numbers; they come from the rows unless the index is ready. Return 4 if Redis cannot be reached."""
     stats = queue_stats()
     if (name := call["queue"]) is not None:
         names = [queue["name"] for queue in stats["by_queue"]]

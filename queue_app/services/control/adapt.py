@@ -78,7 +78,7 @@ def _rows(model: type[Row]) -> QuerySet[Any]:
 
 
 def _running(gate: Gate, executing: list[Active]) -> int:
-    """Return how many tasks hold slots; of a family of keys, those of the key that has most and no limit of its own."""
+    """Return how many tasks hold slots; for a family of keys, of its fullest key without an own limit."""
     found: Counter[str] = Counter()
     family = f"{gate.name}:" if gate.scope == Scope.KEY and ":" not in gate.name else ""
     for each in executing:

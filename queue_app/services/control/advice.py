@@ -46,7 +46,7 @@ class Advice:
 
 
 def advice() -> list[Advice]:
-    """Return at most ``MOST`` suggestions, without those that staff have dismissed."""
+    """Return at most ``MOST`` suggestions, without dismissed ones."""
     found = [*_capabilities(), *_limits(), *_bands()]
     if not found:
         return []

@@ -27,7 +27,7 @@ from queue_app.sql.database import alias, atomic
 MAX_PAUSE: Final = timedelta(days=366)
 FIELDS: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")
 
-#: The kind of a pause of everything, beside those of limits and "queue".
+#: The kind of a pause of everything; the others are scopes of limits and "queue".
 EVERYTHING: Final = "everything"
 
 type Paused = Queue | Limit | RuntimeSettings | Schedule

@@ -108,7 +108,7 @@ def check_logging() -> Iterator[Finding]:
 
 
 def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
-    """Yield the handlers that get the logger's records, without those that drop every record."""
+    """Yield the handlers that get the logger's records, without handlers that drop every record."""
     while logger is not None:
         yield from (handler for handler in logger.handlers if not isinstance(handler, logging.NullHandler))
         logger = logger.parent if logger.propagate else None

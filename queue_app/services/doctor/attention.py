@@ -18,7 +18,7 @@ DEATH_WINDOW: Final = 300.0
 
 
 def check_schedules() -> Iterator[Finding]:
-    """Report schedules that have not run although they were due, and those whose tasks fail again and again."""
+    """Report schedules that were due and have not run, and schedules whose tasks keep failing."""
     overdue, failing = schedule_health.overdue(OVERDUE_SECONDS), schedule_health.failing(MANY_FAILURES)
     if overdue:
         named = ", ".join(f"{each.name} for {each.seconds:,.0f} s" for each in overdue[:NAMED])

@@ -237,7 +237,7 @@ def _tasks(count: int) -> str:
 
 
 def check_agreement() -> Iterator[Finding]:
-    """Report an index whose counts differ from those of the rows; repairs nothing."""
+    """Report an index whose counts differ from the rows; repairs nothing."""
     differs = _difference(get_index().stats())
     if differs:
         time.sleep(SETTLE_SECONDS)

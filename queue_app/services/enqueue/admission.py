@@ -172,7 +172,7 @@ def _scope(row: TaskRow, limits: dict[str, QueueLimits]) -> UserScope:
 
 
 def _new_ones(asked: Sequence[TaskRow], lengths: dict[str, int], pendings: dict[UserScope, int]) -> list[TaskRow]:
-    """Return the tasks that need a place: those whose idempotency key does not name a task that is already stored."""
+    """Return the tasks that need a place: all but those with the idempotency key of a stored task."""
     keyed = {(row.spec.user, key): row for row in asked if (key := row.spec.idempotency_key) is not None}
     if not keyed:
         return list(asked)

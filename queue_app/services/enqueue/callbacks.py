@@ -34,7 +34,7 @@ _METADATA = (
 def enqueue_callbacks(
     ended: Iterable[tuple[ClaimedTask | TaskRef, Status]], metadata: Mapping[uuid.UUID, str | None] | None = None
 ) -> None:
-    """Store the callbacks of tasks that the caller's transaction ended; without ``metadata``, of those that failed."""
+    """Store the callbacks of tasks that the caller's transaction ended; without ``metadata``, only of failed tasks."""
     tasks = [(task, status) for task, status in ended if status in callbacks.OPTIONS]
     if metadata is None:
         metadata = dict(fetch_all(_METADATA, [[task.id for task, _ in tasks]])) if tasks else {}

@@ -154,7 +154,7 @@ def _timed(row: TaskRow, rule: Unique, clock: datetime | None) -> TaskRow:
 
 
 def _find(rule: Unique, task_type: str, keys: Sequence[str]) -> Lookup:
-    """Return the existing tasks; lock those that wait and get new arguments."""
+    """Return the existing tasks; lock the waiting ones that get new arguments."""
     while True:
         found = rows.lock_and_find([task_type], keys, rule.states or (), rule.seconds("within"))
         if not found.sees_all:

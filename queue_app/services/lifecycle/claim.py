@@ -151,7 +151,7 @@ def withdraw_last(index: Index, worker_id: uuid.UUID) -> int:
 
 
 def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
-    """Return claimed tasks to their places; return the ids of those that this worker still held.
+    """Return claimed tasks to their places; return the ids of the tasks that this worker still held.
 
     A task that was asked to stop in the meantime ends as cancelled.
     """

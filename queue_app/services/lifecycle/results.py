@@ -52,7 +52,7 @@ def filled_in(workflow_id: uuid.UUID, args: Any, parameters: Any) -> tuple[Any, 
 
 
 class _Results:
-    """The results that some calls refer to; only those of tasks of the same workflow."""
+    """The results that some calls refer to, of tasks of the same workflow."""
 
     def __init__(self, calls: Collection[tuple[uuid.UUID | None, tuple[Any, Any]]]) -> None:
         found = [reference for _, call in calls for reference in stored_in(list(call))]

@@ -115,7 +115,7 @@ def request_cancel(flow: Workflow, reason: str) -> None:
 
 
 def cancel_batch(flow: Workflow) -> int:
-    """Cancel tasks of a locked workflow, those that could start first; return how many."""
+    """Cancel tasks of a locked workflow, startable ones first; return how many."""
     ids = rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED, Status.EXECUTING}, BATCH)
     ids += rows.ids_in(flow.id, {Status.BLOCKED}, BATCH - len(ids)) if len(ids) < BATCH else []
     cancelled = cancel_rows(sorted(ids))

@@ -83,7 +83,7 @@ def next_instants(operation: Operation, count: int) -> list[tuple[uuid.UUID, dat
 
 
 def fill(operation: Operation, instants: Sequence[datetime]) -> list[uuid.UUID]:
-    """Enqueue the tasks of these instants; return the ids of those that were stored."""
+    """Enqueue the tasks of these instants; return the ids of the stored ones."""
     schedule = _schedule_of(operation)
     if schedule is None:
         return []

@@ -54,7 +54,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The tasks to which a limit of a type, a key or a family applies, of those that have waited longest.
+    """The tasks that have waited longest behind a limit of a type, a key or a family.
 
     ``fullest`` is the number of running tasks that count together: those of the type, or of one key of a family.
     """

@@ -40,7 +40,7 @@ class LogLine:
 
 
 class LogLines:
-    """Returns the new lines of executing attempts and of those that have just ended.
+    """Returns the new lines of attempts that are executing or have just ended.
 
     Attempts that begin and end between two calls are found only if the caller names them.
     """

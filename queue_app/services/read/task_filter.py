@@ -30,7 +30,7 @@ _COLUMNS: Final = {"run": "run_after"}
 _BEFORE_THE_END: Final = ("created", "queued", "started")
 #: Maximum difference between two clocks: of the machine that made an id and the database, or of two database servers.
 _CLOCK_SKEW: Final = timedelta(minutes=10)
-#: Number of unsuccessful tasks up to which their parameters are read instead of those of all tasks with the same ones.
+#: Up to this number of unsuccessful tasks, a search by parameters reads them instead of all tasks with the parameters.
 FEW: Final = 10_000
 #: Filters with an index that covers ended tasks only.
 _INDEXED_ENDED: Final = frozenset(

@@ -39,7 +39,7 @@ def find_entries() -> list[BeatEntry]:
 
 
 def import_entries(entries: list[BeatEntry], *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
-    """Store each entry as a schedule; return the names of those that were, and {name: problem} of the others."""
+    """Store each entry as a schedule; return the names of the stored ones, and {name: problem} of the others."""
     refused = {entry.name: entry.problem for entry in entries if entry.problem}
     imported = []
     for entry in entries:

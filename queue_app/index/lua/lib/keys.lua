@@ -1,4 +1,4 @@
--- The names of all keys; queue_app/index/keys.py repeats those that Python uses. All keys lie under one hash tag, `P`,
+-- The names of all keys; queue_app/index/keys.py repeats the ones that Python uses. All keys lie under one hash tag, `P`,
 -- the prefix that every script gets as its only key, KEYS[1], so that a script stays on one node of a cluster. Times are in
 -- microseconds (us) unless a comment says otherwise.
 local P = KEYS[1]

@@ -1,5 +1,5 @@
 --! include cursors
--- The cursors over lanes: their tasks in order, without those that run already or that a limit of their key or user holds back.
+-- The cursors over lanes: their tasks in order, without tasks that run already or that a limit of their key or user holds back.
 local function open_lane(lane, score, q, g)
   local _, _, _, _, _, weight = split_lane(lane)
   return { kind = 'lane', lane = lane, score = score, queue = q, gate = g, weight = weight, gates = gates_of(lane),
@@ -100,7 +100,7 @@ local function pick(lane)
   lane.pos = lane.pos + 2
 end
 
--- Removes the members that run already, and moves those that a limit holds back. Notes the lanes in `changed`.
+-- Removes running members, and moves members that a limit holds back. Records the lanes in `changed`.
 local function move_members(changed)
   for lane, ids in pairs(found.stale) do
     for i = 1, #ids, 1000 do redis.call('ZREM', lane_key(lane), unpack(ids, i, math.min(i + 999, #ids))) end

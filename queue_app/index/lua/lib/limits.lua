@@ -54,7 +54,7 @@ end
 
 local function family_of(g) return string.match(g, '^(k:[^:]+):') end
 
--- The limits of a type, a key or a user. A key has its own limits, else those of its family; both can pause it and
+-- The limits of a type, a key or a user. A key has its own limits, else its family's; both can pause it and
 -- throttle it.
 local gate_policies = {}
 local function gate_policy(g)

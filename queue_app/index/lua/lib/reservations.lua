@@ -5,7 +5,7 @@
 -- 10 s.
 local RESERVED_US = 30000000
 
--- Returns lane -> worker. Deletes reservations that have lapsed or are unreadable, and shortens those that end too late
+-- Returns lane -> worker. Deletes reservations that have lapsed or are unreadable, and shortens reservations that end too late
 -- because the clock went back.
 local holders
 local function reservations()

@@ -34,7 +34,7 @@ local function set_turns(q, band, taken)
   redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. exact(taken[NOW]))
 end
 
--- Puts an owner at its turn among those of its group, or removes it when it has no lane there.
+-- Puts an owner at its turn in its group, or removes it when it has no lane there.
 local function refresh_turn(p, q, g, who)
   local lane, score = first_of(turn_key(p, q, g, who))
   if lane then
