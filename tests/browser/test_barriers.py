@@ -25,7 +25,7 @@ PICTURED = {
 #: The operations in the reference of the API: the first of each section is as colourful as the others.
 ALIKE = ("article ~ article",)
 #: Parts of the pages, so that several processes can share the work.
-PARTS = 3
+PARTS = 4
 
 
 @pytest.fixture
