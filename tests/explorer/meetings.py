@@ -34,6 +34,7 @@ TRIPLES: Final = tuple(
         (("claim", "flush", "rebuild"), "queued"),  # a grant of an index that is gone
         (("claim", "lose_leases", "reconcile"), "queued"),  # a grant of a lease that lost its stamp
         (("claim", "recover", "reconcile"), "proposed"),  # two that abandon one lease
+        (("cancel", "retry", "claim"), "queued"),  # a removal that is late by a retry
         (("fail", "due", "claim"), "executing"),  # a retry that is due before its release
         (("overdue", "complete", "claim"), "overdue"),  # two ends of one attempt
         (("requests", "requests", "cancel"), "requested"),  # a request that two carry out

@@ -19,6 +19,7 @@ from queue_app.services import requests
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
+from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import load
 from queue_app.sql import (
     admission,
@@ -242,6 +243,11 @@ TWINS: Final[dict[str, Twin]] = {
         "reprioritise looks at the locked row",
         lambda: _old_snapshot("_REPRIORITISE", "id = ANY(%s)"),
         _pairs("due", "reprioritise", states=("scheduled",)),
+    ),
+    "late-removal": Twin(
+        "what was queued again before its removal goes back to its place",
+        lambda: mock.patch.object(notify_index, "_take_out", lambda index, tasks: index.remove(tasks)),
+        _pairs("cancel", "retry", states=("queued",)),
     ),
     "replay-key": Twin("a replay keeps the whole lane", _without_key, _pairs("replay", "claim", states=("dead",))),
     "late-grant": Twin(

@@ -36,7 +36,7 @@ from queue_app.exceptions import IsolationTooStrict, LimitExceeded, QueueFull, U
 from queue_app.services.advance import advance_ended
 from queue_app.services.enqueue.callbacks import enqueue_callbacks
 from queue_app.services.notify import events
-from queue_app.services.notify.index import on_commit, send_on_commit
+from queue_app.services.notify.index import remove_on_commit, send_on_commit
 from queue_app.sql import admission as rows
 from queue_app.sql import waiting
 from queue_app.sql.admission import Defaults, QueueLimits, UserScope
@@ -194,7 +194,7 @@ def expire_stale(queue: str, older_than: float = 3600.0, limit: int = BATCH) -> 
         advance_ended(tasks, Status.EXPIRED)
         enqueue_callbacks((task, Status.EXPIRED) for task in tasks)
     if tasks:
-        on_commit(lambda index: index.remove(tasks), "remove")
+        remove_on_commit(tasks)
         events.publish_on_commit((occasion_of(EventName.EXPIRED, task, Status.EXPIRED), task.id) for task in tasks)
         send_on_commit(signals.tasks_expired, queue=queue, count=len(tasks))
     return len(tasks)

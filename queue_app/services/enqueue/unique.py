@@ -25,9 +25,8 @@ from queue_app.core.states import Status, predicate
 from queue_app.core.unique import FAMILY, REPLACEABLE, Unique
 from queue_app.encryption import applies_to, keyed_hash, sealed_call
 from queue_app.exceptions import IsolationTooStrict, UniqueConflict
-from queue_app.index import Index
 from queue_app.models import Limit
-from queue_app.services.notify.index import on_commit, push_on_commit
+from queue_app.services.notify.index import push_on_commit, remove_on_commit
 from queue_app.sql import unique as rows
 from queue_app.sql.database import alias, atomic
 from queue_app.sql.unique import Existing, Lookup
@@ -176,6 +175,6 @@ def _renew(rule: Unique, renewed: dict[uuid.UUID, TaskRow]) -> None:
         times = [(task_id, row.spec.run_after) for task_id, row in renewed.items() if row.spec.run_after is not None]
         gone = rows.postpone(times, rule.seconds("max_wait"))
         if gone:
-            on_commit(Index.remove, "remove", gone)
+            remove_on_commit(gone)
     queued = rows.replace_arguments([(task_id, *sealed_call(row), row.metadata) for task_id, row in renewed.items()])
     push_on_commit([task.entry for task in queued])

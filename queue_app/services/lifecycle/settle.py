@@ -28,7 +28,7 @@ from queue_app.models.workflow import Condition, OnFailure, WorkflowState
 from queue_app.services.enqueue.store import announce, ensure_queues
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.notify import events
-from queue_app.services.notify.index import on_commit
+from queue_app.services.notify.index import on_commit, remove_on_commit
 from queue_app.sql import workflow_advance, workflow_store
 from queue_app.sql import workflow_settle as rows
 from queue_app.sql.database import alias, atomic, clock, is_in_transaction
@@ -127,7 +127,7 @@ def notify_cancelled(cancelled: Sequence[tuple[Status, uuid.UUID | None, TaskRef
     """Notify index, workers and listeners of cancelled tasks, each with its status before and its worker, on commit."""
     queued = [task for before, _, task in cancelled if before is Status.QUEUED]
     if queued:
-        on_commit(Index.remove, "remove", queued)
+        remove_on_commit(queued)
     workers = {worker for before, worker, _ in cancelled if before is Status.EXECUTING and worker is not None}
     if workers:
         on_commit(Index.notify_workers, "tell", workers)

@@ -21,7 +21,7 @@ from django.dispatch import Signal
 
 from queue_app import conf, signals, transition_log
 from queue_app.core.events import Run
-from queue_app.core.records import Entry
+from queue_app.core.records import Entry, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index, import_client, is_loaded, is_open
 from queue_app.sql import snapshot
@@ -171,6 +171,17 @@ def on_commit[**P](
 ) -> None:
     """Call ``notify_index`` once the caller's transaction has committed."""
     _call_on_commit(connection(), lambda: notify_index(operation, name, *args, **kwargs))
+
+
+def remove_on_commit(tasks: Sequence[TaskRef]) -> None:
+    """Take tasks out of the index once the caller's transaction has committed."""
+    on_commit(_take_out, "remove", tasks)
+
+
+def _take_out(index: Index, tasks: Sequence[TaskRef]) -> None:
+    """Remove tasks, and put back those that another process has queued again since the commit."""
+    if index.remove(tasks):
+        index.push(snapshot.refs([task.id for task in tasks]))
 
 
 def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -> None:

@@ -16,11 +16,9 @@ from contextlib import contextmanager
 
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
-from queue_app.core.records import TaskRef
 from queue_app.core.sentence import say
 from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
-from queue_app.index import Index
 from queue_app.models import DeadLetter, Workflow
 from queue_app.models.columns import USER_LENGTH
 from queue_app.services.advance import advance
@@ -29,8 +27,8 @@ from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import requeue
 from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.lifecycle.settle import BATCH, cancel_batch, make_room, request_cancel, settle_later
-from queue_app.services.notify.index import on_commit, push_on_commit
-from queue_app.sql import snapshot, waiting, workflow_advance
+from queue_app.services.notify.index import push_on_commit, remove_on_commit
+from queue_app.sql import waiting, workflow_advance
 from queue_app.sql import workflow_settle as rows
 from queue_app.sql.database import alias, atomic, clock
 
@@ -74,17 +72,11 @@ def pause_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: s
         while ids := rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED}, BATCH):
             tasks = rows.hold_back(ids)
             held += len(tasks)
-            on_commit(_take_out, "remove", tasks)
+            remove_on_commit(tasks)  # a resume may release them before: to their old places
             if not tasks:  # they began meanwhile
                 break
         _record("pause", flow, held, by, via, reason)
     return held
-
-
-def _take_out(index: Index, tasks: list[TaskRef]) -> None:
-    """Remove held tasks, but not those that another process has released meanwhile: they have their old places."""
-    if index.remove(tasks):
-        index.push(snapshot.refs([task.id for task in tasks]))
 
 
 def resume_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:

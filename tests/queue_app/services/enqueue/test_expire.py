@@ -14,6 +14,7 @@ from queue_app.models import Queue, Task
 from queue_app.services.enqueue import admission as module
 from queue_app.services.enqueue.admission import expire_eager, expire_stale
 from queue_app.services.notify import events
+from queue_app.services.notify.index import on_commit
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
 from tests.support import index_state
@@ -37,7 +38,7 @@ def waiting(seconds: float, **options) -> uuid.UUID:
     """Enqueue a task that was queued ``seconds`` ago."""
     task_id = put(**options)
     Task.objects.filter(pk=task_id).update(queued_at=datetime.now(UTC) - timedelta(seconds=seconds))
-    module.on_commit(lambda index: index.push(snapshot.refs([task_id])), "push")
+    on_commit(lambda index: index.push(snapshot.refs([task_id])), "push")
     return task_id
 
 
