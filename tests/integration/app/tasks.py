@@ -230,9 +230,14 @@ def grow(context, log: str, text: str) -> None:
 
 
 def _told(log: str, text: str, given: object = None, wanted: object = None) -> str:
-    """Write a line; say so if ``given``, the result of another task, is missing, or not what it should be."""
+    """Write a line; say so if ``given``, the result of another task, is missing, or not what it should be.
+
+    Of what maps over a list, some results may be missing.
+    """
     if given != wanted:
-        write(log, f"WITHOUT {text}" if given in (None, []) else f"WRONG {text} got {given}, not {wanted}")
+        some = isinstance(given, list) and isinstance(wanted, list) and len(given) == len(wanted)
+        is_missing = given in (None, []) or (some and all(a in (None, b) for a, b in zip(given, wanted, strict=True)))
+        write(log, f"WITHOUT {text}" if is_missing else f"WRONG {text} got {given}, not {wanted}")
     write(log, text)
     return text
 
