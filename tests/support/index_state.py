@@ -151,6 +151,8 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
             case _:
                 pages.exists(key)
     for (kind, _, name), page in zip(names, pages.execute(), strict=True):
+        if page is None:  # a text that has expired or was deleted meanwhile
+            continue
         match kind:
             case "lane":
                 state.lanes[name] = {uuid.UUID(bytes=member[:16]): score for member, score in page}
@@ -213,7 +215,7 @@ def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case
                 state.short[name] = {member.decode(): int(free) for member, free in page}
             case "reservations":
                 state.reservations = _texts(page)
-            case "watch" if page is not None:  # else it has expired meanwhile
+            case "watch":
                 state.watchers[name] = page.decode()
             case "idle":
                 state.idle[name] = {member.decode() for member, _ in page}

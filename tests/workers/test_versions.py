@@ -65,8 +65,8 @@ def test_an_old_worker_does_not_ask_for_a_new_call_under_a_new_name(hire, monkey
     former = registry.type_of(OLD)
     old = {**registry._tasks, former: OLD}
     monkeypatch.setattr(registry, "_tasks", dict(old))
-    renamed = task(version=2, upgrade=cents, task_type="charge_cents", aliases=[former])(charge_now)
-    new = {**old, former: renamed, "charge_cents": renamed}
+    renamed = task(version=2, upgrade=cents, task_type="charge_renamed", aliases=[former])(charge_now)
+    new = {**old, former: renamed, "charge_renamed": renamed}
     monkeypatch.setattr(registry, "_tasks", new)
     after = renamed.enqueue(7, cents=150)
     monkeypatch.setattr(registry, "_tasks", old)
