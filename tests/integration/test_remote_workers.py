@@ -8,7 +8,7 @@ import pytest
 
 from queue_app import signal as signal_of_task
 from queue_app.core.states import Status
-from queue_app.models import Worker
+from queue_app.models import Queue, Worker
 from queue_app.registry import type_of
 from queue_app.services import cancel
 from queue_app.services.repair import tokens
@@ -72,6 +72,21 @@ def test_conformance(start, kind, tmp_path):
     assert process.wait(60) == 0, log.read_text()
     assert [(worker.status, worker.pid) for worker in Worker.objects.all()] == [("stopped", 0)]
     index_comes_to_agree()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_burst_waits_for_a_rate_or_a_rebuild(fleet, live_server, index, lost):
+    """The server tells when the next task can start, as the index tells a worker that reaches it."""
+    queue, _ = Queue.objects.get_or_create(name="default")
+    queue.rate_count, queue.rate_seconds, queue.rate_burst = 1, 0.2, 1
+    queue.save()
+    ids = [put(type_of(tasks.add), args=[n, 1]) for n in range(4)]
+    if lost:
+        index._client.delete(*index._client.keys(index.keys.everything))
+    secret = tokens.create("far")[1]
+    process = fleet.worker("--server", live_server.url, "--burst", TASKQUEUE_TOKEN=secret, **NOWHERE)
+    assert process.exit_code() == 0
+    assert [row(task_id).status for task_id in ids] == [Status.COMPLETED] * 4
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])

@@ -24,7 +24,7 @@ from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData,
 from queue_app.index import Profile
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
 from queue_app.services.repair.workers import WorkerIdentity
-from queue_app.workers.transport.base import OutcomesRefused, Transport
+from queue_app.workers.transport.base import OnWait, OutcomesRefused, Transport
 from queue_app.workers.wire import task_of
 
 #: Maximum delay of an answer beyond the time that the request asks the server to wait.
@@ -138,10 +138,14 @@ class HttpTransport(Transport):
     def cancel_requests(self, worker_id: uuid.UUID, tasks: Collection[uuid.UUID]) -> set[uuid.UUID]:
         return set(self._cancelled)
 
-    def claim(self, profile: Profile, worker_id: uuid.UUID, want: int, **_: object) -> list[ClaimedTask]:
+    def claim(
+        self, profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool, on_wait: OnWait
+    ) -> list[ClaimedTask]:
         holding = [str(task_id) for task_id, _ in self._running]
         found = self._call(worker_id, "poll", {"available_capacity": min(want, MAX_POLL), "holding": holding})
         tasks = [_task(form, self._ids[worker_id]) for form in found["tasks"]]
+        if found.get("next_start_ms") is not None:  # an older server sends none
+            on_wait(found["next_start_ms"] / 1000)
         self._running |= {(task.id, task.attempt) for task in tasks}
         return tasks
 

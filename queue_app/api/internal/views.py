@@ -1,5 +1,6 @@
 """Endpoints for workers without access to PostgreSQL and Redis; they require a worker token."""
 
+import math
 import uuid
 from functools import partial
 from typing import Any, Final
@@ -79,11 +80,13 @@ class PollView(WorkerView):
         Returns up to ``available_capacity`` tasks. If there is none, the request waits up to ``wait`` seconds for the
         first one, unless too many requests wait already, in this process (503) or with this token (429). A worker that
         does not wait polls again after ``poll_interval_ms``. If the worker should drain, ``drain`` is true, and it gets
-        no task. ``notified`` asks for a heartbeat now: a task was cancelled, or the worker should drain.
+        no task. ``notified`` asks for a heartbeat now: a task was cancelled, or the worker should drain. If more tasks
+        can start after a known time, because a rate then allows it, this worker polls again after ``next_start_ms``.
         """
         found = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
         tasks = [representation.claimed(task) for task in found.tasks]
-        news = {"drain": found.drain, "notified": found.notified}
+        next_start = None if found.next_start is None else math.ceil(found.next_start * 1000)
+        news = {"drain": found.drain, "notified": found.notified, "next_start_ms": next_start}
         return Response({"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news)
 
 

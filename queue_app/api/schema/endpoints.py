@@ -201,7 +201,10 @@ ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
     (workers.RegisterView, "POST"): Endpoint(id="register_worker", answer=record(_REGISTERED), status=201),
     (workers.PollView, "POST"): Endpoint(
         id="poll", problems=(409,),
-        answer=record({"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG}),
+        answer=record(
+            {"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG}
+            | {"next_start_ms": maybe(COUNT)}
+        ),
     ),
     (workers.WaitView, "POST"): Endpoint(
         id="wait_for_call", answer=record({"called": FLAG, "notified": FLAG}), problems=(409,),

@@ -44,7 +44,7 @@ from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair import tokens
 from queue_app.services.repair import workers as service
-from queue_app.services.repair.rebuild import rebuild_until_open
+from queue_app.services.repair.rebuild import is_loading, rebuild_until_open
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import progress as rows
 from queue_app.sql import workers as worker_rows
@@ -55,6 +55,8 @@ TOKEN_CHECK_SECONDS: Final = 2.0
 #: Maximum seconds for which a poll of a draining worker waits.
 DRAIN_SECONDS: Final = 1.0
 MAX_UNSERVED: Final = 100  # names of task types in one reply
+#: Seconds after which a worker polls again while a rebuild loads tasks.
+LOAD_SECONDS: Final = 0.1
 #: Makes the block in which a request waits.
 type Waiting = Callable[[], AbstractContextManager[None]]
 
@@ -78,6 +80,7 @@ class Polled(NamedTuple):
     tasks: list[ClaimedTask]
     drain: bool  # whether to finish the running tasks and exit
     notified: bool  # whether one of the worker's rows changed, so that a heartbeat brings news
+    next_start: float | None  # seconds until a limit allows another start, or a rebuild has loaded more tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +150,17 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     while True:
         drains = worker.drain_requested_at is not None or worker.status == WorkerStatus.DRAINING
         room = 0 if drains else _room(token)
-        tasks = _claim(profile, worker_id, min(want, room), reserve=want <= room)
+        tasks, next_start = _claim(profile, worker_id, min(want, room), reserve=want <= room)
         left = deadline - time.monotonic()
         if tasks or left <= 0 or notified:
-            return Polled(tasks, drains, notified)
+            return Polled(tasks, drains, notified, next_start)
         if drains:
             deadline, left = 0.0, min(left, DRAIN_SECONDS)
+        seconds = min(left, TOKEN_CHECK_SECONDS)
+        if next_start is not None:
+            seconds = min(seconds, max(next_start, 0.001))  # Redis would take 0 for no limit
         with waiting():
-            notified = service.wait_for_wake(worker_id, min(left, TOKEN_CHECK_SECONDS)) is WorkerMessage.NOTIFICATION
+            notified = service.wait_for_wake(worker_id, seconds) is WorkerMessage.NOTIFICATION
         if not tokens.is_in_force(token.id):
             raise TokenRefused("The worker token is not valid.")
         worker = _own(token, worker_id)
@@ -344,14 +350,21 @@ def _room(token: WorkerToken) -> int:
     return max(0, token.max_in_flight - in_flight)
 
 
-def _claim(profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool) -> list[ClaimedTask]:
+def _claim(
+    profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool
+) -> tuple[list[ClaimedTask], float | None]:
+    """Return the claimed tasks, and after how many seconds a claim may find more although nothing wakes the worker."""
     if want <= 0:
-        return []
+        return [], None
+    waits: list[float] = []
     try:
-        return claim(profile, worker_id, want, reserve=reserve)
-    except UnknownProfile:
-        service.register_in_index(profile, worker_id)
-        return claim(profile, worker_id, want, reserve=reserve)
+        loads = is_loading()  # asked before the claim, which sees all that is loaded by then
+        try:
+            tasks = claim(profile, worker_id, want, reserve=reserve, on_wait=waits.append)
+        except UnknownProfile:
+            service.register_in_index(profile, worker_id)
+            tasks = claim(profile, worker_id, want, reserve=reserve, on_wait=waits.append)
     except IndexNotReady:
         rebuild_until_open()
-        return []  # the next poll finds it rebuilt
+        return [], LOAD_SECONDS
+    return tasks, LOAD_SECONDS if loads else next(reversed(waits), None)

@@ -10,7 +10,17 @@ from queue_app.api.waiting import waiters
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.index import get_index
-from queue_app.models import AuditEntry, Task, TaskAttempt, TaskLog, TaskProgress, TaskResult, Worker, WorkerToken
+from queue_app.models import (
+    AuditEntry,
+    Queue,
+    Task,
+    TaskAttempt,
+    TaskLog,
+    TaskProgress,
+    TaskResult,
+    Worker,
+    WorkerToken,
+)
 from queue_app.services import cancel, enqueue
 from queue_app.services.repair import remote as service
 from queue_app.services.repair import tokens
@@ -257,6 +267,30 @@ def test_a_throttle_closes_a_gate_for_all_workers(remote):
     assert remote.take() == [], "nothing of the type starts"
     assert Task.objects.get(pk=ids[0]).failures == 0
     assert_index_agrees()
+
+
+def pace(seconds):
+    queue, _ = Queue.objects.get_or_create(name="default")
+    queue.rate_count, queue.rate_seconds, queue.rate_burst = 1, seconds, 1
+    queue.save()
+
+
+def test_a_poll_says_when_a_limit_allows_the_next_start(remote):
+    assert remote.call("poll", want=1).json()["next_start_ms"] is None
+    pace(60)
+    put()
+    found = remote.call("poll", want=1).json()
+    assert (found["tasks"], 0 < found["next_start_ms"] <= 60_000) == ([], True)
+
+
+def test_a_poll_that_waits_claims_again_when_a_limit_allows_a_start(remote, monkeypatch):
+    """It does not wait for the next check of its token."""
+    monkeypatch.setattr(service, "TOKEN_CHECK_SECONDS", 1000.0)
+    pace(0.2)
+    put()
+    began = time.monotonic()
+    assert len(remote.take(want=1, wait=60)) == 1
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("request_drain", [True, False])
