@@ -52,7 +52,7 @@ def start_simulation(  # noqa: PLR0913 - by name
     ``trial`` is what ``read.held`` finds it by.
     """
     check_window(since, until)
-    changed(empty(0, 1.0), scenario)  # to refuse what makes no sense now, not later
+    changed(empty(0, 1.0), scenario, with_load=False)  # to refuse what makes no sense now, not later
     return Operation.objects.using(alias()).create(
         kind=OperationKind.SIMULATE,
         target=OperationTarget.POLICIES,

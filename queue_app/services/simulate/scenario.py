@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
 from queue_app.core.priorities import Band
@@ -48,8 +48,11 @@ def _check_texts(value: Any, part: str, depth: int = 0) -> None:
             _check_texts(each, part, depth + 1)
 
 
-def changed(plan: Plan, scenario: Mapping[str, Any]) -> Plan:
-    """Return the plan with the changes of a scenario; raise ``InvalidTaskData`` for what makes no sense."""
+def changed(plan: Plan, scenario: Mapping[str, Any], *, with_load: bool = True) -> Plan:
+    """Return the plan with the changes of a scenario; raise ``InvalidTaskData`` for what makes no sense.
+
+    Without ``with_load`` the load is checked, and its tasks are not made.
+    """
     check(scenario)
     limits = dict(plan.limits)
     for name, values in _table(scenario, "limits").items():
@@ -58,7 +61,7 @@ def changed(plan: Plan, scenario: Mapping[str, Any]) -> Plan:
     thresholds = dict(plan.thresholds)
     for name, values in _table(scenario, "bands").items():
         thresholds[_band(name)] = _number(values, "promote_after_seconds", None)
-    load = _load(plan, scenario)
+    load = _load(plan, scenario, with_load=with_load)
     crews = () if scenario.get("without_workers") else plan.crews
     types = sorted({kind.task_type for kind in load.kinds})
     crews = (*crews, *(_crew(each, plan, types) for each in _list(scenario, "workers")))
@@ -125,38 +128,56 @@ def _limits(name: str, known: Limits, values: Mapping[str, Any]) -> Limits:
     return found
 
 
-def _load(plan: Plan, scenario: Mapping[str, Any]) -> Load:
-    """Return the load with other priorities, and with further tasks."""
+def _load(plan: Plan, scenario: Mapping[str, Any], *, with_load: bool) -> Load:
+    """Return the load with other priorities, and with further tasks; check all of it before making any task."""
     priorities = scenario.get("priorities", {})
     if not isinstance(priorities, Mapping):
         raise InvalidTaskData("priorities", "priorities must hold a band for each task type.")
     bands = {name: _band(band) for name, band in priorities.items()}
-    further = _list(scenario, "load")
-    if not (bands or further):
-        return plan.load
-    load, before = Load(), plan.load
-    kinds = [kind._replace(band=bands.get(kind.task_type, kind.band)) for kind in before.kinds]
+    further = [_further(each, plan.begin) for each in _list(scenario, "load")]
+    before = plan.load
+    if (total := len(before) + sum(each.count for each in further)) > MAX_TASKS:
+        raise InvalidTaskData("load", f"A simulation takes at most {MAX_TASKS:,} tasks, not {total:,}.")
+    if not (with_load and (bands or further)):
+        return before
+    load, kinds = Load(), [kind._replace(band=bands.get(kind.task_type, kind.band)) for kind in before.kinds]
     for place, queued_at, runs, waited in zip(before.kind, before.queued_at, before.runs, before.waited, strict=True):
         load.add(kinds[place], queued_at, runs, waited)
     chance = random.Random(len(before))  # noqa: S311 - repeatable, not secret
     for each in further:
-        _known(each, _OF_LOAD, "load")
-        kind = TaskKind(
-            str(each.get("queue", "default")),
-            str(each.get("task_type", "simulated")),
-            _band(each.get("priority", "normal")),
-            _names(each, "capabilities"),
-            str(each.get("user", "")),
-            str(each.get("key", "")),
-            int(_number(each, "weight", 1)),
-        )
-        if len(load) + int(_number(each, "count", 1, most=MAX_COUNT)) > MAX_TASKS:
-            raise InvalidTaskData("load", f"A simulation takes at most {MAX_TASKS:,} tasks.")
-        count, lasts = int(_number(each, "count", 1, most=MAX_COUNT)), _seconds(each, "runs", 1.0)
-        at, over = plan.begin + round(_seconds(each, "at", 0.0) * SECOND), _seconds(each, "over", 0.0)
-        for _ in range(count):
-            load.add(kind, at + round(chance.random() * over * SECOND), round(lasts * SECOND))
+        for _ in range(each.count):
+            load.add(each.kind, each.at + round(chance.random() * each.over * SECOND), each.runs)
     return load
+
+
+class _Further(NamedTuple):
+    """Tasks that a scenario adds: queued from ``at`` on, within ``over`` seconds."""
+
+    kind: TaskKind
+    count: int
+    at: int
+    over: float
+    runs: int
+
+
+def _further(each: Mapping[str, Any], begin: int) -> _Further:
+    _known(each, _OF_LOAD, "load")
+    kind = TaskKind(
+        str(each.get("queue", "default")),
+        str(each.get("task_type", "simulated")),
+        _band(each.get("priority", "normal")),
+        _names(each, "capabilities"),
+        str(each.get("user", "")),
+        str(each.get("key", "")),
+        int(_number(each, "weight", 1)),
+    )
+    return _Further(
+        kind,
+        count=int(_number(each, "count", 1, most=MAX_COUNT)),
+        at=begin + round(_seconds(each, "at", 0.0) * SECOND),
+        over=_seconds(each, "over", 0.0),
+        runs=round(_seconds(each, "runs", 1.0) * SECOND),
+    )
 
 
 def _crew(each: Mapping[str, Any], plan: Plan, types: Sequence[str]) -> Crew:
@@ -218,7 +239,7 @@ def _band(name: object) -> Band:
 
 def _number(values: Mapping[str, Any], name: str, default: Any, most: float = 10**9) -> Any:
     value = values.get(name, default)
-    if value is None:
+    if value is None and default is None:
         return None
     kinds = (int,) if name in _WHOLE else (int, float)
     if type(value) not in kinds or not 0 < value <= most:

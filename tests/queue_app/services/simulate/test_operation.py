@@ -8,6 +8,7 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
+from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded
 from queue_app.models import AuditEntry, Limit, Operation, PriorityPolicy, Queue
 from queue_app.services.control.queues import apply
@@ -133,6 +134,12 @@ def test_nonsense_is_refused_at_once(engine):
     with pytest.raises(InvalidTaskData, match="names no limit"):
         start_simulation({"limits": {"mail": {}}}, *last_window(), by="ada")
     assert not Operation.objects.exists()
+
+
+def test_the_request_makes_no_tasks(engine, monkeypatch):
+    """A web process answers it; another process makes the tasks."""
+    monkeypatch.setattr(Load, "add", lambda *_: pytest.fail("it makes tasks"))
+    assert start_simulation({"load": [{"count": 1_000_000}], "workers": [{}]}, *last_window(), by="ada").pk
 
 
 def test_apply_writes_rows_and_the_audit_log(engine):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
+from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index, simulated
 from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
@@ -147,6 +148,9 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
         ({"load": [{"at": "99999999999999d"}]}, "at must be a time up to 366d"),
         ({"workers": [{"at": "2h", "until": "1h"}]}, "until must come after at"),
         ({"load": [{"count": 10**9}]}, "at most 1e+06"),
+        ({"load": [{"count": None}]}, "count must be a whole number"),
+        ({"load": [{"weight": None}]}, "weight must be a whole number"),
+        ({"workers": [{"slots": None}]}, "slots must be a whole number"),
         ({"load": [{"user": datetime(2020, 1, 1, tzinfo=UTC)}]}, "must hold tables"),
         ({"load": [{"queue": "a\x1fb"}]}, "none of them invisible"),
         ({"load": [{"capabilities": "gpu"}]}, "must be a list of names"),
@@ -169,8 +173,16 @@ def test_too_many_tasks_are_refused(engine, window, monkeypatch):
     assert parts.MAX_TASKS == 5_000_000
     monkeypatch.setattr(parts, "MAX_TASKS", 5_000)
     history(window, tasks=20)
-    with pytest.raises(InvalidTaskData, match="at most 5,000 tasks"):
+    with pytest.raises(InvalidTaskData, match="at most 5,000 tasks, not 5,020"):
         simulate({"load": [{"count": 1_000}] * 5}, since=window[0], until=window[1])
+
+
+@pytest.mark.parametrize("scenario", [{"load": [{"count": 3_000}] * 2}, {"load": [{"count": 10}, {"count": -1}]}])
+def test_a_scenario_is_refused_before_its_tasks_are_made(monkeypatch, scenario):
+    monkeypatch.setattr(parts, "MAX_TASKS", 5_000)
+    monkeypatch.setattr(Load, "add", lambda *_: pytest.fail("it makes tasks that nobody asked for"))
+    with pytest.raises(InvalidTaskData):
+        parts.changed(parts.empty(0, 60.0), scenario)
 
 
 def test_an_empty_or_future_window_is_refused(engine, window):
