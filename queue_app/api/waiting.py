@@ -12,7 +12,7 @@ from django.http import HttpRequest
 
 from queue_app import conf
 from queue_app.exceptions import TaskQueueError
-from queue_app.sql.database import close_idle
+from queue_app.sql.connections import close_idle
 
 MAX_SECONDS: Final = 60
 #: Maximum seconds for which a request waits for a connection.

@@ -1,16 +1,25 @@
-"""What the queue adds to connections to PostgreSQL: keepalives, and a loader for times that Python cannot hold."""
+"""What the queue adds to connections to PostgreSQL.
 
+Keepalives, a loader for times that Python cannot hold, no connection for a thread that waits, and an error that says
+what to do if the tables are missing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
-from django.db import connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, ProgrammingError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import DataError
+from psycopg.errors import UndefinedTable
 from psycopg.pq import Format
 
 from queue_app import conf
+from queue_app.sql.database import connection
 
 TYPE: Final = "timestamptz"
 #: Options of libpq. After 25 s without any answer a connection breaks. By the defaults of Linux a process would wait
@@ -61,6 +70,40 @@ def add_keepalives(alias: str) -> None:
     database = connections.settings.get(alias, {})
     if "postg" in database.get("ENGINE", ""):
         database["OPTIONS"] = KEEPALIVES | database.get("OPTIONS", {})
+
+
+def close_idle() -> None:
+    """Close this thread's connection, because the thread will wait or end; keep it in a transaction."""
+    if not connection().in_atomic_block:
+        connection().close()
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Hold no connection during a block that waits, unless a transaction is open."""
+    close_idle()
+    yield
+
+
+@contextmanager
+def missing_tables_explained() -> Iterator[None]:
+    """Say what to do if the block fails because the tables do not exist."""
+    try:
+        yield
+    except DatabaseError as error:
+        database = connection()
+        if database.vendor != "postgresql":
+            message = f"The task queue needs PostgreSQL, but DATABASES[{database.alias!r}] is {database.display_name}."
+            raise ImproperlyConfigured(message) from None
+        if isinstance(error.__cause__, UndefinedTable):
+            message = f"The tables of the task queue are missing: run `{migrate_command(database.alias)}`."
+            raise ProgrammingError(message) from None
+        raise
+
+
+def migrate_command(name: str) -> str:
+    """Return the command that makes the tables in the database with this alias."""
+    return "manage.py migrate" if name == DEFAULT_DB_ALIAS else f"manage.py migrate --database {name}"
 
 
 connection_created.connect(add_loader, dispatch_uid=__name__)

@@ -6,6 +6,7 @@ Statements write ``clock_timestamp()``, the current time, but compare columns wi
 ``clock_timestamp()`` can change from row to row, so PostgreSQL cannot search an index for it.
 """
 
+import logging
 import select
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +16,9 @@ from functools import cache
 from typing import Any, cast
 
 import psycopg
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError, ProgrammingError, connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from psycopg.errors import DeadlockDetected, UndefinedTable
+from psycopg.errors import DeadlockDetected
 
 from queue_app import conf
 from queue_app.sql import prepared
@@ -39,6 +39,8 @@ FROM (SELECT DISTINCT hashtext(id::text) AS key FROM {{flows}} ORDER BY key OFFS
 """
 #: Time after which PostgreSQL ends a bounded transaction whose process sends nothing.
 FROZEN_SECONDS = 10.0
+#: Maximum number of hooks that wait until a caller turns autocommit on again.
+MAX_MANUAL_HOOKS = 1000
 #: Columns of a SELECT that make the rest of its transaction look rows up by index, even if PostgreSQL's statistics say
 #: that the tables are small.
 BY_KEYS_ONLY = (
@@ -49,6 +51,8 @@ BY_KEYS_ONLY = (
 #: Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
 LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
 
+_log = logging.getLogger("taskqueue")
+
 
 def alias() -> str:
     """Return the alias of the database in ``DATABASES``."""
@@ -58,40 +62,6 @@ def alias() -> str:
 def connection() -> BaseDatabaseWrapper:
     """Return this thread's connection to the database."""
     return connections[alias()]
-
-
-def close_idle() -> None:
-    """Close this thread's connection, because the thread will wait or end; keep it in a transaction."""
-    if not connection().in_atomic_block:
-        connection().close()
-
-
-@contextmanager
-def idle() -> Iterator[None]:
-    """Hold no connection during a block that waits, unless a transaction is open."""
-    close_idle()
-    yield
-
-
-@contextmanager
-def missing_tables_explained() -> Iterator[None]:
-    """Say what to do if the block fails because the tables do not exist."""
-    try:
-        yield
-    except DatabaseError as error:
-        database = connection()
-        if database.vendor != "postgresql":
-            message = f"The task queue needs PostgreSQL, but DATABASES[{database.alias!r}] is {database.display_name}."
-            raise ImproperlyConfigured(message) from None
-        if isinstance(error.__cause__, UndefinedTable):
-            message = f"The tables of the task queue are missing: run `{migrate_command(database.alias)}`."
-            raise ProgrammingError(message) from None
-        raise
-
-
-def migrate_command(name: str) -> str:
-    """Return the command that makes the tables in the database with this alias."""
-    return "manage.py migrate" if name == DEFAULT_DB_ALIAS else f"manage.py migrate --database {name}"
 
 
 @contextmanager
@@ -105,6 +75,33 @@ def is_in_transaction() -> bool:
     """Return whether the caller has opened a transaction, or switched autocommit off."""
     database = connection()
     return database.in_atomic_block or not database.get_autocommit()
+
+
+def call_on_commit(hook: Callable[[], object], join: Callable[[Any], bool] | None = None) -> None:
+    """Call ``hook`` once the caller's transaction has committed; at once when there is none.
+
+    ``join`` gets the last hook of the transaction, unless a savepoint that could be rolled back alone lies in between.
+    If it returns true, that hook does the work of this one.
+
+    After ``set_autocommit(False)`` Django accepts hooks only inside an atomic block, and calls them when the caller
+    turns autocommit on again after its commit. A caller that never turns it on would collect hooks without end, so
+    their number is limited; the reconciler does what the others would have done.
+    """
+    database = connection()
+    if database.autocommit and not database.in_atomic_block:  # known without asking the driver
+        try:
+            hook()
+        except Exception:  # noqa: BLE001 - logged, as Django logs it: the rows stay stored
+            _log.exception("a hook failed after the commit")
+    elif database.in_atomic_block or database.get_autocommit():
+        if join is not None and database.run_on_commit:
+            last: tuple[Any, ...] = database.run_on_commit[-1]
+            if last[0] == set(database.savepoint_ids) and join(last[1]):
+                return
+        database.on_commit(hook, robust=True)
+    elif len(database.run_on_commit) < MAX_MANUAL_HOOKS:
+        with transaction.atomic(using=alias(), savepoint=False):
+            database.on_commit(hook, robust=True)
 
 
 def once_more_after_deadlock[T](action: Callable[[], T]) -> T:

@@ -10,7 +10,8 @@ from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.index import get_index
 from queue_app.index.server import ServerFacts, server_facts
 from queue_app.sql import doctor as rows
-from queue_app.sql.database import alias, connection, migrate_command
+from queue_app.sql.connections import migrate_command
+from queue_app.sql.database import alias, connection
 
 #: The check that ``check_pooler`` reports.
 _POOLER: Final = "queue_app.E011"

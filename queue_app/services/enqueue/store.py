@@ -29,7 +29,8 @@ from queue_app.services.enqueue.validate import check_call, check_payloads, chec
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import insert
-from queue_app.sql.database import alias, atomic, clock, missing_tables_explained, once_more_after_deadlock
+from queue_app.sql.connections import missing_tables_explained
+from queue_app.sql.database import alias, atomic, clock, once_more_after_deadlock
 from queue_app.sql.insert import LimitApplies
 from queue_app.sql.insert_many import STEP, insert_calls, insert_many, instants
 

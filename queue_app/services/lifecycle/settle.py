@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from queue_app import tracing
 from queue_app.core.events import EventName, occasion_of
@@ -31,7 +31,7 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, remove_on_commit
 from queue_app.sql import workflow_advance, workflow_store
 from queue_app.sql import workflow_settle as rows
-from queue_app.sql.database import alias, atomic, clock, is_in_transaction
+from queue_app.sql.database import alias, atomic, call_on_commit, clock
 from queue_app.sql.inspection import traces
 from queue_app.sql.waiting import cancel as cancel_rows
 
@@ -43,12 +43,8 @@ logger = logging.getLogger("taskqueue")
 
 def settle_later(workflows: Collection[uuid.UUID]) -> None:
     """Settle workflows after the caller's transaction has committed; a failure is left to the scheduler."""
-    if not workflows:
-        return
-    if is_in_transaction():
-        transaction.on_commit(lambda: _settle_quietly(workflows), using=alias(), robust=True)
-    else:
-        _settle_quietly(workflows)
+    if workflows:
+        call_on_commit(lambda: _settle_quietly(workflows))
 
 
 def _settle_quietly(workflows: Collection[uuid.UUID]) -> None:

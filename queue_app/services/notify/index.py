@@ -13,10 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate
+from typing import Concatenate
 
-from django.db import transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.dispatch import Signal
 
 from queue_app import conf, signals, transition_log
@@ -25,7 +23,7 @@ from queue_app.core.records import Entry, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index, import_client, is_loaded, is_open
 from queue_app.sql import snapshot
-from queue_app.sql.database import alias, connection, is_in_transaction
+from queue_app.sql.database import call_on_commit, is_in_transaction
 
 _log = logging.getLogger("taskqueue")
 
@@ -44,8 +42,6 @@ PATIENCE_SECONDS = 2.0
 FORK_PATIENCE_SECONDS = 60.0
 #: Time in which the caller continues before that thread begins: Python runs one of them at a time.
 HEAD_START_SECONDS = 0.02
-#: Maximum number of notifications that wait until a caller turns autocommit on again.
-MAX_MANUAL_HOOKS = 1000
 #: As in the column ``condemned_because``.
 MAX_BECAUSE = 300
 
@@ -170,7 +166,7 @@ def on_commit[**P](
     operation: Callable[Concatenate[Index, P], object], name: str, *args: P.args, **kwargs: P.kwargs
 ) -> None:
     """Call ``notify_index`` once the caller's transaction has committed."""
-    _call_on_commit(connection(), lambda: notify_index(operation, name, *args, **kwargs))
+    call_on_commit(lambda: notify_index(operation, name, *args, **kwargs))
 
 
 def remove_on_commit(tasks: Sequence[TaskRef]) -> None:
@@ -184,39 +180,35 @@ def _take_out(index: Index, tasks: Sequence[TaskRef]) -> None:
         index.push(snapshot.refs([task.id for task in tasks]))
 
 
-def _call_on_commit(database: BaseDatabaseWrapper, hook: Callable[[], object]) -> None:
-    """Call ``hook`` once the caller's transaction has committed; at once when there is none.
-
-    After ``set_autocommit(False)`` Django accepts hooks only inside an atomic block, and calls them when the caller
-    turns autocommit on again after its commit. A caller that never turns it on would collect hooks without end, so
-    their number is limited. The reconciler pushes the tasks whose hooks were dropped.
-    """
-    if database.autocommit and not database.in_atomic_block:  # known without asking the driver
-        try:
-            hook()
-        except Exception:  # noqa: BLE001 - logged, as Django logs it: the rows stay stored
-            _log.exception("what is stored could not be announced")
-    elif database.in_atomic_block or database.get_autocommit():
-        database.on_commit(hook, robust=True)
-    elif len(database.run_on_commit) < MAX_MANUAL_HOOKS:
-        with transaction.atomic(using=alias(), savepoint=False):
-            database.on_commit(hook, robust=True)
-
-
 def send_on_commit(signal: Signal, **values: object) -> None:
     """Send a signal once the caller's transaction has committed."""
-    _call_on_commit(connection(), partial(signal.send, None, **values))
+    call_on_commit(partial(signal.send, None, **values))
 
 
 class PushOnCommit:
-    """An ``on_commit`` hook that publishes the events and pushes the tasks of one transaction in one call."""
+    """A hook that publishes the events and pushes the tasks of one transaction in one call."""
 
-    def __init__(self, on_located: OnLocated | None = None) -> None:
-        self.entries: list[Entry] = []
-        self.events: list[Run] = []
-        self.callbacks: list[Callable[[], object]] = []
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        events: Sequence[Run],
+        on_push: Callable[[], object] | None,
+        on_located: OnLocated | None,
+    ) -> None:
+        self.entries = [*entries]
+        self.events = [*events]
+        self.callbacks = [on_push] if on_push else []
         self.on_located = on_located
         self.ran = False  # a test may run the hooks of a transaction that continues
+
+    def join(self, last: object) -> bool:
+        """Add what this hook would send to the last hook of the transaction; return false if that sends nothing."""
+        if not isinstance(last, PushOnCommit) or last.ran:
+            return False
+        last.entries += self.entries
+        last.events += self.events
+        last.callbacks += self.callbacks
+        return True
 
     def __call__(self) -> None:
         self.ran = True
@@ -243,19 +235,6 @@ def push_on_commit(
     ``on_push`` is called before the push, whether the push arrives or not. When the transaction pushes only one task,
     ``on_located`` is called with the position of that task, asked for in the same round trip.
     """
-    if not (entries or events):
-        return
-    database = connection()
-    hook = None
-    if database.in_atomic_block and database.run_on_commit:
-        last: tuple[Any, ...] = database.run_on_commit[-1]
-        savepoints, last_hook, _robust = last
-        if isinstance(last_hook, PushOnCommit) and not last_hook.ran and savepoints == set(database.savepoint_ids):
-            hook = last_hook
-    is_new = hook is None
-    hook = hook or PushOnCommit(on_located)
-    hook.entries.extend(entries)
-    hook.events.extend(events)
-    hook.callbacks.extend([on_push] if on_push else [])
-    if is_new:
-        _call_on_commit(database, hook)
+    if entries or events:
+        push = PushOnCommit(entries, events, on_push, on_located)
+        call_on_commit(push, push.join)

@@ -19,7 +19,8 @@ from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Task
 from queue_app.services.notify import events
-from queue_app.sql.database import alias, idle
+from queue_app.sql.connections import idle
+from queue_app.sql.database import alias
 
 logger = logging.getLogger("taskqueue")
 

@@ -48,7 +48,7 @@ from queue_app.services.repair.rebuild import is_loading, rebuild_until_open
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.sql import progress as rows
 from queue_app.sql import workers as worker_rows
-from queue_app.sql.database import idle
+from queue_app.sql.connections import idle
 
 #: Seconds between two checks of the token while a poll waits: a revoked token ends the wait.
 TOKEN_CHECK_SECONDS: Final = 2.0

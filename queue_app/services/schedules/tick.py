@@ -32,7 +32,7 @@ from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many
 from queue_app.services.notify import events
 from queue_app.sql import schedules as rows
-from queue_app.sql.database import alias, atomic, bound_transaction, clock, connection
+from queue_app.sql.database import alias, atomic, bound_transaction, call_on_commit, clock
 from queue_app.sql.schedules import NewTick
 
 #: Maximum number of schedules in one transaction.
@@ -74,7 +74,7 @@ def finish_due(schedule: Schedule, now: datetime) -> None:
     jitter, schedule.jitter = schedule.jitter, 0.0
     counts = _handle([schedule], now)
     schedule.jitter = jitter
-    connection().on_commit(partial(events.count, counts), robust=True)
+    call_on_commit(partial(events.count, counts))
 
 
 def _handle(due: Sequence[Schedule], now: datetime) -> dict[str, int]:

@@ -12,7 +12,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import hide_password
 from queue_app.management import servers
 from queue_app.management.servers import check_postgresql, check_redis, database_url
-from queue_app.sql.database import migrate_command
+from queue_app.sql.connections import migrate_command
 from queue_app.workers.lifecycle import Exit
 
 PASSWORD = "hunter2-secret"

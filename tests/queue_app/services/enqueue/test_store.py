@@ -18,8 +18,8 @@ from queue_app.models import Queue, Task, TaskPayload
 from queue_app.services.enqueue.store import enqueue, enqueue_calls, enqueue_many
 from queue_app.services.enqueue.validate import check_spec
 from queue_app.services.lifecycle.actions import cancel
-from queue_app.services.notify import index as notify
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.sql import database
 from tests.support.engine import (
     assert_index_agrees,
     at_once,
@@ -106,7 +106,7 @@ def test_a_rollback_without_autocommit_is_silence(engine, index, manual, way):
 
 
 def test_a_caller_that_never_turns_autocommit_on_collects_no_hooks_for_ever(engine, manual, monkeypatch):
-    monkeypatch.setattr(notify, "MAX_MANUAL_HOOKS", 3)
+    monkeypatch.setattr(database, "MAX_MANUAL_HOOKS", 3)
     for _ in range(5):
         stored = enqueue(new())
         transaction.commit()

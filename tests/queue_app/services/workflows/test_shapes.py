@@ -16,7 +16,7 @@ from queue_app.models import Workflow as Row
 from queue_app.services import pause, resume
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.actions import retry
+from queue_app.services.lifecycle.actions import cancel, retry
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.maintenance import purge
@@ -243,6 +243,19 @@ def test_a_cancel_while_it_is_undone_stops_the_compensations(engine):
     cancel_workflow(flow.id, by="ina", reason="enough")
     finish([done(undoing)])
     assert_workflow(flow, "failed", {"undo second": "cancelled", "undo first": "cancelled"})
+
+
+def test_a_caller_without_autocommit_cancels_a_task_of_a_workflow():
+    flow = Workflow("manual")
+    flow.add(node, "first")
+    flow.enqueue()
+    transaction.set_autocommit(False)
+    try:
+        cancel(Task.objects.get().id)
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    assert_workflow(flow, "cancelled", {"node": "cancelled"})
 
 
 def test_what_is_held_is_never_purged():
