@@ -112,7 +112,7 @@ class WorkerLoop:
                 self._claimer.give_back_stalled()
                 self._claimer.claim(self._discovery.profile)
                 if self.options.burst and not self._in_flight and not self._claimer.should_claim:
-                    self._claimer.should_claim = self._transport.make_due() > 0  # before the burst ends
+                    self._claimer.should_claim = self._finds_more()  # before the burst ends
             self._pass_call_on()
         except RecursionError:  # a task has lowered the limit of this process, which cannot continue
             raise
@@ -123,6 +123,20 @@ class WorkerLoop:
         else:
             self._backoff.reset()
         self._in_flight.summary.log_if_due(len(self._in_flight))
+
+    def _finds_more(self) -> bool:
+        """Whether tasks can be claimed that the index did not propose: due ones, and ones that it never learned of.
+
+        The index may have missed tasks while Redis refused writes. Where a scheduler leads, it finds them.
+        """
+        if self._transport.make_due():
+            return True
+        if self._claimer.refills_soon or self._transport.is_led():
+            return False
+        missing = self._transport.push_missing()
+        if missing:
+            logger.info("worker %s added %d queued tasks that the index lacked", self.options.name, missing)
+        return missing > 0
 
     def _gather(self) -> None:
         for outcome in self._pool.take_outcomes():

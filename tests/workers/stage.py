@@ -157,6 +157,14 @@ class StillWorker(Worker):
         for held in self.pool.begun:
             held.claimed_at -= seconds
 
+    def until_finished(self) -> None:
+        """Work until the burst is over; each task ends at once."""
+        self.run_once()
+        while not self._finished():
+            self.pool.finish()
+            self.wake()
+            self.run_once()
+
     def until_empty(self) -> int:
         """Work until no task is left; return how many were done."""
         while True:

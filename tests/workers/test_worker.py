@@ -1,22 +1,28 @@
 """The worker's loop, step by step; the test decides when a task in a slot ends."""
 
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import pytest
+
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import Queue, Task, TaskAttempt, TaskResult
 from queue_app.models import Worker as WorkerRow
+from queue_app.services.notify.index import breaker
 from queue_app.services.repair import load
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.workers import claimer
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
 from tests.support.engine import assert_index_agrees, flush, put, put_many, row, status
-from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach
+from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach, tick
 
 
 def test_postgresql_away_at_the_start(engine, monkeypatch, warnings_logged):
@@ -168,6 +174,62 @@ def test_a_burst_waits_for_the_tasks_that_a_rebuild_still_loads(hire, index, mon
     while not worker._finished():
         turn()
     assert Task.objects.filter(status="completed").count() == 7
+
+
+@pytest.fixture
+def full_redis(index):
+    """Return a block in which Redis refuses writes, because its memory is used up."""
+
+    @contextmanager
+    def full():
+        index._client.config_set("maxmemory", 1)
+        try:
+            yield
+            with suppress(IndexUnavailable):
+                index.stats()  # the reply to the last push, which nobody awaits
+        finally:
+            index._client.config_set("maxmemory", 0)
+            breaker.reset()
+
+    return full
+
+
+def test_a_burst_runs_tasks_that_were_enqueued_while_redis_was_full(hire, full_redis, index):
+    """Without a scheduler nothing else adds them to the index."""
+    worker = hire(burst=True)
+    with full_redis():
+        ids = put_many(3, QUICK)
+    assert index.stats().queues == []
+    worker.until_finished()
+    assert statuses(*ids) == ["completed"] * 3
+
+
+def test_a_burst_leaves_tasks_that_the_index_lacks_to_a_scheduler(hire, full_redis, make):
+    worker = hire(burst=True)
+    with full_redis():
+        ids = put_many(3, QUICK)
+    scheduler = make()
+    scheduler._lead()
+    worker.until_finished()
+    assert statuses(*ids) == ["queued"] * 3
+    tick(scheduler, "reconcile")
+    hire(burst=True).until_finished()
+    assert statuses(*ids) == ["completed"] * 3
+
+
+def test_a_burst_looks_for_lost_tasks_only_at_its_end(hire, monkeypatch):
+    """Not each time that it waits for a rate: the look reads all queued rows."""
+    Queue.objects.filter(name="default").update(rate_count=1, rate_seconds=3, rate_burst=1)
+    reconcile_everything()
+    put(QUICK)
+    worker, looks = hire(burst=True), []
+    monkeypatch.setattr(worker._transport, "push_missing", lambda: looks.append(1) or 0)
+    worker.run_once()
+    assert (worker._finished(), looks) == (False, [])
+    monkeypatch.setattr(claimer, "BURST_SECONDS", 0)
+    worker.wake()
+    worker.run_once()
+    assert (worker._finished(), looks) == (True, [1])
 
 
 def test_a_burst_goes_on_when_postgresql_is_away_at_its_end(hire, monkeypatch):

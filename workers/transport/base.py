@@ -102,6 +102,10 @@ class Transport(AttemptStore, Protocol):
         """Queue scheduled tasks whose time has come; return their number."""
         return 0
 
+    def push_missing(self) -> int:
+        """Push queued tasks that are missing from the index; return their number."""
+        return 0
+
     def is_led(self) -> bool:
         """Return whether a scheduler leads."""
         return True

@@ -3,7 +3,7 @@
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
 from queue_app.services.lifecycle import turnover as turnovers
-from queue_app.services.repair import reap, rebuild, workers
+from queue_app.services.repair import reap, rebuild, reconcile, workers
 from queue_app.services.upkeep import jobs, promote
 from queue_app.sql import workers as worker_rows
 from queue_app.workers.context import LocalStore
@@ -31,6 +31,7 @@ class DirectTransport(LocalStore):
     record_progress = staticmethod(outcomes.record_progress)
     is_led = staticmethod(jobs.is_led)
     make_due = staticmethod(promote.make_due)
+    push_missing = staticmethod(reconcile.push_missing)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
     rebuild_if_needed = staticmethod(rebuild.rebuild_until_open)
     is_loading = staticmethod(rebuild.is_loading)

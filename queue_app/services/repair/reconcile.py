@@ -199,6 +199,13 @@ class Reconciler:
             self.sweep.end_pass(index)
         return self._repair(index, page)
 
+    def full_pass(self, index: Index) -> int:
+        """Compare all pages, from the cursor to the end; return how many tasks were missing or misplaced."""
+        missing = self.next_page(index)
+        while self.cursor is not None:
+            missing += self.next_page(index)
+        return missing
+
     def _end_leases(self, index: Index) -> int:
         """End the leases that no executing row names; return how many.
 
@@ -253,6 +260,11 @@ def _retire_ended_workers(index: Index) -> int:
     return len(gone)
 
 
+def push_missing() -> int:
+    """Compare all queued tasks with the index once, and push those that are missing or misplaced; return how many."""
+    return Reconciler().full_pass(get_index())
+
+
 def reconcile_everything() -> dict[str, int]:
     """Run two full passes at once, so that surplus entries go too; return the number of repairs by kind."""
     reconciler, index = Reconciler(), get_index()
@@ -260,9 +272,7 @@ def reconcile_everything() -> dict[str, int]:
     total.update(reconciler.run_once())  # ends leases that are unconfirmed twice
     reconciler.grace = 0.0
     for _ in range(2):
-        total["missing"] += reconciler.next_page(index)
-        while reconciler.cursor is not None:
-            total["missing"] += reconciler.next_page(index)
+        total["missing"] += reconciler.full_pass(index)
     while reconciler.sweep.cursors:
         total["entries_ended"] += reconciler.sweep.step(index)
     return dict(total)
