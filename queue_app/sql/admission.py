@@ -17,8 +17,9 @@ an exclusive lock waits for the end of all shared ones.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
+from queue_app import conf
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_prepared, fetch_together
 from queue_app.sql.insert import insert_where, stored, values
@@ -157,6 +158,12 @@ class Defaults(NamedTuple):
     length: int | None = None
     pending_per_user: int | None = None
     lock_seconds: float | None = None  # how long the transaction waits for a lock
+
+    @classmethod
+    def of_outside(cls, *, is_own: bool) -> Self:
+        """Return the defaults for tasks from outside; the caller's transaction (not ``is_own``) waits as it chooses."""
+        settings = conf.get().admission
+        return cls(settings.max_length, settings.max_pending_per_user, settings.lock_seconds if is_own else None)
 
     @property
     def lock_timeout(self) -> str | None:

@@ -63,7 +63,7 @@ def store_one_if_room(row: TaskRow, write: Write[Enqueued | None], *, write_even
     """Store one task from outside like ``store_if_room``, in one round trip if possible."""
     is_own = not is_in_transaction()
     if is_own:
-        stored = rows.insert_if_room(row, _defaults(is_own=True, outside=True))
+        stored = rows.insert_if_room(row, Defaults.of_outside(is_own=True))
         if stored is not None:
             return stored
     return _store([row], write, is_own=is_own, outside=True, write_events=write_events)
@@ -111,7 +111,7 @@ class _NoRoom(Exception):
 
 def _try[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outside: bool) -> T:
     """Count and store in one transaction (``is_own``: not the caller's); store nothing if a limit is exceeded."""
-    defaults = _defaults(is_own=is_own, outside=outside)
+    defaults = Defaults.of_outside(is_own=is_own) if outside else Defaults()
 
     def attempt(*before: Callable[[], None]) -> T:
         with atomic():
@@ -126,13 +126,6 @@ def _try[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outside:
         if not is_own:
             raise
     return attempt(rows.be_read_committed)
-
-
-def _defaults(*, is_own: bool, outside: bool) -> Defaults:
-    if not outside:
-        return Defaults()
-    settings = conf.get().admission
-    return Defaults(settings.max_length, settings.max_pending_per_user, settings.lock_seconds if is_own else None)
 
 
 def _check(asked: Sequence[TaskRow], defaults: Defaults) -> None:

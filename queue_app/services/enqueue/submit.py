@@ -69,13 +69,13 @@ def _row(new: NewTask, queues: set[str]) -> TaskRow:
             names = Queue.objects.values_list("name", flat=True)[:1000]
             raise UnknownQueue(spec.queue, {registered.queue_name, *names})
         queues.add(spec.queue)
-    row = check_call(spec, new.args, new.parameters)
-    if codecs.are_on():
+    row, settings = check_call(spec, new.args, new.parameters), conf.get()
+    if settings.codecs:
         codecs.check_forms([*new.args], "args")
         for name, value in new.parameters.items():
             codecs.check_forms(value, f"parameters.{name}")
     check_arguments(registered, new.args, new.parameters)
-    if conf.get().typed_arguments:
+    if settings.typed_arguments:
         check_types(registered, *codecs.decode_call([*new.args], new.parameters))
     return row
 
