@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, if the project has set up a tracer provider.
+"""OpenTelemetry: spans, if the project has set up a tracer provider, and the trace of the caller.
 
 An enqueue is a producer span. The row keeps its context, so that the spans of the attempt, one for
 the wait and one for the run, belong to the same trace. Names and attributes follow the semantic
@@ -25,9 +25,31 @@ _NOTHING: Final[AbstractContextManager[None]] = nullcontext()
 _log = logging.getLogger("taskqueue")
 
 
+def _opentelemetry(name: str) -> Any:
+    """Return a module of OpenTelemetry's API, or ``None`` unless it has been imported.
+
+    Another thread may be importing it just now, such as the one that imports the Redis client. Until then its functions
+    are missing, and the project cannot have set up a provider.
+    """
+    module = sys.modules.get(f"opentelemetry.{name}")
+    if module is None or getattr(module.__spec__, "_initializing", False):
+        return None
+    return module
+
+
+def of_caller() -> str | None:
+    """Return the trace context for a new task: that of OpenTelemetry's current span, else ``trace.current``."""
+    api = _opentelemetry("trace")
+    if api is not None:
+        span = api.get_current_span().get_span_context()
+        if span.is_valid:
+            return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags) & 1:02x}"
+    return trace.current.get()
+
+
 def _tracer() -> Any:
     """Return a tracer if the project has set up a provider, else ``None``."""
-    api = trace.telemetry("trace")
+    api = _opentelemetry("trace")
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         return None
     return api.get_tracer(SYSTEM)
@@ -73,7 +95,7 @@ def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
 @contextmanager
 def continuing(traceparent: str | None) -> Iterator[None]:
     """Let tasks that are stored in a block belong to a trace, also if the caller is in a span of another one."""
-    api, context = trace.telemetry("trace"), trace.telemetry("context")
+    api, context = _opentelemetry("trace"), _opentelemetry("context")
     with trace.use(traceparent):
         if api is None or context is None or traceparent is None:
             yield
@@ -113,7 +135,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
         return
     with api.use_span(run, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
-            with trace.use(trace.of_caller() or task.traceparent):
+            with trace.use(of_caller() or task.traceparent):
                 yield
         except BaseException as error:
             _record_error(api, run, error, hides_text=hides(task.task_type))

@@ -2,7 +2,7 @@
 
 A trace id travels with a task. One id finds the log lines of a request, of the task that it
 enqueued, and of the tasks that this task enqueued. The header is
-``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts.
+``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts (``queue_app.tracing``).
 A task that was enqueued outside of a trace begins one, whose id is the id of the task. So every task
 has a trace id, and nothing is stored for it.
 """
@@ -10,12 +10,11 @@ has a trace id, and nothing is stored for it.
 import random
 import re
 import secrets
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Final
 
 #: Trace context of the running code; ``None`` outside of a trace.
 current: Final[ContextVar[str | None]] = ContextVar("taskqueue_traceparent", default=None)
@@ -55,35 +54,6 @@ def child(traceparent: str) -> str:
 def new() -> str:
     """Return the context of a new, sampled trace."""
     return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
-
-
-def telemetry(name: str) -> Any:
-    """Return a module of OpenTelemetry's API, or ``None`` unless it has been imported.
-
-    Another thread may be importing it just now, such as the one that imports the Redis client. Until then its functions
-    are missing, and the project cannot have set up a provider.
-    """
-    module = sys.modules.get(f"opentelemetry.{name}")
-    if module is None or getattr(module.__spec__, "_initializing", False):
-        return None
-    return module
-
-
-def of_caller() -> str | None:
-    """Return the context for a new task: OpenTelemetry's current span, else ``current``."""
-    api = telemetry("trace")
-    if api is not None:
-        found = _of_span(api)
-        if found is not None:
-            return found
-    return current.get()
-
-
-def _of_span(api: Any) -> str | None:
-    span = api.get_current_span().get_span_context()
-    if not span.is_valid:
-        return None
-    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags) & 1:02x}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
-from queue_app.core import trace
+from queue_app import tracing
 from queue_app.core.records import Enqueued, TaskRow, TaskSpec
 from queue_app.core.redaction import is_sealed
 from queue_app.core.states import Status
@@ -115,7 +115,7 @@ def stored(row: TaskRow, params: Sequence[Any], status: str, created_at: datetim
 
 def values(row: TaskRow, *of_condition: Any) -> list[Any]:
     """Return the parameters of ``insert_where``."""
-    return [row.id, *spec_values(row.spec), *of_condition, *sealed_call(row), trace.of_caller(), row.metadata]
+    return [row.id, *spec_values(row.spec), *of_condition, *sealed_call(row), tracing.of_caller(), row.metadata]
 
 
 def spec_values(spec: TaskSpec) -> list[Any]:

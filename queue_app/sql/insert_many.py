@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from itertools import batched, count, repeat
 from typing import Any, Final
 
-from queue_app.core import trace
+from queue_app import tracing
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
 from queue_app.core.states import Status
@@ -54,7 +54,7 @@ def insert_calls[T](
             raise LimitApplies
         one_lane = len({row.spec.lane for row in rows}) == 1
         step = timedelta(0) if one_lane else STEP
-        sent = trace.of_caller()
+        sent = tracing.of_caller()
         stored = [
             Enqueued(row.id, row.spec, Status.SCHEDULED, clock, None, True, None, sent)
             if row.spec.run_after is not None and row.spec.run_after > clock

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from queue_app.core import trace
+from queue_app import tracing
 from queue_app.core.graph import Edge, NewWorkflow, NodeExtra
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued, TaskRow
@@ -45,7 +45,7 @@ def insert_nodes(
     """
     stored: list[Enqueued] = []
     held: list[datetime | None] = []
-    sent = trace.of_caller()
+    sent = tracing.of_caller()
     for row, queued_at in zip(rows, instants(at, STEP), strict=False):
         status = Status.QUEUED
         place: datetime | None = queued_at

@@ -11,8 +11,7 @@ are right in all of these cases.
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from queue_app import conf, transition_log
-from queue_app.core import trace
+from queue_app import conf, tracing, transition_log
 from queue_app.core.counters import times_of
 from queue_app.core.events import (
     Event,
@@ -112,7 +111,7 @@ def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:
         occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, Status.QUEUED)._replace(
             name=EventName.REJECTED.value, attempt="", status="rejected", details=("code", code, *details)
         )
-        _record([Run(traced(occasion, trace.of_caller()), [])])
+        _record([Run(traced(occasion, tracing.of_caller()), [])])
 
 
 def push_queued_again(tasks: Sequence[TaskRef]) -> None:

@@ -65,7 +65,7 @@ def enqueue_workflow(flow: NewWorkflow, graph: Graph, *, outside: bool = False) 
     limits = conf.get().workflows
     check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
     graph.rows[:] = map(before_enqueue, graph.rows)
-    with tracing.enqueueing(graph.rows), trace.use(trace.of_caller() or trace.of_task(flow.id)):
+    with tracing.enqueueing(graph.rows), trace.use(tracing.of_caller() or trace.of_task(flow.id)):
         queues = ensure_queues(graph.rows)
         stored = store_rows(graph.rows, partial(_write, flow, graph), outside=outside)
         announce(stored, queues)

@@ -43,6 +43,6 @@ def test_a_library_that_another_thread_is_importing_is_not_used_yet(monkeypatch)
     half.__spec__ = ModuleSpec(half.__name__, None)
     half.__spec__._initializing = True  # as the import system says it
     monkeypatch.setitem(sys.modules, half.__name__, half)
-    assert trace.of_caller() is None
+    assert tracing.of_caller() is None
     with tracing.enqueueing([]), tracing.continuing("00-1-2-01"):
         assert trace.current.get() == "00-1-2-01"
