@@ -67,11 +67,7 @@ TIMED: Final = frozenset({"due", "orphans", "overdue", "startable", "late", "ove
 #: PostgreSQL answers the questions of a statement one after the other; this is the time (s) that it has taken so far.
 _SO_FAR: Final = "EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp())::float8"
 
-# Without the last setting PostgreSQL plans the questions with parameters in each turn, which takes as long as the rest.
-_PRELUDE: Final = (
-    f"SELECT {BY_KEYS_ONLY}, set_config('enable_sort', 'off', true),"
-    " set_config('plan_cache_mode', 'force_generic_plan', true)"
-)
+_PRELUDE: Final = f"SELECT {BY_KEYS_ONLY}, set_config('enable_sort', 'off', true)"
 
 
 def pending_work(asked: Collection[str], params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:

@@ -69,7 +69,6 @@ def test_plans_made_for_empty_tables_suit_full_ones(db, prelude, statement, type
     text = re.sub("%s", lambda _: next(numbers), statement)
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute(prelude, [1] * prelude.count("%s"))
-        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         cursor.execute(f"PREPARE of_this_test ({', '.join(types)}) AS {text}")
         cursor.execute(f"EXPLAIN EXECUTE of_this_test ({', '.join('NULL' for _ in types)})")
         plan = "\n".join(line for (line,) in cursor.fetchall())
@@ -88,7 +87,6 @@ def test_the_end_of_workflow_tasks_looks_each_row_up_even_with_a_plan_made_for_e
     text = re.sub("%s", lambda _: next(numbers), workflow_advance._COMPLETE)
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute(LOOK_UP[0])
-        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         cursor.execute(f"PREPARE of_this_test (uuid[], int[], uuid[], timestamptz[], text[]) AS {text}")
         cursor.execute("EXPLAIN EXECUTE of_this_test (NULL, NULL, NULL, NULL, NULL)")
         plan = "\n".join(line for (line,) in cursor.fetchall())
@@ -144,7 +142,6 @@ def test_a_question_reads_only_rows_that_could_answer_it(engine, question, waiti
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute("ANALYZE queue_app_task")
         cursor.execute(pending_work._PRELUDE)
-        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         cursor.execute("PREPARE of_this_test AS " + pending_work.statement((question,)).replace("%s", "$1"))
         cursor.execute("EXPLAIN EXECUTE of_this_test" + "(NULL)" * params)
         plan = "\n".join(line for (line,) in cursor.fetchall())

@@ -8,6 +8,8 @@ from django.db import connection, transaction
 
 from queue_app.services.enqueue.store import enqueue
 from queue_app.sql import admission, insert
+from queue_app.sql.database import fetch_all
+from queue_app.sql.prepared import PREPARE_AFTER
 from tests.support.admission import from_outside, limit, outcome_of
 from tests.support.engine import (
     new,
@@ -47,6 +49,14 @@ def test_a_task_from_outside_takes_one_round_trip_while_there_is_room(engine, mo
     assert from_outside(user="ada").created
     assert not from_outside(user="ada", idempotency_key="k").created, "it takes no place, and so needs none"
     assert outcome_of(lambda: from_outside(user="ada")) == "user_limit_exceeded"
+
+
+def test_a_task_from_outside_needs_no_plan_of_its_own(engine):
+    """By its costs PostgreSQL would plan each of them, which takes longer than storing it."""
+    for _ in range(PREPARE_AFTER + 3):
+        from_outside(user="ada")
+    plans = dict(fetch_all("SELECT statement, custom_plans FROM pg_prepared_statements"))
+    assert [count for text, count in plans.items() if "INSERT" in text and admission._SPARE[1] in text] == [0]
 
 
 @pytest.mark.slow
