@@ -136,7 +136,7 @@ def _load(plan: Plan, scenario: Mapping[str, Any], *, with_load: bool) -> Load:
     bands = {name: _band(band) for name, band in priorities.items()}
     further = [_further(each, plan.begin) for each in _list(scenario, "load")]
     before = plan.load
-    if (total := len(before) + sum(each.count for each in further)) > MAX_TASKS:
+    if (total := len(before) + sum(each.tasks for each in further)) > MAX_TASKS:
         raise InvalidTaskData("load", f"A simulation takes at most {MAX_TASKS:,} tasks, not {total:,}.")
     if not (with_load and (bands or further)):
         return before
@@ -145,7 +145,7 @@ def _load(plan: Plan, scenario: Mapping[str, Any], *, with_load: bool) -> Load:
         load.add(kinds[place], queued_at, runs, waited)
     chance = random.Random(len(before))  # noqa: S311 - repeatable, not secret
     for each in further:
-        for _ in range(each.count):
+        for _ in range(each.tasks):
             load.add(each.kind, each.at + round(chance.random() * each.over * SECOND), each.runs)
     return load
 
@@ -154,7 +154,7 @@ class _Further(NamedTuple):
     """Tasks that a scenario adds: queued from ``at`` on, within ``over`` seconds."""
 
     kind: TaskKind
-    count: int
+    tasks: int
     at: int
     over: float
     runs: int
@@ -173,7 +173,7 @@ def _further(each: Mapping[str, Any], begin: int) -> _Further:
     )
     return _Further(
         kind,
-        count=int(_number(each, "count", 1, most=MAX_COUNT)),
+        tasks=int(_number(each, "count", 1, most=MAX_COUNT)),
         at=begin + round(_seconds(each, "at", 0.0) * SECOND),
         over=_seconds(each, "over", 0.0),
         runs=round(_seconds(each, "runs", 1.0) * SECOND),
