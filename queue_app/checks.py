@@ -167,7 +167,7 @@ def check_database(**_: Any) -> Iterator[CheckMessage]:
 
 @_check("taskqueue")
 def check_router(**_: Any) -> Iterator[CheckMessage]:
-    """Report a router that writes the rows to another database than ``DATABASE_ALIAS`` (E009)."""
+    """Report a router that writes the rows to another database (E009), and rows in schemas of tenants (E025)."""
     alias = conf.load()[0].database_alias
     written = router.db_for_write(apps.get_model("queue_app", "Task"))
     if written != alias:
@@ -176,6 +176,10 @@ def check_router(**_: Any) -> Iterator[CheckMessage]:
             hint=f"Add a router to DATABASE_ROUTERS that reads and writes the app queue_app in {alias!r}.",
             id="queue_app.E009",
         )
+    if any(app.partition(".")[0] == "queue_app" for app in getattr(django_settings, "TENANT_APPS", ())):
+        message = "queue_app is in TENANT_APPS: a tenant's tasks would lie in its own schema, where no worker looks."
+        hint = "Put queue_app into SHARED_APPS only. One queue then serves all tenants."
+        yield Error(message, hint=hint, id="queue_app.E025")
 
 
 @_check(Tags.database)
@@ -324,12 +328,11 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> Itera
 def check_probes(**_: Any) -> Iterator[CheckMessage]:
     """Report probes of adaptive limits that cannot be imported (E017)."""
     for name, path in conf.load()[0].probes.items():
+        found, why = None, ""
         try:
             found = import_string(path)
         except (ImportError, AttributeError, ValueError) as error:
-            found, why = None, f" ({error})"
-        else:
-            why = ""
+            why = f" ({error})"
         if not callable(found):
             message = f"TASKQUEUE PROBES[{name!r}] is {path!r}, which is no function{why}."
             hint = "Name a function without arguments that returns a load, 1 for a full one, by its dotted path."

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection
@@ -50,6 +51,8 @@ class SessionWatch:
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self.left: Counter[str] = Counter()
+        #: The backend of django-tenants sets the search path itself, before each statement.
+        self._expected = {"SET search_path"} if hasattr(connection, "set_schema") else set[str]()
         self._driver_settings = _driver_settings(connection)
 
     def __call__(
@@ -75,7 +78,8 @@ class SessionWatch:
     def leftovers(self, connection: BaseDatabaseWrapper) -> list[str]:
         """Return how the session differs from a new one."""
         changed = _driver_settings(connection) != self._driver_settings
-        return [*(+self.left), *(["changed settings of the driver"] if changed else [])]
+        left = [what for what in +self.left if what not in self._expected]
+        return [*left, *(["changed settings of the driver"] if changed else [])]
 
     def _record(self, verb: str, rest: str) -> None:
         match verb:
@@ -130,6 +134,7 @@ def _watch(connection: BaseDatabaseWrapper, **_: Any) -> None:
 
 def clean(connection: BaseDatabaseWrapper, held: ClaimedAttempt) -> None:
     """Close a session that the attempt left in another state than a new one, and log what it left."""
+    _leave_tenant(connection)
     raw = connection.connection
     found = _leftovers(connection, raw)
     if not found:
@@ -150,6 +155,13 @@ def clean(connection: BaseDatabaseWrapper, held: ClaimedAttempt) -> None:
         connection.alias,
         what,
     )
+
+
+def _leave_tenant(connection: Any) -> None:
+    """Return to the public schema, if the backend is that of django-tenants; a closed session keeps its schema."""
+    public = getattr(settings, "PUBLIC_SCHEMA_NAME", "public")
+    if getattr(connection, "schema_name", public) != public:
+        connection.set_schema_to_public()
 
 
 def _leftovers(connection: BaseDatabaseWrapper, raw: Any) -> list[str]:

@@ -44,6 +44,7 @@ CHECKS = {
     "queue_app.E022": "`TYPED_ARGUMENTS` is on, and the package typeguard is missing.",
     "queue_app.E023": "A task module of an app cannot be imported.",
     "queue_app.E024": "An option of a task has a wrong value, so no call of it can be stored.",
+    "queue_app.E025": "`queue_app` is in `TENANT_APPS` of django-tenants; it must be in `SHARED_APPS` only.",
     "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",
     "queue_app.W002": "`synchronous_commit` is off, so a crash of the server loses confirmed tasks and results.",
     "queue_app.W003": "No entry of `TASKS` uses the backend of the queue, so `enqueue()` stores nothing in it.",

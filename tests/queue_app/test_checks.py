@@ -106,6 +106,14 @@ def test_the_models_and_the_alias_name_one_database(alias, routers):
         assert checks.check_router() == []
 
 
+@pytest.mark.parametrize("app", ["queue_app", "queue_app.apps.QueueAppConfig"])
+def test_the_rows_are_not_in_schemas_of_tenants(app):
+    with override_settings(SHARED_APPS=[app], TENANT_APPS=["shop", app]):
+        assert ids(checks.check_router()) == ["queue_app.E025"]
+    with override_settings(SHARED_APPS=[app], TENANT_APPS=["shop"]):
+        assert checks.check_router() == []
+
+
 @pytest.mark.parametrize(
     ("level", "wrong"),
     [

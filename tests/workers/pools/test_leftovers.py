@@ -13,6 +13,8 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.core.cache import caches
 from django.db import connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.tasks import task_backends
 from django.utils import timezone, translation
@@ -248,6 +250,38 @@ def test_what_the_project_sets_for_each_session_stays(persistent, search_path, p
     run(pool, leaves_behind, "RESET ALL")
     assert run(pool, session)[1] == "public, pg_catalog"
     assert len(caplog.records) == 1
+
+
+@pytest.fixture
+def tenants(monkeypatch) -> None:
+    """Let the database backend select a schema before each statement, as that of django-tenants does."""
+
+    def _cursor(self, name=None):
+        cursor = BaseDatabaseWrapper._cursor(self, name)
+        cursor.execute(f"SET search_path = {self.schema_name}, public")
+        return cursor
+
+    def set_schema(self, name):
+        self.schema_name = name
+
+    added = {"schema_name": "public", "_cursor": _cursor, "set_schema": set_schema}
+    added["set_schema_to_public"] = lambda self: self.set_schema("public")
+    for name, value in added.items():
+        monkeypatch.setattr(DatabaseWrapper, name, value, raising=False)
+
+
+@task
+def acts_for(tenant: str) -> list[object]:
+    """Work in the schema of a tenant, and stay there."""
+    connection.set_schema(tenant)
+    return session.func()
+
+
+def test_a_schema_of_a_tenant_ends_with_the_attempt_and_keeps_the_session(persistent, tenants, pool, caplog):
+    before = run(pool, session)
+    assert run(pool, acts_for, "pg_catalog")[:2] == [before[0], "pg_catalog, public"]
+    assert run(pool, session) == before
+    assert not caplog.records
 
 
 def test_a_process_closes_such_sessions(persistent, processes):
