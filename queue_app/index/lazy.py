@@ -29,9 +29,16 @@ else:
 
 
 def import_client() -> None:
-    """Import the client library, and read what the first notification of a process needs beside it."""
-    for name in ("redis", "django_redis.client"):
-        import_module(name)
+    """Import the client library, and read what the first notification of a process needs beside it.
+
+    The thread that calls this runs beside the caller's code, which may import the same modules: ``cache.get`` imports
+    django_redis.client, and that imports submodules of redis. If two threads import a package and its submodules at
+    once, Python can hand out a module that is not complete. So this thread begins as the cache does, and the second
+    of both waits; or it waits for the thread that imports redis already.
+    """
+    if "redis" in sys.modules:
+        import_module("redis")
+    import_module("django_redis.client")
     for script in ("push", "publish"):
         source(script)
 

@@ -110,6 +110,42 @@ def test_a_process_that_forks_after_its_first_notification_leaves_its_child_whol
     assert done.returncode == 0, done.stderr
 
 
+BESIDE = """
+import sys, threading
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", "version"])
+from queue_app.services.notify import index as module
+
+class Halfway:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "redis.asyncio" and threading.current_thread() is not threading.main_thread():
+            self.reached.set()
+            self.go_on.wait(1)
+
+sys.meta_path.insert(0, Halfway())
+module.first.notify((), ())
+assert Halfway.reached.wait(60)
+threading.Timer(0.2, Halfway.go_on.set).start()
+from django.core.cache import cache
+cache.client
+module.get_index()
+"""
+
+
+def test_code_that_uses_the_cache_or_the_index_beside_the_import_gets_whole_modules():
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("start", "is_imported"),
     [
