@@ -87,7 +87,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SlotState:
     """The number of slots, the step that led to it, and what has been seen since."""
 
     slots: int
@@ -100,13 +100,13 @@ class State:
     no_fewer_until: float = 0.0
     reason: str = ""
 
-    def to(self, slots: int, rate: float | None, now: float, reason: str) -> "State":
+    def to(self, slots: int, rate: float | None, now: float, reason: str) -> "SlotState":
         """Return the state with another number of slots; ``rate``: tasks per second until now, to judge the step."""
         before = None if rate is None else (self.slots, rate)
         return replace(self, slots=slots, before=before, since=now, is_settled=False, seen=(), reason=reason)
 
 
-def step(state: State, bounds: SlotRange, seen: Seen, cpus: float, now: float) -> State:
+def step(state: SlotState, bounds: SlotRange, seen: Seen, cpus: float, now: float) -> SlotState:
     """Return the state after another second; ``cpus`` is the number of cores."""
     if seen.memory > MEMORY_SHORT and seen.slot_memory > 0 and seen.used <= MANY * state.slots:
         fewer = bounds.clamp(min(state.slots - 1, int(state.slots * SHRINKAGE)))
@@ -123,7 +123,7 @@ def step(state: State, bounds: SlotRange, seen: Seen, cpus: float, now: float) -
     return _undone(state, rate, now) or _next(state, bounds, rate, cpus, now)
 
 
-def _undone(state: State, rate: float | None, now: float) -> State | None:
+def _undone(state: SlotState, rate: float | None, now: float) -> SlotState | None:
     """Return the state before the last step, if that step did not pay; otherwise ``None``."""
     if state.before is None or rate is None:
         return None
@@ -136,7 +136,7 @@ def _undone(state: State, rate: float | None, now: float) -> State | None:
     return undone.to(slots, None, now, f"{state.slots} slots did {rate / earlier:.2f} times as much")
 
 
-def _next(state: State, bounds: SlotRange, rate: float | None, cpus: float, now: float) -> State:
+def _next(state: SlotState, bounds: SlotRange, rate: float | None, cpus: float, now: float) -> SlotState:
     """Return the state with more or fewer slots where that may help; the same number otherwise."""
     used, short, wanted, late = (
         sum(values) / len(state.seen)

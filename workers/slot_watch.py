@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from queue_app.workers.auto_slots import Seen, SlotRange, State, step
+from queue_app.workers.auto_slots import Seen, SlotRange, SlotState, step
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.machine import CpuClock, cores, memory
 from queue_app.workers.pools.base import Pool
@@ -27,7 +27,7 @@ class AutoSlots:
         done: Callable[[], int],
         on_change: Callable[[], object],
     ) -> None:
-        self.state = State(bounds.clamp(first))
+        self.state = SlotState(bounds.clamp(first))
         self._bounds, self._pool, self._measure, self._on_change = bounds, pool, measure, on_change
         self._done, self._known_done = done, 0
         self._cpus, self._cpu = cores(), CpuClock(lambda: pool.pids)

@@ -90,7 +90,7 @@ def former_names() -> str:
         "tasks and schedules: body": tasks.Submission.aliases,
         "tasks: filter, in a query or a body": tasks.TaskFilters.aliases,
         "tasks: a name in `fields`": tasks.FORMER_FIELDS,
-        "`/internal/workers/register`": workers.Registration.aliases,
+        "`/internal/workers/register`": workers.WorkerRegistration.aliases,
         "`/internal/workers/{id}/poll`": workers.Poll.aliases,
     }
     rows = [(where, code(name), code(old)) for where, names in bodies.items() for old, name in names.items()]

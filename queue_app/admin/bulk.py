@@ -33,7 +33,7 @@ from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.actions import RETRIABLE
 from queue_app.services.operations.advance import STEP, advance_for, carry_out
-from queue_app.services.operations.request import Action, Options, start_operation
+from queue_app.services.operations.request import Action, OperationOptions, start_operation
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
@@ -77,7 +77,7 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         request: HttpRequest,
         action: Action,
         wanted: TaskFilter | DeadLetterFilter,
-        options: Options | None = None,
+        options: OperationOptions | None = None,
         *,
         reason: str,
         name: str,

@@ -26,7 +26,7 @@ from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.lifecycle.replay import discard, discard_many, discard_open, replay
 from queue_app.services.operations.advance import carry_out
-from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, Options, ReplayOptions
+from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, OperationOptions, ReplayOptions
 from queue_app.services.read.dead_letters import DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
 
@@ -65,7 +65,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             self._start_replay(request, wanted, options, reason)
             return
         with atomic():
-            _operation, changed = carry_out(REPLAY, wanted, Options(), by=request.user.get_username(), reason=reason)
+            _operation, changed = carry_out(
+                REPLAY, wanted, OperationOptions(), by=request.user.get_username(), reason=reason
+            )
             self._audit_many(
                 request, [letter for letter in selected.values() if letter.id in changed], "replay", reason
             )

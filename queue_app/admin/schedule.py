@@ -28,7 +28,7 @@ from queue_app.dashboard.said import said
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
-from queue_app.services.operations.request import Options
+from queue_app.services.operations.request import OperationOptions
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
 from queue_app.services.upkeep.maintenance import JOBS
@@ -261,7 +261,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def _start(self, request: HttpRequest, found: Schedule, values: Mapping[str, Any]) -> HttpResponse:
         by, reason = request.user.get_username(), values["reason"]
         with atomic():
-            options = Options(rate=values["rate"])
+            options = OperationOptions(rate=values["rate"])
             operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)
             self.audit(request, [found], "Backfill.", action="backfill", after=operation.filter, reason=reason)
         self.message_user(

@@ -30,10 +30,9 @@ from rest_framework.views import APIView
 from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
-from queue_app.api.body import Body
+from queue_app.api.body import RequestBody
 from queue_app.api.permissions import staff_with
-from queue_app.api.serializers.base import Body as BodySerializer
-from queue_app.api.serializers.base import Query, shared
+from queue_app.api.serializers.base import Body, Query, shared
 from queue_app.api.serializers.kinds import uuid_of
 from queue_app.api.throttles import ScopedThrottle
 from queue_app.api.waiting import Database, Place, waiter
@@ -101,7 +100,7 @@ class Accepted(NamedTuple):
     """What a method of a view accepts."""
 
     scope: str = ""
-    body: type[BodySerializer] | None = None
+    body: type[Body] | None = None
     query: type[Query] | None = None
     throttle: str = "reads"
     permission: type[BasePermission] | None = None
@@ -205,7 +204,7 @@ class ApiView(APIView):
         """Refuse an unfit body before the checks of the session can read it."""
         if self.uses_database and not hasattr(self, "database"):
             self.database = Database(request._request)  # noqa: SLF001 - the wrapped request of Django
-        self._body = Body(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
+        self._body = RequestBody(request._request, self.body_factor)  # noqa: SLF001 - the wrapped request of Django
         self._body.check_headers()
         super().initial(request, *args, **kwargs)
         if getattr(request.auth, "scopes", None) and self.authentication_classes:
@@ -247,7 +246,7 @@ class ApiView(APIView):
 
     def read_body(self, request: Request) -> Any:
         """Return what the serializer of the method makes of the JSON object in the body."""
-        serializer = shared(self._declared(request).body or BodySerializer)
+        serializer = shared(self._declared(request).body or Body)
         self._content = self._body.read_object(required=serializer.is_demanded)
         return serializer.run_validation(self._content)
 

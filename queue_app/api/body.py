@@ -31,7 +31,7 @@ def too_large(most: int) -> PayloadTooLarge:
     return PayloadTooLarge(FIELD, f"The body is larger than {most} bytes.", limit=most)
 
 
-class Body:
+class RequestBody:
     """The body of a request; it may be ``factor`` times as large as usual."""
 
     def __init__(self, request: HttpRequest, factor: int) -> None:

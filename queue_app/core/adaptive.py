@@ -82,7 +82,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class AdaptiveState:
     """What a step leaves for the next one."""
 
     limit: float
@@ -120,10 +120,10 @@ class State:
         )  # fmt: skip
 
 
-def begin(bounds: Bounds, now: float, value: int | None = None) -> State:
+def begin(bounds: Bounds, now: float, value: int | None = None) -> AdaptiveState:
     """Return the state of a limit that has just become adaptive, or that continues with a value."""
     reason = say("It continues with its last value.") if value else say("It begins at the least.")
-    return State(
+    return AdaptiveState(
         limit=float(value or bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now,
         reason=reason, is_starting=value is None,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def vegas(judged: Judged) -> float:
 ALGORITHMS: Final[dict[str, Callable[[Judged], float]]] = {"aimd": aimd, "gradient2": gradient2, "vegas": vegas}
 
 
-def step(state: State, bounds: Bounds, seen: Measurement) -> State:
+def step(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveState:
     """Return the state after one step. The value stays where nothing can be judged, and always within the bounds."""
     old = state.value(bounds)
     share = seen.failures / seen.ended if seen.ended else 0.0
@@ -176,7 +176,7 @@ def step(state: State, bounds: Bounds, seen: Measurement) -> State:
     return after if after.cause == state.cause else replace(after, since=seen.now)
 
 
-def _decide(state: State, bounds: Bounds, seen: Measurement, share: float) -> State:  # noqa: PLR0911 - one a signal
+def _decide(state: AdaptiveState, bounds: Bounds, seen: Measurement, share: float) -> AdaptiveState:  # noqa: PLR0911 - one a signal
     if seen.throttled:
         return _backed_off(state, BACKOFF, "throttle", say("Tasks asked to slow down (Throttle)."))
     # What ends now may have begun before the last change: judge only what came after.
@@ -203,7 +203,7 @@ def _decide(state: State, bounds: Bounds, seen: Measurement, share: float) -> St
     return _judge(state, bounds, seen)
 
 
-def _judge(state: State, bounds: Bounds, seen: Measurement) -> State:  # noqa: PLR0911 - one a finding
+def _judge(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveState:  # noqa: PLR0911 - one a finding
     narrow = {kind: sample for kind, sample in seen.samples.items() if sample.spread <= WIDEST and sample.p50 > 0}
     is_full = seen.running >= FULL * state.value(bounds) and (seen.load is None or seen.load <= FULL)
     if not narrow:
@@ -237,11 +237,11 @@ def _judge(state: State, bounds: Bounds, seen: Measurement) -> State:  # noqa: P
     return replace(after, cause="good", reason=text) if is_full else _still(after, seen)
 
 
-def _still(state: State, seen: Measurement) -> State:
+def _still(state: AdaptiveState, seen: Measurement) -> AdaptiveState:
     return replace(state, cause="room", reason=say("It is not full: %(n)s run.", n=round(seen.running)))
 
 
-def _backed_off(state: State, factor: float, cause: str, reason: str) -> State:
+def _backed_off(state: AdaptiveState, factor: float, cause: str, reason: str) -> AdaptiveState:
     return replace(state, limit=state.limit * factor, is_starting=False, resume=None, cause=cause, reason=reason)
 
 

@@ -39,7 +39,7 @@ MAX_ENTRIES = 500
 MAX_CALLS = 3
 
 
-class _Turn:
+class _PipelineLock:
     """The lock of a pipeline; closes its connection if the server does not answer, or is a replica now.
 
     Threads that waited for the lock meanwhile fail at once: otherwise each would wait for that server in turn.
@@ -80,7 +80,7 @@ class Notifier:
 
     def reset(self) -> None:
         """Start afresh without closing: a forked child must not touch its parent's connection."""
-        self._turn = _Turn(self._pipeline)
+        self._lock = _PipelineLock(self._pipeline)
         self._pipeline.reset()
         self._entries: list[Entry] = []
         self._events: list[Run] = []
@@ -94,7 +94,7 @@ class Notifier:
 
     def notify(self, entries: Sequence[Entry], events: Sequence[Run] = ()) -> None:
         """Send entries and events, now or with the next ones; raise ``redis.RedisError`` when earlier ones failed."""
-        with self._turn:
+        with self._lock:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -118,7 +118,7 @@ class Notifier:
 
     def post(self, calls: Sequence[ScriptCall]) -> None:
         """Send calls of scripts without waiting for their replies; the next call of this process goes after them."""
-        with self._turn:
+        with self._lock:
             for call in calls:
                 self._pipeline.load(call.script)
             self.has_unconfirmed_entries = True
@@ -153,7 +153,7 @@ class Notifier:
         *,
         once: bool = False,
     ) -> Any:
-        with self._turn:
+        with self._lock:
             self._entries += entries
             self._events += events
             self._send_gathered(time.monotonic(), *([call] if call else []))
@@ -206,7 +206,7 @@ class Notifier:
 
     def _send_overdue(self) -> float:
         """Send notifications that are old enough; return how long (s) to sleep then, 0 when no caller comes."""
-        with self._turn:
+        with self._lock:
             now = time.monotonic()
             left = self._since + GATHER_SECONDS - now if self._count else self._sent_at + GATHER_SECONDS - now
             if left > 0:

@@ -20,7 +20,7 @@ class LimitStep(models.Model):
     run_p50 = models.FloatField(null=True, blank=True)  # seconds; null: too few tasks ended
     ratio = models.FloatField(null=True, blank=True)  # run times / their baseline
     failures = models.PositiveIntegerField(default=0)  # failed attempts
-    cause = models.CharField(max_length=10)  # as core.adaptive.State
+    cause = models.CharField(max_length=10)  # as core.adaptive.AdaptiveState
     reason = models.CharField(max_length=300)
     since = models.DateTimeField()  # since when that is the cause
     state = models.JSONField(default=dict)

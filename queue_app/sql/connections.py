@@ -53,7 +53,7 @@ def add_loader(connection: BaseDatabaseWrapper, **_: Any) -> None:
 def _bounded(base: Any) -> Any:
     """Return a loader like Django's, ``base``, which knows the time zone of the connection."""
 
-    class Loader(Bounded, base):  # type: ignore[misc]
+    class BoundedLoader(Bounded, base):  # type: ignore[misc]
         def load(self, data: Any) -> Any:
             try:
                 return super().load(data)
@@ -62,7 +62,7 @@ def _bounded(base: Any) -> Any:
                 is_past = text.startswith(b"-") or text.endswith(b"BC")
                 return datetime.min.replace(tzinfo=UTC) if is_past else datetime.max.replace(tzinfo=UTC)
 
-    return Loader
+    return BoundedLoader
 
 
 def add_keepalives(alias: str) -> None:

@@ -10,7 +10,7 @@ from django.db.migrations.loader import MigrationLoader
 from queue_app.sql.database import alias, connection, fetch_all, fetch_value
 
 
-class Server(NamedTuple):
+class ServerState(NamedTuple):
     """How transactions on this connection begin."""
 
     version: tuple[int, ...]
@@ -19,7 +19,7 @@ class Server(NamedTuple):
     synchronous_commit: str
 
 
-def server() -> Server:
+def server() -> ServerState:
     """Return the state of the server as this connection sees it."""
     version = connection().get_database_version()
     [found] = fetch_all(
@@ -27,7 +27,7 @@ def server() -> Server:
         " OR current_setting('transaction_read_only')::bool, current_setting('synchronous_commit')",
         {},
     )
-    return Server(version, *found)
+    return ServerState(version, *found)
 
 
 def has_tables() -> bool:

@@ -17,7 +17,7 @@ from .workload import Workload
 OUTCOME_STYLE = {"completed": "green", "dead_letter": "red", "failed": "red", "queued": "yellow"}
 
 
-class Bar:
+class TasksBar:
     """A progress bar for all tasks that should end."""
 
     def __init__(self, console: Console) -> None:

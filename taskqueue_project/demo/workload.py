@@ -28,7 +28,7 @@ SMALL, MEDIUM = 4 * 1024, 64 * 1024
 
 
 @dataclass
-class Group:
+class DemoTasks:
     """Tasks of one type and band, and their expected outcome."""
 
     name: str
@@ -48,7 +48,7 @@ class Workload:
     """All tasks of one run of the demo."""
 
     run: DemoRun
-    groups: list[Group]
+    groups: list[DemoTasks]
     flows: list[orders.Flow] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class Workload:
     def _missing_roll_up(self) -> int:
         return 0 if self.group(tasks.roll_up.name) else 1
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> DemoTasks | None:
         """Return the first group with this name."""
         return next((group for group in self.groups if group.name == name), None)
 
@@ -87,10 +87,10 @@ def enqueue(folder: Folder) -> Workload:
             DocumentIndex(run=run, path=path, size=size) for path, size in folder.files
         )
         groups = [
-            Group("flaky", [_one(tasks.flaky)]),
-            Group("broken", [_one(tasks.broken)], expected="dead_letter"),
-            Group("needs_gpu", [_one(tasks.needs_gpu, run.pk)], expected="queued"),
-            Group("publish", [_one(tasks.publish, run.pk)], expected="blocked"),
+            DemoTasks("flaky", [_one(tasks.flaky)]),
+            DemoTasks("broken", [_one(tasks.broken)], expected="dead_letter"),
+            DemoTasks("needs_gpu", [_one(tasks.needs_gpu, run.pk)], expected="queued"),
+            DemoTasks("publish", [_one(tasks.publish, run.pk)], expected="blocked"),
         ]
         for priority, chosen in _by_urgency(documents).items():
             if chosen:
@@ -125,7 +125,7 @@ def _poll(workload: Workload) -> None:
     if workload.group(tasks.roll_up.name) is None:
         row = TaskRow.objects.filter(idempotency_key=tasks.roll_up_key(workload.run.pk)).first()
         if row is not None:
-            workload.groups.append(Group(tasks.roll_up.name, [row.pk]))
+            workload.groups.append(DemoTasks(tasks.roll_up.name, [row.pk]))
 
 
 def _by_urgency(documents: list[DocumentIndex]) -> dict[int, list[DocumentIndex]]:
@@ -141,7 +141,7 @@ def _one(task: Task[Any, Any], *args: object) -> UUID:
     return UUID(task.enqueue(*args).id)
 
 
-def _many(name: str, task: Task[Any, Any], documents: list[DocumentIndex]) -> Group:
+def _many(name: str, task: Task[Any, Any], documents: list[DocumentIndex]) -> DemoTasks:
     backend = cast("TaskQueueBackend", default_task_backend)
     results = backend.enqueue_many(task, [((document.pk,), {}) for document in documents])
-    return Group(name, [UUID(result.id) for result in results])
+    return DemoTasks(name, [UUID(result.id) for result in results])

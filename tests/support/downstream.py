@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queue_app.core.adaptive import Bounds, Measurement, Sample, State, begin, step
+from queue_app.core.adaptive import AdaptiveState, Bounds, Measurement, Sample, begin, step
 
 SECONDS = 0.2
 CAPACITY = 16
@@ -32,7 +32,7 @@ class Limit:
     next_call: float = 0.0
     calls: list[tuple[float, float]] = field(default_factory=list)  # (ended, began)
     values: list[tuple[float, int]] = field(default_factory=list)
-    state: State | None = None
+    state: AdaptiveState | None = None
 
     @property
     def bounds(self) -> Bounds:

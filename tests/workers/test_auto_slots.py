@@ -14,7 +14,7 @@ import pytest
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Worker
 from queue_app.workers import auto_slots, machine, slot_watch
-from queue_app.workers.auto_slots import Seen, SlotRange, State, parse_concurrency, profile_slots, step
+from queue_app.workers.auto_slots import Seen, SlotRange, SlotState, parse_concurrency, profile_slots, step
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.asynchronous import AsyncPool
@@ -75,7 +75,7 @@ def noisy(seen: Seen, rng: random.Random) -> Seen:
 
 def run(look: Callable[[int], Seen], seconds: int = 120, first: int = 5, bounds: SlotRange = BOUNDS) -> list[int]:
     """Return the number of slots after each second."""
-    state, found = State(first), []
+    state, found = SlotState(first), []
     for now in range(seconds):
         state = step(state, bounds, look(state.slots), CORES, float(now))
         found.append(state.slots)
@@ -265,13 +265,13 @@ def test_the_worker_has_the_slots_that_were_decided(hire):
     worker.run_once()
     before = worker.profile
     assert (len(worker.pool.begun), before.slots) == (2, 2)
-    worker.auto_slots.state = State(7)
+    worker.auto_slots.state = SlotState(7)
     worker.run_once()
     worker._beat()
     row = Worker.objects.get(pk=worker.id)
     assert (len(worker.pool.begun), row.concurrency) == (7, 7)
     assert (row.profile, worker.profile.slots) == (worker.profile.id, 5), "the index knows it under the new profile"
-    worker.auto_slots.state = State(3)
+    worker.auto_slots.state = SlotState(3)
     worker.pool.finish(2)
     worker.run_once()
     worker._beat()
@@ -282,7 +282,7 @@ def test_the_worker_has_the_slots_that_were_decided(hire):
 
 def test_a_change_is_tried_again_after_an_outage(hire, monkeypatch):
     worker = hire(concurrency=2, auto=SlotRange(1, 50))
-    worker.auto_slots.state = State(10)
+    worker.auto_slots.state = SlotState(10)
 
     def away(*_: object) -> None:
         raise OSError("gone")

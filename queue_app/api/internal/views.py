@@ -60,7 +60,7 @@ class WorkerView(ApiView):
 
 
 class RegisterView(WorkerView):
-    @accepts(body=serializers.Registration)
+    @accepts(body=serializers.WorkerRegistration)
     def post(self, request: Request) -> Response:
         """Register a worker.
 
@@ -91,7 +91,7 @@ class PollView(WorkerView):
 
 
 class WaitView(WorkerView):
-    @accepts(body=serializers.Wait)
+    @accepts(body=serializers.WakeRequest)
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
 
@@ -160,7 +160,7 @@ class StepView(WorkerView):
 
 
 class HeartbeatView(WorkerView):
-    @accepts(body=serializers.Heartbeat)
+    @accepts(body=serializers.WorkerHeartbeat)
     def post(self, request: Request, worker_id: str) -> Response:
         """Send the heartbeat of a worker.
 
@@ -184,7 +184,7 @@ class HeartbeatView(WorkerView):
 
 
 class DeregisterView(WorkerView):
-    @accepts(body=serializers.Farewell)
+    @accepts(body=serializers.Deregistration)
     def post(self, request: Request, worker_id: str) -> Response:
         """Deregister a worker.
 

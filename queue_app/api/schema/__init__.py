@@ -13,7 +13,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema
 from queue_app.api.base import ApiView
 from queue_app.api.internal.views import WorkerView
 from queue_app.api.schema.components import COMPONENTS, PROBLEM, ref
-from queue_app.api.schema.endpoint import Endpoint
+from queue_app.api.schema.endpoint import EndpointSchema
 from queue_app.api.schema.endpoints import ENDPOINTS, REQUESTS
 from queue_app.api.serializers.base import shared
 
@@ -76,7 +76,7 @@ def own_endpoints(endpoints: list[Any], **_: Any) -> list[Any]:
     return [found for found in endpoints if (found[3].cls, found[2]) in ENDPOINTS]
 
 
-def _options(view: type[Any], method: str, endpoint: Endpoint) -> dict[str, Any]:
+def _options(view: type[Any], method: str, endpoint: EndpointSchema) -> dict[str, Any]:
     body = view.accepted[method].body if method in view.accepted else None
     responses: dict[Any, Any] = {(endpoint.status, endpoint.media_type): endpoint.answer}
     if endpoint.other_media_type:

@@ -24,7 +24,7 @@ def header(name: str, description: str, *, required: bool = False) -> OpenApiPar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class EndpointSchema:
     """One method of a view; its docstring is the summary (first line) and the description (the rest)."""
 
     id: str

@@ -21,7 +21,7 @@ from queue_app.api.schema.components import (
     ref,
     results,
 )
-from queue_app.api.schema.endpoint import Endpoint, header
+from queue_app.api.schema.endpoint import EndpointSchema, header
 from queue_app.api.serializers.base import shared
 from queue_app.api.serializers.control import LimitEdit, OverallEdit
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
@@ -86,135 +86,139 @@ _HEARTBEAT_REPLY: Final = {
 }  # fmt: skip
 _REPORTED: Final = {"accepted": ANYTHING, "replayed": ANYTHING, "refused": listed(OBJECT)}
 
-ENDPOINTS: Final[dict[tuple[Any, str], Endpoint]] = {
-    (tasks.TaskListView, "GET"): Endpoint(id="list_tasks", answer=page(ref("Task"))),
-    (tasks.TaskListView, "POST"): Endpoint(
+ENDPOINTS: Final[dict[tuple[Any, str], EndpointSchema]] = {
+    (tasks.TaskListView, "GET"): EndpointSchema(id="list_tasks", answer=page(ref("Task"))),
+    (tasks.TaskListView, "POST"): EndpointSchema(
         id="submit_task", answer=ref("Submitted"), status=201, also=(200, ref("Submitted")), parameters=(_KEY,),
         problems=(409,),
     ),
-    (tasks.TaskBulkView, "POST"): Endpoint(
+    (tasks.TaskBulkView, "POST"): EndpointSchema(
         id="submit_tasks", answer=_BULK, status=201, also=(200, _BULK), parameters=(_KEY,), problems=(409,),
     ),
-    (operations.BulkActionView, "POST"): Endpoint(
+    (operations.BulkActionView, "POST"): EndpointSchema(
         id="act_on_tasks", answer=ref("Operation"), status=202, also=(200, _PREVIEW), tag="tasks",
     ),
-    (tasks.TaskCountView, "GET"): Endpoint(id="count_tasks", answer=record({"count": COUNT, "capped": FLAG})),
-    (tasks.TaskExportView, "GET"): Endpoint(
+    (tasks.TaskCountView, "GET"): EndpointSchema(id="count_tasks", answer=record({"count": COUNT, "capped": FLAG})),
+    (tasks.TaskExportView, "GET"): EndpointSchema(
         id="export_tasks", answer=TEXT, media_type="application/x-ndjson", other_media_type="text/csv",
     ),
-    (tasks.TaskView, "GET"): Endpoint(id="get_task", answer=ref("TaskDetail")),
-    (tasks.TaskView, "DELETE"): Endpoint(
+    (tasks.TaskView, "GET"): EndpointSchema(id="get_task", answer=ref("TaskDetail")),
+    (tasks.TaskView, "DELETE"): EndpointSchema(
         id="cancel_task",
         answer=record({"task_id": UUID, "status": STATUS, "cancel_requested": FLAG, "deleted": FLAG}), problems=(409,),
     ),
-    (tasks.TaskExplainView, "GET"): Endpoint(id="explain_task", answer=OBJECT),
-    (tasks.TaskDecryptView, "POST"): Endpoint(id="decrypt_task", answer=OBJECT, problems=(409, 503)),
-    (tasks.TaskPriorityView, "PUT"): Endpoint(id="reprioritise_task", answer=_MOVED, problems=(409,)),
-    (tasks.TaskSignalView, "POST"): Endpoint(id="signal_task", answer=_SIGNALLED, status=201, problems=(409,)),
-    (tasks.AdminTaskListView, "GET"): Endpoint(id="list_all_tasks", answer=page(ref("Task")), tag="staff"),
-    (tasks.AdminTaskPriorityView, "PUT"): Endpoint(
+    (tasks.TaskExplainView, "GET"): EndpointSchema(id="explain_task", answer=OBJECT),
+    (tasks.TaskDecryptView, "POST"): EndpointSchema(id="decrypt_task", answer=OBJECT, problems=(409, 503)),
+    (tasks.TaskPriorityView, "PUT"): EndpointSchema(id="reprioritise_task", answer=_MOVED, problems=(409,)),
+    (tasks.TaskSignalView, "POST"): EndpointSchema(id="signal_task", answer=_SIGNALLED, status=201, problems=(409,)),
+    (tasks.AdminTaskListView, "GET"): EndpointSchema(id="list_all_tasks", answer=page(ref("Task")), tag="staff"),
+    (tasks.AdminTaskPriorityView, "PUT"): EndpointSchema(
         id="reprioritise_any_task", answer=_MOVED, problems=(409,), tag="staff",
     ),
-    (events.EventView, "GET"): Endpoint(
+    (events.EventView, "GET"): EndpointSchema(
         id="stream_events", answer=TEXT, media_type="text/event-stream", problems=(501,),
     ),
-    (queues.StatsView, "GET"): Endpoint(id="get_stats", answer=ref("Stats")),
-    (queues.QueueListView, "GET"): Endpoint(id="list_queues", answer=results(ref("Queue"))),
-    (queues.QueueView, "GET"): Endpoint(id="get_queue", answer=ref("Queue")),
-    (queues.QueueView, "PATCH"): Endpoint(
+    (queues.StatsView, "GET"): EndpointSchema(id="get_stats", answer=ref("Stats")),
+    (queues.QueueListView, "GET"): EndpointSchema(id="list_queues", answer=results(ref("Queue"))),
+    (queues.QueueView, "GET"): EndpointSchema(id="get_queue", answer=ref("Queue")),
+    (queues.QueueView, "PATCH"): EndpointSchema(
         id="edit_queue", answer=ref("Queue"), parameters=(_ETAG,), problems=(412, 428),
     ),
-    (queues.QueueStatsView, "GET"): Endpoint(id="get_queue_stats", answer=ref("QueueStats")),
-    (queues.AutoscaleView, "GET"): Endpoint(id="get_demand", answer=_DEMAND),
-    (queues.PauseView, "POST"): Endpoint(id="pause_queue", answer=ref("Queue")),
-    (queues.ResumeView, "POST"): Endpoint(id="resume_queue", answer=ref("Queue")),
-    (queues.PolicyListView, "GET"): Endpoint(id="list_policies", answer=results(ref("Policy"))),
-    (queues.PolicyView, "GET"): Endpoint(id="get_policy", answer=ref("Policy")),
-    (queues.PolicyView, "PATCH"): Endpoint(
+    (queues.QueueStatsView, "GET"): EndpointSchema(id="get_queue_stats", answer=ref("QueueStats")),
+    (queues.AutoscaleView, "GET"): EndpointSchema(id="get_demand", answer=_DEMAND),
+    (queues.QueuePauseView, "POST"): EndpointSchema(id="pause_queue", answer=ref("Queue")),
+    (queues.QueueResumeView, "POST"): EndpointSchema(id="resume_queue", answer=ref("Queue")),
+    (queues.PolicyListView, "GET"): EndpointSchema(id="list_policies", answer=results(ref("Policy"))),
+    (queues.PolicyView, "GET"): EndpointSchema(id="get_policy", answer=ref("Policy")),
+    (queues.PolicyView, "PATCH"): EndpointSchema(
         id="edit_policy", answer=ref("Policy"), parameters=(_ETAG,), problems=(412, 428),
     ),
-    (queues.AdminQueueView, "GET"): Endpoint(id="get_whole_queue", answer=ref("AdminQueue"), tag="staff"),
-    (queues.WorkerListView, "GET"): Endpoint(id="list_workers", answer=results(ref("Worker")), tag="staff"),
-    (dead_letters.DeadLetterListView, "GET"): Endpoint(id="list_dead_letters", answer=page(ref("DeadLetter"))),
-    (dead_letters.DeadLetterView, "GET"): Endpoint(id="get_dead_letter", answer=ref("DeadLetterDetail")),
-    (dead_letters.DeadLetterView, "DELETE"): Endpoint(
+    (queues.AdminQueueView, "GET"): EndpointSchema(id="get_whole_queue", answer=ref("AdminQueue"), tag="staff"),
+    (queues.WorkerListView, "GET"): EndpointSchema(id="list_workers", answer=results(ref("Worker")), tag="staff"),
+    (dead_letters.DeadLetterListView, "GET"): EndpointSchema(id="list_dead_letters", answer=page(ref("DeadLetter"))),
+    (dead_letters.DeadLetterView, "GET"): EndpointSchema(id="get_dead_letter", answer=ref("DeadLetterDetail")),
+    (dead_letters.DeadLetterView, "DELETE"): EndpointSchema(
         id="discard_dead_letter", answer=record({"id": UUID, "task_id": UUID, "state": TEXT}), problems=(409,),
     ),
-    (dead_letters.ReplayView, "POST"): Endpoint(
+    (dead_letters.ReplayView, "POST"): EndpointSchema(
         id="replay_dead_letter", problems=(409,),
         answer=record({"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)}),
     ),
-    (dead_letters.ReplayManyView, "POST"): Endpoint(
+    (dead_letters.ReplayManyView, "POST"): EndpointSchema(
         id="replay_dead_letters", answer=ref("Operation"), status=202, also=(200, _PREVIEW),
     ),
-    (dead_letters.DiscardManyView, "POST"): Endpoint(id="discard_dead_letters", answer=ANYTHING),
-    (operations.OperationView, "GET"): Endpoint(id="get_operation", answer=ref("Operation")),
-    (operations.OperationView, "DELETE"): Endpoint(id="cancel_operation", answer=ref("Operation"), problems=(409,)),
-    (limits.LimitListView, "GET"): Endpoint(id="list_limits", answer=results(_LIMIT)),
-    (limits.LimitListView, "POST"): Endpoint(id="add_limit", answer=_LIMIT, status=201),
-    (limits.LimitView, "GET"): Endpoint(id="get_limit", answer=_LIMIT),
-    (limits.LimitView, "PATCH"): Endpoint(id="edit_limit", answer=_LIMIT),
-    (limits.LimitView, "DELETE"): Endpoint(id="lift_limit", answer=record({"id": COUNT, "deleted": FLAG})),
-    (limits.OverallLimitsView, "GET"): Endpoint(id="get_overall_limits", answer=_OVERALL),
-    (limits.OverallLimitsView, "PATCH"): Endpoint(id="edit_overall_limits", answer=_OVERALL),
-    (limits.PauseTypeOrKeyView, "POST"): Endpoint(id="pause", answer=_PAUSE),
-    (limits.ResumeTypeOrKeyView, "POST"): Endpoint(id="resume", answer=_PAUSE, problems=(404,)),
-    (schedules.ScheduleListView, "GET"): Endpoint(id="list_schedules", answer=results(ref("Schedule"))),
-    (schedules.ScheduleListView, "POST"): Endpoint(id="add_schedule", answer=ref("Schedule"), status=201),
-    (schedules.ScheduleView, "GET"): Endpoint(id="get_schedule", answer=ref("Schedule")),
-    (schedules.ScheduleView, "PATCH"): Endpoint(
+    (dead_letters.DiscardManyView, "POST"): EndpointSchema(id="discard_dead_letters", answer=ANYTHING),
+    (operations.OperationView, "GET"): EndpointSchema(id="get_operation", answer=ref("Operation")),
+    (operations.OperationView, "DELETE"): EndpointSchema(
+        id="cancel_operation", answer=ref("Operation"), problems=(409,)
+    ),
+    (limits.LimitListView, "GET"): EndpointSchema(id="list_limits", answer=results(_LIMIT)),
+    (limits.LimitListView, "POST"): EndpointSchema(id="add_limit", answer=_LIMIT, status=201),
+    (limits.LimitView, "GET"): EndpointSchema(id="get_limit", answer=_LIMIT),
+    (limits.LimitView, "PATCH"): EndpointSchema(id="edit_limit", answer=_LIMIT),
+    (limits.LimitView, "DELETE"): EndpointSchema(id="lift_limit", answer=record({"id": COUNT, "deleted": FLAG})),
+    (limits.OverallLimitsView, "GET"): EndpointSchema(id="get_overall_limits", answer=_OVERALL),
+    (limits.OverallLimitsView, "PATCH"): EndpointSchema(id="edit_overall_limits", answer=_OVERALL),
+    (limits.PauseTypeOrKeyView, "POST"): EndpointSchema(id="pause", answer=_PAUSE),
+    (limits.ResumeTypeOrKeyView, "POST"): EndpointSchema(id="resume", answer=_PAUSE, problems=(404,)),
+    (schedules.ScheduleListView, "GET"): EndpointSchema(id="list_schedules", answer=results(ref("Schedule"))),
+    (schedules.ScheduleListView, "POST"): EndpointSchema(id="add_schedule", answer=ref("Schedule"), status=201),
+    (schedules.ScheduleView, "GET"): EndpointSchema(id="get_schedule", answer=ref("Schedule")),
+    (schedules.ScheduleView, "PATCH"): EndpointSchema(
         id="edit_schedule", answer=ref("Schedule"), parameters=(_ETAG,), problems=(412, 428),
     ),
-    (schedules.ScheduleView, "DELETE"): Endpoint(id="delete_schedule", answer=record({"id": COUNT, "deleted": FLAG})),
-    (schedules.PauseView, "POST"): Endpoint(id="pause_schedule", answer=ref("Schedule")),
-    (schedules.ResumeView, "POST"): Endpoint(id="resume_schedule", answer=ref("Schedule")),
-    (schedules.RunView, "POST"): Endpoint(
+    (schedules.ScheduleView, "DELETE"): EndpointSchema(
+        id="delete_schedule", answer=record({"id": COUNT, "deleted": FLAG})
+    ),
+    (schedules.SchedulePauseView, "POST"): EndpointSchema(id="pause_schedule", answer=ref("Schedule")),
+    (schedules.ScheduleResumeView, "POST"): EndpointSchema(id="resume_schedule", answer=ref("Schedule")),
+    (schedules.RunView, "POST"): EndpointSchema(
         id="run_schedule", answer=record({"task_id": UUID, "instant": TIME}), status=201,
     ),
-    (schedules.BackfillView, "POST"): Endpoint(
+    (schedules.BackfillView, "POST"): EndpointSchema(
         id="backfill_schedule", answer=ref("Operation"), status=202,
         also=(200, record({"dry_run": FLAG, "count": COUNT, "sample": listed(TIME)})),
     ),
-    (schedules.TickListView, "GET"): Endpoint(id="list_ticks", answer=results(_TICK, next_before=maybe(TIME))),
-    (workflows.WorkflowListView, "GET"): Endpoint(
+    (schedules.TickListView, "GET"): EndpointSchema(id="list_ticks", answer=results(_TICK, next_before=maybe(TIME))),
+    (workflows.WorkflowListView, "GET"): EndpointSchema(
         id="list_workflows", answer=results(ref("Workflow"), next_before=maybe(UUID)),
     ),
-    (workflows.WorkflowListView, "POST"): Endpoint(
+    (workflows.WorkflowListView, "POST"): EndpointSchema(
         id="submit_workflow", answer=record(_WORKFLOW | {"tasks": OBJECT}), status=201, problems=(409, 413, 429),
     ),
-    (workflows.WorkflowView, "GET"): Endpoint(id="get_workflow", answer=ref("Workflow")),
-    (workflows.GraphView, "GET"): Endpoint(id="get_workflow_graph", answer=_GRAPH),
-    (workflows.CancelView, "POST"): Endpoint(id="cancel_workflow", answer=_STEERED, problems=(409,)),
-    (workflows.PauseView, "POST"): Endpoint(id="pause_workflow", answer=_STEERED, problems=(409,)),
-    (workflows.ResumeView, "POST"): Endpoint(id="resume_workflow", answer=_STEERED, problems=(409,)),
-    (workflows.RetryView, "POST"): Endpoint(id="retry_workflow", answer=_STEERED, problems=(409,)),
-    (workflows.PriorityView, "PUT"): Endpoint(id="reprioritise_workflow", answer=_STEERED),
-    (workflow_events.WorkflowEventView, "GET"): Endpoint(
+    (workflows.WorkflowView, "GET"): EndpointSchema(id="get_workflow", answer=ref("Workflow")),
+    (workflows.GraphView, "GET"): EndpointSchema(id="get_workflow_graph", answer=_GRAPH),
+    (workflows.CancelView, "POST"): EndpointSchema(id="cancel_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.WorkflowPauseView, "POST"): EndpointSchema(id="pause_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.WorkflowResumeView, "POST"): EndpointSchema(id="resume_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.RetryView, "POST"): EndpointSchema(id="retry_workflow", answer=_STEERED, problems=(409,)),
+    (workflows.PriorityView, "PUT"): EndpointSchema(id="reprioritise_workflow", answer=_STEERED),
+    (workflow_events.WorkflowEventView, "GET"): EndpointSchema(
         id="stream_workflow_events", answer=TEXT, media_type="text/event-stream", problems=(501,),
     ),
-    (workflows.SignalView, "POST"): Endpoint(
+    (workflows.SignalView, "POST"): EndpointSchema(
         id="signal_workflow", answer=record({"signal_id": COUNT, "workflow_id": UUID, "awaited": FLAG}), status=201,
         problems=(409,),
     ),
-    (health.LiveView, "GET"): Endpoint(id="live", answer=record({"status": TEXT})),
-    (health.ReadyView, "GET"): Endpoint(id="ready", answer=_READY, also=(503, _READY)),
-    (workers.RegisterView, "POST"): Endpoint(id="register_worker", answer=record(_REGISTERED), status=201),
-    (workers.PollView, "POST"): Endpoint(
+    (health.LiveView, "GET"): EndpointSchema(id="live", answer=record({"status": TEXT})),
+    (health.ReadyView, "GET"): EndpointSchema(id="ready", answer=_READY, also=(503, _READY)),
+    (workers.RegisterView, "POST"): EndpointSchema(id="register_worker", answer=record(_REGISTERED), status=201),
+    (workers.PollView, "POST"): EndpointSchema(
         id="poll", problems=(409,),
         answer=record(
             {"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG}
             | {"next_start_ms": maybe(COUNT)}
         ),
     ),
-    (workers.WaitView, "POST"): Endpoint(
+    (workers.WaitView, "POST"): EndpointSchema(
         id="wait_for_call", answer=record({"called": FLAG, "notified": FLAG}), problems=(409,),
     ),
-    (workers.ResultView, "POST"): Endpoint(
+    (workers.ResultView, "POST"): EndpointSchema(
         id="report", answer=record(_REPORTED, optional=["replayed", "refused"]), problems=(409,),
     ),
-    (workers.StepView, "POST"): Endpoint(id="steps", answer=record({"steps": listed(OBJECT)}), problems=(409,)),
-    (workers.HeartbeatView, "POST"): Endpoint(id="heartbeat", answer=record(_HEARTBEAT_REPLY), problems=(409,)),
-    (workers.DeregisterView, "POST"): Endpoint(
+    (workers.StepView, "POST"): EndpointSchema(id="steps", answer=record({"steps": listed(OBJECT)}), problems=(409,)),
+    (workers.HeartbeatView, "POST"): EndpointSchema(id="heartbeat", answer=record(_HEARTBEAT_REPLY), problems=(409,)),
+    (workers.DeregisterView, "POST"): EndpointSchema(
         id="deregister_worker", answer=record({"status": TEXT}), problems=(409,),
     ),
 }  # fmt: skip

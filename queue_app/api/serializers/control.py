@@ -94,17 +94,17 @@ class Resumption(Body):
     name = kinds.text(TYPE_LENGTH)
 
 
-class Reason(Body):
+class WithReason(Body):
     example: ClassVar[Any] = {"reason": "the bank is down"}
     reason = kinds.reason(default="")
 
 
-class PauseUntil(Reason):
+class PauseUntil(WithReason):
     resume_at = kinds.moment(pause.check_resume_at, allow_null=True)
 
 
 class Pause(PauseUntil, Resumption):
-    example: ClassVar[Any] = Resumption.example | Reason.example
+    example: ClassVar[Any] = Resumption.example | WithReason.example
 
 
 class Nothing(Body):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
-from queue_app.api.serializers.control import Edit, Reason, columns
+from queue_app.api.serializers.control import Edit, WithReason, columns
 from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
 from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
@@ -68,7 +68,7 @@ NewSchedule: Final[type[Body]] = type(
 )
 
 
-class Backfill(Reason):
+class Backfill(WithReason):
     example: ClassVar[Any] = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-08T00:00:00Z", "dry_run": True}
     start = kinds.moment(required=True, help_text="The first instant.")
     end = kinds.moment(required=True, help_text="The end of the range, which is not filled itself.")

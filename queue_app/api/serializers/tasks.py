@@ -27,7 +27,7 @@ from queue_app.services.enqueue.validate import (
     check_capabilities,
     check_signal_name,
 )
-from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, Options
+from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, OperationOptions
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
 
 MAX_TASKS: Final = 1000
@@ -337,7 +337,7 @@ class TaskSelection(Selection):
     rate = rate()
 
 
-def options_of[O: Options](kind: type[O], values: Mapping[str, Any]) -> O:
+def options_of[O: OperationOptions](kind: type[O], values: Mapping[str, Any]) -> O:
     """Return the pace and the limit that a selection gives."""
     given = {one: values[one] for one in ("rate", "limit", "stop_after_failures") if one in values}
     return kind(**given)

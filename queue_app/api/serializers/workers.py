@@ -49,7 +49,7 @@ def _worker_name(value: Any, name: str) -> str:
     return found
 
 
-class Registration(Body):
+class WorkerRegistration(Body):
     example: ClassVar[Any] = {"name": "thumbnails-1", "task_types": ["shop.tasks.thumbnail"], "capacity": 4}
     aliases: ClassVar[Mapping[str, str]] = {"concurrency": "capacity"}
     name = Field(
@@ -77,7 +77,7 @@ class Poll(Body):
     )
 
 
-class Wait(Body):
+class WakeRequest(Body):
     example: ClassVar[Any] = {"wait": 20}
     wait = _wait(required=True)
 
@@ -109,7 +109,7 @@ class Failure(Body):
         return {"class": named, **fields}
 
 
-class Throttle(Body):
+class AttemptThrottle(Body):
     into = Throttling
     scope = kinds.word(THROTTLE_SCOPES, required=True)
     seconds = kinds.number(0, MAX_THROTTLE, required=True)
@@ -125,7 +125,7 @@ class Result(_Attempt):
     result = kinds.payload(allow_null=True)
     error = Failure(allow_null=True)
     snooze = kinds.number(0, MAX_DEFER_SECONDS, allow_null=True, help_text="Seconds.")
-    throttle = Throttle(allow_null=True)
+    throttle = AttemptThrottle(allow_null=True)
 
 
 class Results(Body):
@@ -192,7 +192,7 @@ class StepCall(_Attempt):
     payload_fields = kinds.payload_object(allow_null=True, help_text="The declared payload of the signal.")
 
 
-class Progress(_Attempt):
+class AttemptProgress(_Attempt):
     progress = kinds.number(0, 1, allow_null=True)
     message = kinds.tail(200, " ", default="")
     extend = kinds.number(0, MAX_TIMEOUT_SECONDS, default=0.0, help_text="Seconds by which the deadline moves.")
@@ -207,14 +207,14 @@ def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     return running
 
 
-class Farewell(Body):
+class Deregistration(Body):
     example: ClassVar[Any] = {"tasks_done": 12}
-    running = ListOf(Progress(), MAX_RUNNING, default=(), into=_once, unique=True)
+    running = ListOf(AttemptProgress(), MAX_RUNNING, default=(), into=_once, unique=True)
     draining = kinds.flag(default=False)
     tasks_done = kinds.whole(0, 2**53, default=0)
 
 
-class Heartbeat(Farewell):
+class WorkerHeartbeat(Deregistration):
     example: ClassVar[Any] = {"running": [_Attempt.example | {"progress": 0.5}]}
     status = kinds.word(("active", "draining"), "unknown_status", help_text="draining: the same as draining=true.")
     current_load = kinds.whole(0, 1000, help_text="Slots in use, by the worker's own count; the rows decide.")

@@ -41,7 +41,7 @@ class NodeSubmission(Submission):
     compensate = kinds.text(TYPE_LENGTH, help_text="Task type that undoes this one, with its parameters.")
 
 
-class NewWorkflow(Body):
+class WorkflowSubmission(Body):
     example: ClassVar[Any] = {
         "name": "ship order 7",
         "tasks": [

@@ -10,7 +10,7 @@ from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import dead_letters as serializers
-from queue_app.api.serializers.control import Reason
+from queue_app.api.serializers.control import WithReason
 from queue_app.api.serializers.tasks import options_of
 from queue_app.api.views.operations import REPLAY, accepted, previewed
 from queue_app.api.visibility import check_payload, visible_letters
@@ -77,7 +77,7 @@ class DeadLetterView(_OneLetterView):
             | {"task_status": dead_letters.task_status(letter)}
         )
 
-    @accepts("discard_deadletter", body=Reason)
+    @accepts("discard_deadletter", body=WithReason)
     def delete(self, request: Request, letter_id: str) -> Response:
         """Discard a dead letter.
 

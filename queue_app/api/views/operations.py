@@ -19,7 +19,7 @@ from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarg
 from queue_app.services.operations.advance import advance_for
 from queue_app.services.operations.request import (
     Action,
-    Options,
+    OperationOptions,
     cancel_operation,
     get_operation,
     preview_operation,
@@ -47,7 +47,7 @@ class BulkActionView(ApiView):
         or again.
         """
         body = self.read_body(request)
-        action, options = Action(kind=body["action"], band=body.get("priority")), options_of(Options, body)
+        action, options = Action(kind=body["action"], band=body.get("priority")), options_of(OperationOptions, body)
         check_scope(request, PERMISSIONS[action.kind].removeprefix("queue_app."))
         wanted = self._allowed(request, action.kind, body.get("filter") or TaskFilter(ids=body.get("ids")))
         if body["dry_run"]:

@@ -127,7 +127,7 @@ class PolicyView(ApiView):
         return with_version(version_of(policy), representation.policy(policy))
 
 
-class PauseView(ApiView):
+class QueuePauseView(ApiView):
     @accepts("pause_queue", body=serializers.PauseUntil, staff=("pause_queue",))
     def post(self, request: Request, name: str) -> Response:
         """Pause a queue.
@@ -141,7 +141,7 @@ class PauseView(ApiView):
         return Response(representation.queue(queue))
 
 
-class ResumeView(ApiView):
+class QueueResumeView(ApiView):
     @accepts("pause_queue", body=serializers.Nothing, staff=("pause_queue",))
     def post(self, request: Request, name: str) -> Response:
         """Resume a queue."""

@@ -13,14 +13,14 @@ from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts, parse_number
 from queue_app.api.paging import first_page
 from queue_app.api.serializers import schedules as serializers
-from queue_app.api.serializers.control import Nothing, PauseUntil, Reason
+from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
 from queue_app.api.versions import expected_version, with_version
 from queue_app.api.views.operations import accepted
 from queue_app.exceptions import ScheduleNotFound
 from queue_app.models import Schedule, ScheduleTick
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
-from queue_app.services.operations.request import SAMPLE, Options
+from queue_app.services.operations.request import SAMPLE, OperationOptions
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import with_status
 from queue_app.sql.database import alias
@@ -84,7 +84,7 @@ class ScheduleView(ApiView):
         return Response({"id": int(schedule_id), "deleted": True})
 
 
-class PauseView(ApiView):
+class SchedulePauseView(ApiView):
     @accepts("pause_schedule", body=PauseUntil, staff=("pause_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Pause a schedule.
@@ -98,7 +98,7 @@ class PauseView(ApiView):
         return Response(representation.schedule(found, request.user))
 
 
-class ResumeView(ApiView):
+class ScheduleResumeView(ApiView):
     @accepts("pause_schedule", body=Nothing, staff=("pause_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Resume a schedule from its next tick on."""
@@ -109,7 +109,7 @@ class ResumeView(ApiView):
 
 
 class RunView(ApiView):
-    @accepts("run_schedule", body=Reason, staff=("run_schedule",))
+    @accepts("run_schedule", body=WithReason, staff=("run_schedule",))
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
         self.read_body(request)
@@ -131,7 +131,7 @@ class BackfillView(ApiView):
         if body["dry_run"]:
             instants = preview_backfill(found, body["start"], body["end"])
             return Response({"dry_run": True, "count": len(instants), "sample": instants[:SAMPLE]})
-        options = Options(rate=body.get("rate"))
+        options = OperationOptions(rate=body.get("rate"))
         with self.recording(request):
             operation = start_backfill(
                 found.name, body["start"], body["end"], options, by=self.username(request), reason=body["reason"]

@@ -17,7 +17,7 @@ from queue_app.api.paging import page_of
 from queue_app.api.permissions import MaySubmit, is_staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import tasks as serializers
-from queue_app.api.serializers.control import Reason
+from queue_app.api.serializers.control import WithReason
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskNotFound
@@ -178,7 +178,7 @@ class TaskExplainView(ApiView):
 
 
 class TaskDecryptView(_OneTaskView):
-    @accepts("view_encrypted", body=Reason)
+    @accepts("view_encrypted", body=WithReason)
     def post(self, request: Request, task_id: str) -> Response:
         """Decrypt the data of a task.
 

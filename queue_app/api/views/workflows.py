@@ -12,7 +12,7 @@ from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.paging import first_page
 from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
-from queue_app.api.serializers.control import Nothing, Reason
+from queue_app.api.serializers.control import Nothing, WithReason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange
 from queue_app.exceptions import WorkflowNotFound
 from queue_app.models import Workflow
@@ -47,7 +47,7 @@ class WorkflowListView(ApiView):
         results = [representation.workflow(each, request.user) for each in page]
         return Response({"results": results, "next_before": page[-1].pk if more else None})
 
-    @accepts("add_task", body=serializers.NewWorkflow, throttle="submits", permission=MaySubmit)
+    @accepts("add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit)
     def post(self, request: Request) -> Response:
         """Submit a workflow: all of its tasks, or none.
 
@@ -118,7 +118,7 @@ class _OwnersToo(_SteeringView):
 
 
 class CancelView(_OwnersToo):
-    @accepts("steer_workflow", body=Reason)
+    @accepts("steer_workflow", body=WithReason)
     def post(self, request: Request, workflow_id: str) -> Response:
         """Cancel the pending tasks of a workflow, and compensate the completed ones.
 
@@ -127,14 +127,14 @@ class CancelView(_OwnersToo):
         return self._steer(request, workflow_id, steer.cancel_workflow)
 
 
-class PauseView(_SteeringView):
-    @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
+class WorkflowPauseView(_SteeringView):
+    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Pause a workflow; running tasks finish."""
         return self._steer(request, workflow_id, steer.pause_workflow)
 
 
-class ResumeView(_SteeringView):
+class WorkflowResumeView(_SteeringView):
     @accepts("steer_workflow", body=Nothing, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Resume a workflow."""
@@ -165,7 +165,7 @@ class PriorityView(_OwnersToo):
 
 
 class RetryView(_SteeringView):
-    @accepts("steer_workflow", body=Reason, staff=("view_workflow", "steer_workflow"))
+    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"))
     def post(self, request: Request, workflow_id: str) -> Response:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
         return self._steer(request, workflow_id, steer.retry_workflow)

@@ -8,7 +8,7 @@ from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control.encrypted import reencrypt_schedules
 from queue_app.services.operations.advance import advance
-from queue_app.services.operations.request import Action, Options, get_operation, start_operation
+from queue_app.services.operations.request import Action, OperationOptions, get_operation, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
 
@@ -36,7 +36,7 @@ def run(call: Call) -> int:
     wanted = TaskFilter(task_types=[call["task_type"]] if call["task_type"] else ())
     with atomic():
         schedules = 0 if call["task_type"] else reencrypt_schedules()
-        action, options = Action(kind=OperationKind.REENCRYPT), Options(rate=call["rate"])
+        action, options = Action(kind=OperationKind.REENCRYPT), OperationOptions(rate=call["rate"])
         operation = start_operation(action, wanted, options, by=call.by, reason=call["reason"])
         after = {"filter": wanted.as_json(), "operation": str(operation.id), "schedules": schedules}
         call.record("reencrypt", "task", count=operation.total, reason=call["reason"], after=after)

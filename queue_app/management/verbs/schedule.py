@@ -13,7 +13,7 @@ from queue_app.management.verbs._values import duration, format_table, instant, 
 from queue_app.models import Schedule
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
-from queue_app.services.operations.request import Options
+from queue_app.services.operations.request import OperationOptions
 from queue_app.services.schedules import edit
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.history import RecentTick, recent
@@ -145,7 +145,7 @@ def _backfill(call: Call) -> int:
         return call.answer(f"{len(instants)} tasks would be enqueued: {shown}", {"total": len(instants)})
     with atomic():
         operation = start_backfill(
-            call["name"], start, end, Options(rate=call["rate"]), by=call.by, reason=call["reason"]
+            call["name"], start, end, OperationOptions(rate=call["rate"]), by=call.by, reason=call["reason"]
         )
         call.record("backfill", "schedule", [call["name"]], after=operation.filter, reason=call["reason"])
     text = f"{operation.id}: a scheduler will enqueue {operation.total} tasks"

@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Least
 
-from queue_app.core.adaptive import Bounds, Measurement, State, begin, step
+from queue_app.core.adaptive import AdaptiveState, Bounds, Measurement, begin, step
 from queue_app.core.events import EventName, Occasion, Run
 from queue_app.core.limit_values import Gate, Scope
 from queue_app.core.sentence import joined
@@ -104,14 +104,14 @@ def _step(row: Any, executing: list[Active], load: float | None, problem: str) -
     if last is None or row.current_concurrent is None:  # it was fixed until now, or its history was purged
         last, state, stored = None, begin(bounds, now.timestamp(), row.current_concurrent), {}
     elif last.stepped_at - now > timedelta(seconds=STEP_SECONDS):  # the clock was set back
-        state = State.load(last.state).moved((now - last.stepped_at).total_seconds())
+        state = AdaptiveState.load(last.state).moved((now - last.stepped_at).total_seconds())
         stored, last.at, last.stepped_at = last.state, min(last.at, now), now
         steps.filter(stepped_at__gt=now).update(at=Least("at", Value(now)), stepped_at=now)
     elif now - last.stepped_at < timedelta(seconds=STEP_SECONDS / 2):
         return False
     else:
         stored = last.state
-        state = State.load(stored)
+        state = AdaptiveState.load(stored)
     seen = rows.activity(
         gate.scope,
         gate.name,
@@ -151,7 +151,7 @@ def _record(  # noqa: PLR0913 - what the history shows
     last: LimitStep | None,
     gate: Gate,
     now: datetime,
-    state: State,
+    state: AdaptiveState,
     seen: rows.GateActivity,
     *,
     value: int,

@@ -29,7 +29,7 @@ from queue_app.services.lifecycle.actions import cancel_many, delete_many, repri
 from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.notify.index import send_on_commit
 from queue_app.services.operations.backfill import fill, next_instants
-from queue_app.services.operations.request import Action, Options, applicable, get_operation, start_operation
+from queue_app.services.operations.request import Action, OperationOptions, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
@@ -86,7 +86,12 @@ def advance_for(operation_id: uuid.UUID, seconds: float) -> Operation:
 
 
 def carry_out(
-    action: Action, wanted: TaskFilter | DeadLetterFilter, options: Options | None = None, *, by: str, reason: str = ""
+    action: Action,
+    wanted: TaskFilter | DeadLetterFilter,
+    options: OperationOptions | None = None,
+    *,
+    by: str,
+    reason: str = "",
 ) -> tuple[Operation, set[uuid.UUID]]:
     """Start an operation and take its first step in the same transaction.
 

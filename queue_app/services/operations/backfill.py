@@ -19,7 +19,7 @@ from queue_app.models.operation import OperationKind, OperationTarget
 from queue_app.models.schedule import TickKind
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_reason
-from queue_app.services.operations.request import Options, check_options
+from queue_app.services.operations.request import OperationOptions, check_options
 from queue_app.services.schedules.tick import store, task_of
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.schedules import NewTick
@@ -45,10 +45,10 @@ def preview_backfill(schedule: Schedule, start: datetime, end: datetime) -> list
 
 
 def start_backfill(  # noqa: PLR0913 - by name
-    name: str, start: datetime, end: datetime, options: Options | None = None, *, by: str, reason: str = ""
+    name: str, start: datetime, end: datetime, options: OperationOptions | None = None, *, by: str, reason: str = ""
 ) -> Operation:
     """Request a backfill; return its operation. Raises ``ScheduleNotFound`` and ``InvalidTaskData``."""
-    options = options or Options()
+    options = options or OperationOptions()
     check_options(options)
     schedule = Schedule.objects.using(alias()).filter(name=name).first()
     if schedule is None:

@@ -64,7 +64,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class OperationOptions:
     """How many tasks an operation handles, and how fast."""
 
     rate: float | None = None  # tasks per second; None: as fast as possible
@@ -73,7 +73,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions(Options):
+class ReplayOptions(OperationOptions):
     """Options of a replay that stops when all of its first tasks fail again."""
 
     stop_after_failures: int = STOP_AFTER_FAILURES
@@ -89,7 +89,12 @@ def preview_operation(action: Action, wanted: TaskFilter | DeadLetterFilter, lim
 
 
 def start_operation(
-    action: Action, wanted: TaskFilter | DeadLetterFilter, options: Options | None = None, *, by: str, reason: str = ""
+    action: Action,
+    wanted: TaskFilter | DeadLetterFilter,
+    options: OperationOptions | None = None,
+    *,
+    by: str,
+    reason: str = "",
 ) -> Operation:
     """Request an action on everything that matches a filter now, oldest first; return the operation.
 
@@ -98,7 +103,7 @@ def start_operation(
     operation stops when all of these fail again. The caller checks permissions, and restricts the filter
     to tasks that the user may change. Raises ``InvalidTaskData``.
     """
-    options = options or Options()
+    options = options or OperationOptions()
     check_reason(reason)
     check_options(options)
     if options.stop_after_failures and action.kind is not OperationKind.REPLAY:
@@ -173,7 +178,7 @@ def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
     return tasks if action.band is None else tasks.exclude(priority=action.band)
 
 
-def check_options(options: Options) -> None:
+def check_options(options: OperationOptions) -> None:
     """Raise ``InvalidTaskData`` for numbers out of range."""
     rate, limit, stop = options.rate, options.limit, options.stop_after_failures
     if rate is not None and not (type(rate) in (int, float) and MIN_RATE <= rate <= MAX_RATE):  # also refuses NaN

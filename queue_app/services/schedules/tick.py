@@ -81,7 +81,7 @@ def _handle(due: Sequence[Schedule], now: datetime) -> dict[str, int]:
     """Handle locked schedules in the caller's transaction; return the increments of the counters."""
     live = rows.live_tasks([schedule.pk for schedule in due if schedule.overlap != Overlap.ALLOW])
     recorded = rows.recorded_ahead([schedule.pk for schedule in due])
-    turns = [_Turn(each, now, live.get(each.pk, []), recorded.get(each.pk, set())) for each in due]
+    turns = [_ScheduleCheck(each, now, live.get(each.pk, []), recorded.get(each.pk, set())) for each in due]
     for turn in turns:
         turn.decide()
     cancel_many([task_id for turn in turns for task_id in turn.cancelled])
@@ -152,7 +152,7 @@ def policy_of(schedule: Schedule) -> Policy:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _ScheduleCheck:
     """One check of one schedule: which ticks to record, which tasks to store and to cancel."""
 
     schedule: Schedule

@@ -10,10 +10,10 @@ from queue_app.core.adaptive import (
     ALGORITHMS,
     LEAST_SECONDS,
     MIN_TASKS,
+    AdaptiveState,
     Bounds,
     Measurement,
     Sample,
-    State,
     begin,
     step,
 )
@@ -27,7 +27,7 @@ def seen(running: float = 40, **given) -> Measurement:
     return Measurement(**{"now": 1000.0, "running": running, "samples": EVEN, "ended": 50} | given)
 
 
-def settled(limit: float = 20) -> State:
+def settled(limit: float = 20) -> AdaptiveState:
     """A limit that has found its baseline."""
     return replace(begin(BOUNDS, 900.0), limit=limit, baselines={"a": 0.2}, is_starting=False, measure_at=5000.0)
 
@@ -103,7 +103,7 @@ def test_it_stays_within_its_bounds_whatever_is_seen():
                 ),
             )
             assert 3 <= state.value(bounds) <= 9
-            assert State.load(state.dump()) == state
+            assert AdaptiveState.load(state.dump()) == state
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
         raise redis.TimeoutError("no answer")
 
     monkeypatch.setattr(index._notifier._pipeline, "send", never)
-    monkeypatch.setattr(index._notifier._turn, "_lock", lock)
+    monkeypatch.setattr(index._notifier._lock, "_lock", lock)
     with ThreadPoolExecutor(8) as threads:
         sent = [threads.submit(index.notify, [entry()])]
         assert entered.wait(60)

@@ -47,7 +47,7 @@ class Command(BaseCommand):
         if not found.files:
             raise CommandError(f"There is no text file to index in {found.root}.", returncode=2)
         load = workload.enqueue(found)
-        bar = summary.Bar(console)
+        bar = summary.TasksBar(console)
         with bar.progress:
             ended = workload.follow(load, timeout=options["timeout"], report=bar.show)
         expectations = verdict.judge(load)

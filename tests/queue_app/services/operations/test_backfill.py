@@ -9,7 +9,7 @@ from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.models import Operation, Schedule, ScheduleTick, Task
 from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.backfill import preview_backfill, start_backfill
-from queue_app.services.operations.request import Options, cancel_operation
+from queue_app.services.operations.request import OperationOptions, cancel_operation
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.schedules.tick import run_due
 from tests.support.engine import assert_index_agrees, rolled_back
@@ -77,7 +77,7 @@ def test_a_crash_during_a_step_undoes_it():
 
 
 def test_a_pace_and_a_cancel():
-    operation = backfill(0, 100, options=Options(rate=0.001))
+    operation = backfill(0, 100, options=OperationOptions(rate=0.001))
     run_operations()
     assert Task.objects.count() == 1
     cancel_operation(operation.id, by="ada")

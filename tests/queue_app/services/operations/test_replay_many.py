@@ -15,7 +15,7 @@ from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.operations.advance import advance, carry_out, run_operations
 from queue_app.services.operations.request import (
     Action,
-    Options,
+    OperationOptions,
     ReplayOptions,
     cancel_operation,
     get_operation,
@@ -338,10 +338,10 @@ def test_listeners_hear_of_an_operation_once_it_is_committed(engine, eight):
     for signal in (signals.dead_letters_replayed, signals.operation_ended):
         signal.connect(listener)
     with rolled_back():
-        carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, Options(), by="ann")
+        carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, OperationOptions(), by="ann")
     assert heard == [], "nothing has happened"
     with transaction.atomic():
-        carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, Options(), by="ann")
+        carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, OperationOptions(), by="ann")
         assert heard == []
     assert heard == [8, "done"]
     for signal in (signals.dead_letters_replayed, signals.operation_ended):

@@ -16,7 +16,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.advance import advance, advance_for, run_operations
 from queue_app.services.operations.request import (
     Action,
-    Options,
+    OperationOptions,
     ReplayOptions,
     cancel_operation,
     get_operation,
@@ -199,10 +199,10 @@ def test_a_process_killed_at_any_point_of_a_step_damages_nothing(engine, history
 def test_a_rate_and_a_limit(engine):
     put_many(5)
     with pytest.raises(InvalidTaskData, match="only with replay"):
-        start_operation(CANCEL, ALL, Options(stop_after_failures=1), by="")
+        start_operation(CANCEL, ALL, OperationOptions(stop_after_failures=1), by="")
     with pytest.raises(InvalidTaskData, match="only be replayed"):
         start_operation(CANCEL, DeadLetterFilter(), by="")
-    operation = start_operation(CANCEL, ALL, Options(rate=0.5, limit=2), by="")
+    operation = start_operation(CANCEL, ALL, OperationOptions(rate=0.5, limit=2), by="")
     assert preview_operation(CANCEL, ALL, 2).count == operation.total == 2
     assert advance_for(operation.id, 5).changed == 1, "the first at once, the others at its pace"
     pass_time(operation, 2)
