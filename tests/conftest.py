@@ -35,7 +35,7 @@ from tests.support.turns import turn
 ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
 #: The name of this process among those of pytest-xdist, "" in the one that was started.
 DIVISION = os.environ.get("PYTEST_XDIST_WORKER", "")
-#: More would not be quicker: the servers and the processes that tests start want cores too.
+#: One more than cores, because tests also wait. Beyond these servers and the processes that tests start want the cores.
 MOST_PROCESSES = 4
 
 
@@ -109,7 +109,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not part and options.capture != "no"
     ours = len(os.environ["TASKQUEUE_TEST_SERVERS"].split()) == len(ADDRESSES)
     if whole and ours and (os.cpu_count() or 1) > 1:
-        options.numprocesses = min(os.cpu_count(), MOST_PROCESSES)
+        options.numprocesses = min((os.cpu_count() or 1) + 1, MOST_PROCESSES)
         options.dist = "worksteal"
 
 
