@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 from weakref import WeakSet
 
-from django.apps import apps
+from django.apps import AppConfig, apps
 from django.tasks.base import Task
 from django.tasks.exceptions import InvalidTask
 from django.utils.module_loading import autodiscover_modules, module_has_submodule
@@ -30,6 +30,8 @@ _stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
 #: (type, task modules) of types that ``find`` looked for in vain; a page of failures asks for the same ones often.
 _missing: set[tuple[str, tuple[str, ...]]] = set()
 _MAX_MISSING = 10_000
+#: The (apps, task modules) that ``discover`` has imported without an error: to look for their files again takes 10 ms.
+_discovered: tuple[tuple[AppConfig, ...], tuple[str, ...]] = (), ()
 #: The task that delivers webhooks.
 DELIVER = "queue_app.webhooks.deliver"
 
@@ -77,9 +79,14 @@ def first_name(task_type: str) -> str:
 
 
 def discover() -> None:
-    """Import the task modules of all installed apps."""
-    for module in conf.load()[0].task_modules:  # also with a setting that the checks report
-        autodiscover_modules(module)
+    """Import the task modules of all installed apps, once."""
+    global _discovered  # noqa: PLW0603 - one registry a process
+    modules = tuple(conf.load()[0].task_modules)  # also with a setting that the checks report
+    sought = tuple(apps.get_app_configs()), modules
+    if sought != _discovered:
+        for module in modules:
+            autodiscover_modules(module)
+        _discovered = sought
 
 
 def broken_modules() -> dict[str, Exception]:

@@ -118,6 +118,27 @@ def test_discovery_finds_the_tasks_of_installed_apps():
     assert "taskqueue_project.demo.tasks.count_words" in registry.known_types()
 
 
+def test_modules_are_looked_for_once_but_again_after_an_error_and_for_other_names(monkeypatch, settings):
+    """A search for parameters asks for types that are gone, on each page."""
+    sought = []
+
+    def autodiscover(module):
+        sought.append(module)
+        if module == "broken":
+            raise ImportError(module)
+
+    monkeypatch.setattr(registry, "_discovered", ((), ()))
+    monkeypatch.setattr(registry, "autodiscover_modules", autodiscover)
+    for _ in range(2):
+        registry.discover()
+    assert sought == ["tasks"]
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "TASK_MODULES": ["tasks", "broken"]}
+    for _ in range(2):
+        with pytest.raises(ImportError):
+            registry.discover()
+    assert sought == ["tasks", *["tasks", "broken"] * 2]
+
+
 def test_a_type_that_is_missing_is_looked_for_once(monkeypatch):
     """A page of failures asks for the same types again and again; a new task may be the missing one."""
     looked = []
