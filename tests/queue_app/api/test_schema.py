@@ -1,24 +1,20 @@
-"""The OpenAPI document is valid and complete, and the API conforms to it for every request."""
+"""The OpenAPI document is valid and complete, and the API conforms to it for every request.
 
+Schemathesis and the validator of documents take seconds to import, in each process that collects the tests: so the
+tests do that themselves.
+"""
+
+# ruff: noqa: PLC0415
 from __future__ import annotations
 
 import os
 
 import pytest
-import schemathesis
 from django.conf import settings as project
 from django.contrib.auth.models import Permission, User
 from django.urls import get_resolver
 from drf_spectacular.drainage import GENERATOR_STATS
-from drf_spectacular.validation import validate_schema
 from hypothesis import HealthCheck, given, settings
-from jsonschema import Draft202012Validator
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
 from queue_app import registry, task
 from queue_app.api import waiting
@@ -31,17 +27,18 @@ from queue_app.services.repair import tokens
 
 #: Requests per endpoint; set more for a long run.
 EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "3"))
-CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 #: Views without a description: the document itself, pages, metrics and unknown addresses.
 UNDESCRIBED = {NotFoundView, docs.DocsView, docs.SchemaView, metrics.MetricsView}
 
 
 def test_the_document_is_valid_and_describes_every_endpoint():
+    from drf_spectacular.validation import validate_schema
+
     GENERATOR_STATS.reset()
     found = document()
     validate_schema(found)
     assert not GENERATOR_STATS
-    from queue_app.api.schema.endpoints import ENDPOINTS  # noqa: PLC0415 - decorates the views
+    from queue_app.api.schema.endpoints import ENDPOINTS  # decorates the views
 
     views = {
         pattern.callback.cls
@@ -77,6 +74,7 @@ def test_the_page_has_nothing_inline(client, db):
 @pytest.mark.parametrize(("secret", "shown"), [([], [17, "4111"]), (["card"], {"order": 17, "card": MASK})])
 def test_positional_arguments_match_their_description(alice, stored, monkeypatch, secret, shown):
     """They are answered by name if one of them is secret."""
+    from jsonschema import Draft202012Validator
 
     def charge(order, card):
         """Do nothing."""
@@ -99,6 +97,16 @@ def address(transactional_db, settings, live_server):
 
 
 def test_every_request_is_answered_as_described(address, monkeypatch):
+    import schemathesis
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks as openapi
+
+    checks = [
+        not_a_server_error,
+        openapi.content_type_conformance,
+        openapi.response_schema_conformance,
+        openapi.status_code_conformance,
+    ]
     monkeypatch.setattr("queue_app.api.waiting.MAX_SECONDS", 0)
     monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
     user = User.objects.create_user("fuzz", is_staff=True)
@@ -122,7 +130,7 @@ def test_every_request_is_answered_as_described(address, monkeypatch):
         )
         @given(case=operation.as_strategy())
         def keeps_to_it(case):
-            case.call_and_validate(headers=of_worker if "/internal/" in case.path else headers, checks=CHECKS)
+            case.call_and_validate(headers=of_worker if "/internal/" in case.path else headers, checks=checks)
 
         keeps_to_it()
         asked.append(operation.label)
