@@ -114,7 +114,9 @@ def left_behind(url):
 )
 def test_users_in_one_database_and_the_queue_in_another(urls, router, first):
     aliases = (first, *({"queue", "default"} - {first}))
-    run(urls, router, *(["migrate", "-v0", "--database", alias] for alias in aliases))
+    forward = (["migrate", "-v0", "--database", alias] for alias in aliases)
+    create = ["createsuperuser", "-v0", "--noinput", "--username", "ann", "--email", "ann@example.com"]
+    key = json.loads(run(urls, router, *forward, create, ["taskqueue", "key", "create", "ann", "--json"]))
     links = ask(urls["default"], LINKS)
     assert [name for name, _ in links] == GROUPS
     declared = import_module("queue_app.migrations.0002_defaults").GROUPS
@@ -122,9 +124,6 @@ def test_users_in_one_database_and_the_queue_in_another(urls, router, first):
     assert has_table(urls["queue"], "auth_group") is (router == "QueueOnly")
     assert has_table(urls["default"], "queue_app_task") is (router == "UsersOnDefault")
     assert ask(urls["queue"], "SELECT count(*) FROM queue_app_prioritypolicy") == [(5,)]
-
-    create = ["createsuperuser", "-v0", "--noinput", "--username", "ann", "--email", "ann@example.com"]
-    key = json.loads(run(urls, router, create, ["taskqueue", "key", "create", "ann", "--json"]))
     assert ask(urls["queue"], "SELECT prefix FROM queue_app_apikey") == [(key["prefix"],)]
     script = (
         "from queue_app.services.control.api_keys import find_key; from django.contrib.auth.models import User;"
