@@ -24,12 +24,13 @@ PATIENCE = 60.0
 
 
 def eventually[T](condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + seconds
+    """Wait until the condition holds, and return what it returned; ask less often the longer it takes."""
+    began = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise AssertionError(f"in vain, for {seconds:.0f} s: {what}")
-        time.sleep(0.01)
+        time.sleep(min(0.01 + waited / 20, 0.1))
     return found
 
 

@@ -244,12 +244,13 @@ def at_once[T](actions: list[Callable[[], T]]) -> list[T]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that another thread brings about."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait for something that another thread brings about; ask less often the longer it takes."""
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > PATIENCE:
             raise AssertionError(f"in vain: {what}")
-        time.sleep(0.005)
+        time.sleep(min(0.005 + waited / 20, 0.1))
 
 
 def somebody_waits_for_a_lock() -> bool:
