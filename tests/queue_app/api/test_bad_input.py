@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings as project
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 
 from queue_app import conf
@@ -114,8 +114,7 @@ def send(transactional_db, settings, queues, stored, caplog):
         "API": {"SUBMITS_PER_MINUTE": 0, "HEAVY_PER_MINUTE": 0, "READS_PER_MINUTE": 0},
     }
     forget_keys()
-    user = User.objects.create_user("root", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="queue_app"))
+    user = User.objects.create_user("root", is_staff=True, is_superuser=True)  # no query of permissions a request
     caplog.set_level(logging.INFO)
     client, user_key, worker_key = Client(), create_key(user, "root")[1], tokens.create("far")[1]
 
