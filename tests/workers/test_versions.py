@@ -5,6 +5,7 @@ from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry, task
 from queue_app.core.states import Status
+from queue_app.index import get_index
 from queue_app.models import TaskAttempt, TaskPayload, TaskResult
 from queue_app.services.lifecycle.actions import run_again, run_now
 from tests.support.engine import row, status
@@ -44,6 +45,21 @@ def test_an_old_call_gets_the_new_arguments(hire, deployed):
     assert TaskPayload.objects.get(pk=result.id).metadata is None
     deployed(NEW)
     hire().until_empty()
+    assert TaskResult.objects.get(pk=result.id).value == "7: 150"
+
+
+def test_a_call_of_a_new_name_goes_to_a_worker_that_knows_it(hire, monkeypatch):
+    """Old workers that wait too are not woken, and do not get it: it never has to be offered again."""
+    with monkeypatch.context() as before:
+        before.delitem(registry._tasks, registry.type_of(NEW))
+        old = [hire(name=f"old {n}") for n in range(3)]
+    new = hire(name="new")
+    for worker in (new, *old):
+        worker.run_once()
+    result = NEW.enqueue(7, cents=150)
+    assert get_index().wait_for_wake(new.id, 60)
+    assert not any(get_index().wait_for_wake(worker.id, 0.01) for worker in old)
+    assert [worker.until_empty() for worker in (*old, new)] == [0, 0, 0, 1]
     assert TaskResult.objects.get(pk=result.id).value == "7: 150"
 
 
