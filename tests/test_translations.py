@@ -17,25 +17,31 @@ ROOT = Path(__file__).parent.parent
 EXTRACT = """
 from django.conf import settings
 from django.core.management import call_command
-settings.configure()
+settings.configure({options})
 from taskqueue_project.management.commands.makemessages import Command
-call_command(Command(), locale=["de", "fr"], no_obsolete=True)
+call_command(Command(), locale={locales})
 """
 GERMAN = "locale/de/LC_MESSAGES/django"
 
 
-@pytest.fixture(scope="module")
-def extracted(tmp_path_factory) -> Path:
-    """Extract the texts of a copy of the app, laid out as in the wheel, into a German and a new French catalogue."""
+def extract(folder: Path, templates: Path, locales: list[str], options: str = "") -> Path:
+    """Extract the texts of a copy of the app in ``folder`` into the catalogues of languages; return the app."""
     require("xgettext")  # its package has the others
-    app = tmp_path_factory.mktemp("texts") / "queue_app"
+    app = folder / "queue_app"
     without = shutil.ignore_patterns("__pycache__", "vendor", "workers")
     shutil.copytree(ROOT / "queue_app", app, ignore=without)
-    shutil.copytree(ROOT / "templates", app / "templates", dirs_exist_ok=True)
-    command = [sys.executable, "-c", EXTRACT]
+    shutil.copytree(ROOT / "templates", templates, dirs_exist_ok=True)
+    command = [sys.executable, "-c", EXTRACT.format(options=options, locales=locales)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=app.parent, env=environment, check=True, capture_output=True)
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
     return app
+
+
+@pytest.fixture(scope="module")
+def extracted(tmp_path_factory) -> Path:
+    """A copy of the app, laid out as in the wheel, with a German and a new French catalogue."""
+    folder = tmp_path_factory.mktemp("texts")
+    return extract(folder, folder / "queue_app" / "templates", ["de", "fr"])
 
 
 def entries(path: Path, *options: str) -> list[str]:
@@ -49,6 +55,12 @@ def test_german_is_complete(extracted):
     assert entries(catalogue, "--untranslated") == []
     assert entries(catalogue, "--only-fuzzy") == []
     assert len(entries(catalogue, "--translated")) > 700
+
+
+def test_makemessages_changes_nothing(tmp_path):
+    """After `./dev manage makemessages -l de`, Git shows only what a change of the texts has changed."""
+    app = extract(tmp_path, tmp_path / "templates", ["de"], 'LOCALE_PATHS=["queue_app/locale"]')
+    assert (app / f"{GERMAN}.po").read_text() == (ROOT / "queue_app" / f"{GERMAN}.po").read_text()
 
 
 def test_the_compiled_catalogue_is_that_of_the_texts(extracted, tmp_path):

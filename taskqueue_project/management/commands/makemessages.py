@@ -16,7 +16,7 @@ class Command(makemessages.Command):
     ]
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ignore folders outside the app; omit line numbers, which change with every edit."""
+        """Ignore folders outside the app; omit line numbers, which change with every edit, and texts no longer used."""
         options["ignore_patterns"] = [*options["ignore_patterns"], *ELSEWHERE]
-        options["no_wrap"], options["no_location"] = True, True
+        options["no_wrap"] = options["no_location"] = options["no_obsolete"] = True
         super().handle(*args, **options)
