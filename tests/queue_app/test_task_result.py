@@ -1,12 +1,13 @@
 """What callers can do with the result of a task: wait, cancel, explain, look at progress, row and children."""
 
 import asyncio
+import threading
 import uuid
 from datetime import timedelta
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
-from django.db import transaction
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
+from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.tasks import default_task_backend
 from django.tasks.exceptions import TaskResultDoesNotExist
@@ -19,6 +20,7 @@ from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish, record_progress
+from queue_app.services.notify import subscribe
 from queue_app.services.notify.subscribe import hub
 from queue_app.task_result import QueueTaskResult
 from tests.support.engine import Side, done, failed, take, until
@@ -69,6 +71,42 @@ def test_a_coroutine_waits_without_a_thread(worker):
         return await waiting
 
     assert async_to_sync(both)() == 1
+
+
+def test_a_waiting_request_holds_no_connection(engine, monkeypatch):
+    """An ASGI server runs the queries of each request in a thread of its own, with a connection of its own."""
+    looks, has_ended = [], subscribe._has_ended
+    monkeypatch.setattr(subscribe, "_has_ended", lambda task_id: looks.append(task_id) or has_ended(task_id))
+
+    async def request():
+        async with ThreadSensitiveContext():
+            result = await add.aenqueue(1)
+            waiting = asyncio.ensure_future(result.await_(60))
+            while not looks:  # noqa: ASYNC110 - another thread appends
+                await asyncio.sleep(0.005)
+            is_open = await sync_to_async(lambda: connection.connection is not None)()  # in the request's thread
+            waiting.cancel()
+            return is_open
+
+    assert asyncio.run(request()) is False
+
+
+def test_a_cancelled_wait_leaves_no_listener(engine, monkeypatch):
+    """Also if it is cancelled before the thread that reads the events is ready, as when a client disconnects."""
+    result, is_ready = add.enqueue(1), threading.Event()
+    until(lambda: not hub.busy, "the thread of earlier waits has ended")
+    monkeypatch.setattr(subscribe.events, "last_id", lambda: is_ready.wait(60) and "0-0")
+
+    async def disconnect():
+        waiting = asyncio.ensure_future(result.await_(60))
+        while not hub.busy:  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.005)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(disconnect())
+    is_ready.set()
+    until(lambda: not hub.busy, "nobody listens, so the thread ends")
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,9 @@ async def stream(  # noqa: C901 - the whole life of a stream
             loop.call_soon_threadsafe(put, found)
 
     until = time.monotonic() + MAX_SECONDS
+    hub.add(key, notify)
     try:
-        await sync_to_async(hub.add)(key, notify)
+        await sync_to_async(hub.wait_until_ready)()
         yield f"retry: {RETRY_MS}\n\n".encode()
         while True:  # events from before hub.add; some arrive again through the hub and are dropped by id below
             found, last = await sync_to_async(events.read)(after, count=events.MAX_COUNT)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 
 from queue_app.core.events import Event
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Task
 from queue_app.services.notify import events
-from queue_app.sql.connections import idle
+from queue_app.sql.connections import close_idle, idle
 from queue_app.sql.database import alias
 
 logger = logging.getLogger("taskqueue")
@@ -49,17 +49,22 @@ class Hub:
         key = id(listener)
         self.add(key, listener)
         try:
+            self.wait_until_ready()
             yield
         finally:
             self.remove(key)
 
     def add(self, key: int, listener: Listener) -> None:
+        """Pass events to a listener until ``remove``. Does not block, so that a cancellation cannot come in between."""
         with self._lock:
             self._listeners[key] = listener
             if self._thread is None:
                 self._ready.clear()
                 self._thread = threading.Thread(target=self._run, name="taskqueue-events", daemon=True)
                 self._thread.start()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the thread knows where the stream ends now, so that no later event is missed."""
         self._ready.wait(2.0)
 
     def remove(self, key: int) -> None:
@@ -129,14 +134,23 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], Abstract
 
 
 async def await_end(task_id: uuid.UUID, seconds: float | None) -> bool:
-    """Do the same as ``wait_for_end`` for a coroutine, without a waiting thread; ``None`` means no limit."""
+    """Do the same as ``wait_for_end`` for a coroutine, without a waiting thread; ``None`` means no limit.
+
+    Meanwhile a request of an ASGI server holds no connection to the database, unless a transaction is open.
+    """
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
     until = None if seconds is None else loop.time() + seconds
-    listen = _on_end(task_id, lambda: loop.call_soon_threadsafe(woken.set))
+
+    def wake() -> None:
+        if not loop.is_closed():  # the hub's thread may call after the loop has ended
+            loop.call_soon_threadsafe(woken.set)
+
+    listen = _on_end(task_id, wake)
     pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
-    await sync_to_async(hub.add, thread_sensitive=False)(id(listen), listen)
+    hub.add(id(listen), listen)
     try:
-        while not await sync_to_async(_has_ended)(task_id):
+        await sync_to_async(hub.wait_until_ready, thread_sensitive=False)()
+        while not await sync_to_async(_has_ended_or_waits)(task_id):
             left = pause if until is None else min(pause, until - loop.time())
             if left <= 0:
                 return False
@@ -157,6 +171,17 @@ def _on_end(task_id: uuid.UUID, call: Callable[[], object]) -> Listener:
             call()
 
     return listen
+
+
+def _has_ended_or_waits(task_id: uuid.UUID) -> bool:
+    """Return whether a task has ended; if not, its coroutine waits, so close the connection of its request's thread.
+
+    Where all coroutines share one thread, they share its connection too, and another one may be using it.
+    """
+    ended = _has_ended(task_id)
+    if not ended and SyncToAsync.thread_sensitive_context.get(None) is not None:
+        close_idle()
+    return ended
 
 
 def _has_ended(task_id: uuid.UUID) -> bool:
