@@ -139,3 +139,23 @@ def test_the_longest_script_does_not_grow_with_what_waits(index: Index, clean_in
     few, many = found
     assert many <= 1.1 * few + 10
     assert many <= MOST
+
+
+@pytest.mark.parametrize("act", ["edit", "release"])
+def test_what_changes_the_room_of_a_queue_runs_three_commands_for_each_profile(index: Index, clean_index, act: str):
+    """Two put the queue among the heads, one asks for an idle worker; the room is the same for all profiles."""
+    found = []
+    for n in (1, 10, 60):  # the first loads the script
+        scene = Scene(index).open()
+        scene.index.set_limits("q:default", Limits(max_concurrent=1))
+        hands = [scene.worker(offers=[f"host{i}"]) for i in range(n)]
+        scene.push(scene.task("x", 1), scene.task("y", 2))
+        proposal = index.claim(hands[0].profile, hands[0].id, 1)
+        before = commands(index)
+        if act == "edit":
+            index.set_limits("q:default", Limits(max_concurrent=2))
+        else:
+            index.release([Lease(*proposal.tasks[0], proposal.leased_at)])
+        found.append(commands(index) - before)
+        clean_index()
+    assert found[2] - found[1] == 3 * 50

@@ -13,12 +13,12 @@ local function record_refill(g, at)
   if at then redis.call('ZADD', REFILLS, whole(at), g) end
 end
 
--- Puts a queue at the score of its first lane, or removes it when it is empty, paused or without room.
-local function refresh_queue(p, q)
+-- Puts a queue at the score of its first lane, or removes it when it is empty, paused or without room. `room` and `at` are those
+-- of the queue, if the caller has read them.
+local function refresh_queue(p, q, room, at)
   local entry, score = first_of(queue_heads_key(p, q))
-  local room, at = 0, nil
-  if entry then room, at = queue_room(q) end
-  if room > 0 then
+  if entry and not room then room, at = queue_room(q) end
+  if entry and room > 0 then
     if queue_policy(q).fair then
       local who, g = split_entry(entry)
       score = select(2, first_of(turn_key(p, q, g, who)))
@@ -26,12 +26,13 @@ local function refresh_queue(p, q)
     redis.call('ZADD', heads_key(p), score, q)
   else
     redis.call('ZREM', heads_key(p), q)
-    record_refill('q:' .. q, at)
+    record_refill('q:' .. q, entry and at)
   end
 end
 
 local function refresh_queue_everywhere(q)
-  for _, p in ipairs(profiles()) do refresh_queue(p, q) end
+  local room, at = queue_room(q)
+  for _, p in ipairs(profiles()) do refresh_queue(p, q, room, at) end
 end
 
 -- Puts a group at the score of its first lane, or removes it when it is empty or its gate is closed.
