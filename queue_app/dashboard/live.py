@@ -16,6 +16,7 @@ from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.queues import BandRow, QueueRow, depths
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
+from queue_app.index.server import refused_writes
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
@@ -55,6 +56,7 @@ class Live:
     at: datetime
     index: str  # ready, loading, rebuilding, missing or unreachable; unless it is ready, the numbers come from the rows
     has_leader: bool | None  # None: unknown
+    refusal: str  # why Redis refuses writes; empty if it accepts them
     settings: RuntimeSettings
     queues: list[QueueRow]
     depth: int  # queued tasks
@@ -98,6 +100,7 @@ def _read(_key: str) -> Live:
         at=now,
         index=UNREACHABLE if stats is None else stats.state,
         has_leader=None if stats is None else stats.leader_lapses is not None,
+        refusal="" if stats is None or stats.leader_lapses is not None else _refusal(),
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=found,
         depth=sum(row.depth for row in found),
@@ -134,6 +137,14 @@ def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
         return None, max((at for at in (_answered.get("at"), promoted) if at is not None), default=None)
     _answered["at"] = now
     return found, now
+
+
+def _refusal() -> str:
+    """Return why Redis refuses writes: one cause of a missing leader."""
+    try:
+        return refused_writes(get_index())
+    except IndexUnavailable:
+        return ""
 
 
 def _row(

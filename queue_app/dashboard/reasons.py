@@ -110,8 +110,12 @@ def _of_index(live: Live) -> Iterator[OverviewReason]:
 
 
 def _general(live: Live) -> Iterator[OverviewReason]:
-    yield from _of_index(live)
-    if live.has_leader is False:
+    if live.refusal:
+        text = _("Redis refuses writes, so no task starts and no scheduler leads. Tasks are safe in PostgreSQL.")
+        yield OverviewReason(f"{text} {live.refusal}", severe=True)
+    else:
+        yield from _of_index(live)
+    if live.has_leader is False and not live.refusal:
         yield OverviewReason(
             _(
                 "No scheduler is running: due tasks are not queued, tasks of dead workers are not requeued."

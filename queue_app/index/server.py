@@ -11,8 +11,9 @@ from itertools import batched
 from typing import Any, NamedTuple
 
 from queue_app.core.lanes import Lane, parse_lane, queued_at_of
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index.calls import readable, translated
-from queue_app.index.client import text
+from queue_app.index.client import describe, is_refusal, text
 from queue_app.index.index import Index
 from queue_app.index.lazy import redis
 
@@ -71,17 +72,39 @@ def _snapshots(client: redis.Redis) -> str | None:
 
 
 class IndexHealth(NamedTuple):
-    """The generation of the index, its state (ready, loading, rebuilding, missing), and whether a scheduler leads."""
+    """The generation of the index, its state (ready, loading, rebuilding, missing), and whether a scheduler leads.
+
+    ``refusal``: why the server refuses writes, asked only if the index is not ready or no scheduler leads.
+    """
 
     generation: int
     state: str
     has_leader: bool
+    refusal: str
 
 
 def index_health(index: Index) -> IndexHealth:
     """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
-    found = index.generation()
-    return IndexHealth(found.number, found.state, has_leader(index))
+    found, is_led = index.generation(), has_leader(index)
+    refusal = "" if is_led and found.state in ("ready", "loading") else refused_writes(index)
+    return IndexHealth(found.number, found.state, is_led, refusal)
+
+
+def refused_writes(index: Index) -> str:
+    """Return why the server refuses writes, empty if it accepts them. Raises ``IndexUnavailable``.
+
+    A server that reads and does not write is a replica (READONLY), has no memory (OOM) or no disk (MISCONF). Then no
+    scheduler can lead and no index can be built, so both seem to be missing. The command writes nothing: XX sets only
+    a key that exists, and this one never does.
+    """
+    try:
+        with translated("set", index.alias):
+            index._client.set(index.keys.lock("probe"), "", xx=True, px=1)  # noqa: SLF001 - of the same package
+    except IndexUnavailable as error:
+        if not is_refusal(error):
+            raise
+        return describe(error.__cause__ or error)
+    return ""
 
 
 def has_leader(index: Index) -> bool:

@@ -96,6 +96,41 @@ def held_snapshots(seconds: float) -> list[HeldSnapshot]:
     return [HeldSnapshot(*row) for row in found]
 
 
+class TableLock(NamedTuple):
+    """A lock of a whole table of the queue that a session holds or waits for; ``seconds`` is the transaction's age."""
+
+    table: str
+    pid: int
+    application: str
+    state: str
+    statement: str
+    seconds: float
+    is_granted: bool
+    blocks_reads: bool
+    blocked_by: list[int]
+
+
+def table_locks(seconds: float) -> list[TableLock]:
+    """Return locks beside which other sessions cannot write the queue's tables, of transactions older than ``seconds``.
+
+    A lock that is only waited for counts too, as later sessions wait behind it. Reads no table of the queue.
+    """
+    found = fetch_all(
+        "SELECT DISTINCT ON (a.pid) l.relation::regclass::text, a.pid, a.application_name, a.state, a.query,"
+        " EXTRACT(EPOCH FROM clock_timestamp() - a.xact_start)::float8 AS age, l.granted,"
+        " l.mode = 'AccessExclusiveLock', CASE WHEN l.granted THEN '{}' ELSE pg_blocking_pids(a.pid) END"
+        " FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation"
+        " WHERE l.locktype = 'relation' AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+        " AND c.relkind IN ('r', 'p') AND c.relname LIKE 'queue\\_app\\_%%'"
+        " AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)"
+        " ORDER BY a.pid, l.mode = 'AccessExclusiveLock' DESC, c.relname LIMIT 20",
+        {"seconds": seconds},
+    )
+    return sorted((TableLock(*row) for row in found), key=lambda lock: -lock.seconds)
+
+
 class TableState(NamedTuple):
     """A table: PostgreSQL's estimates of its live and dead rows, and its bytes with indexes."""
 

@@ -182,6 +182,26 @@ def counted_calls(index: Index) -> Iterator[list[str]]:
         yield calls
 
 
+#: Ways in which Redis answers and refuses writes: the command that causes it, and the one that ends it.
+REFUSALS = {
+    "read only replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+    "maxmemory": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+}
+
+
+@contextmanager
+def index_refusing(cause: str) -> Iterator[None]:
+    """Let the server of the index refuse writes for the block, for one of the causes in ``REFUSALS``."""
+    begin, end = REFUSALS[cause]
+    client = get_index()._client
+    client.execute_command(*begin)
+    try:
+        yield
+    finally:
+        client.execute_command(*end)
+        breaker.reset()
+
+
 @contextmanager
 def index_away(*scripts: str) -> Iterator[list[str]]:
     """Let the scripts (none: all) fail as if Redis were gone; yields the names of those that were tried."""

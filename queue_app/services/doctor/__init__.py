@@ -18,7 +18,7 @@ from queue_app import conf
 from queue_app.core.finding import Finding, Level, fail, ok, warn
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import attention, servers, work
+from queue_app.services.doctor import attention, locks, servers, work
 from queue_app.sql import doctor as rows
 from queue_app.sql.database import fetch_all
 
@@ -115,12 +115,13 @@ def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
 
 
 class Check(NamedTuple):
-    """A check, and what it needs: the servers that it asks, and the tables of the queue."""
+    """A check, and what it needs: the servers that it asks, readable tables of the queue, a Redis that is writable."""
 
     run: Callable[[], Iterable[Finding]]
     database: bool = False
     redis: bool = False
     tables: bool = False
+    writes: bool = False
 
 
 CHECKS: tuple[Check, ...] = (
@@ -133,8 +134,8 @@ CHECKS: tuple[Check, ...] = (
     Check(servers.check_pooler, database=True),
     Check(servers.check_redis, redis=True),
     Check(servers.check_clocks, database=True, redis=True),
-    Check(work.check_index, database=True, redis=True, tables=True),
-    Check(work.check_scheduler, redis=True, tables=True),
+    Check(work.check_index, database=True, redis=True, tables=True, writes=True),
+    Check(work.check_scheduler, redis=True, tables=True, writes=True),
     Check(work.check_stalls, database=True, redis=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
     Check(attention.check_schedules, database=True, tables=True),
@@ -150,12 +151,21 @@ CHECKS: tuple[Check, ...] = (
 
 
 def examine() -> Iterator[Finding]:
-    """Run every check whose servers answer, and whose tables exist; yield the findings."""
+    """Run every check whose servers answer, and whose tables exist and are not locked; yield the findings.
+
+    If Redis refuses writes, no scheduler can lead and no index can be built: only the refusal is reported. If a table
+    is locked, a check that reads it would wait as long as everybody else does: only the lock is reported.
+    """
     database, redis = list(_database_failure()), list(_redis_failure())
     yield from (*database, *redis)
+    refused = [] if redis else list(servers.check_writes())
+    locked = [] if database else list(locks.check_locks())
+    yield from (*refused, *locked)
     has_tables = bool(database) or rows.has_tables()
     for check in CHECKS:
-        if (check.database and database) or (check.redis and redis) or (check.tables and not has_tables):
+        if (check.database and database) or (check.redis and redis) or (check.writes and refused):
+            continue
+        if check.tables and (not has_tables or any(finding.level is Level.FAIL for finding in locked)):
             continue
         try:
             yield from check.run()

@@ -8,7 +8,7 @@ from django.core.checks import ERROR, Tags, run_checks
 from queue_app import conf
 from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.index import get_index
-from queue_app.index.server import ServerFacts, server_facts
+from queue_app.index.server import ServerFacts, refused_writes, server_facts
 from queue_app.sql import doctor as rows
 from queue_app.sql.connections import migrate_command
 from queue_app.sql.database import alias, connection
@@ -27,6 +27,13 @@ MINIMUM_REDIS: Final = (6, 2)
 MEMORY_WARN, MEMORY_FAIL = 0.75, 0.9
 #: Difference between two clocks, in seconds.
 SKEW_WARN, SKEW_FAIL = 1.0, 10.0
+
+#: What to do when Redis refuses writes, by words of its error.
+REFUSALS: Final = {
+    "read only replica": "It is a replica: name the primary in CACHES, or promote this server.",
+    "maxmemory": "Raise maxmemory, or find what fills it (redis-cli --bigkeys).",
+    "MISCONF": "It cannot save to disk: free disk space, or switch snapshots off (save ''); the index needs none.",
+}
 
 
 def check_server() -> Iterator[Finding]:
@@ -103,6 +110,18 @@ def check_tables() -> Iterator[Finding]:
     if not bloated:
         size = sum(table.size for table in tables) / 2**20
         yield ok("tables", f"{size:,.0f} MiB with indexes, {sum(t.dead for t in tables):,} dead rows")
+
+
+def check_writes() -> Iterator[Finding]:
+    """Report a Redis that answers and refuses writes."""
+    refusal = refused_writes(get_index())
+    if refusal:
+        remedy = next((remedy for words, remedy in REFUSALS.items() if words in refusal), "See the server's log.")
+        yield fail(
+            "redis",
+            f"refuses writes, so no task starts: {refusal}",
+            f"{remedy} The scheduler then repairs the index by itself.",
+        )
 
 
 def check_redis() -> Iterator[Finding]:

@@ -158,7 +158,10 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     index, ref = get_index(), TaskRef.of(task)
     placement = index.explain(ref)
     is_known = placement.waits or placement.is_leased
-    if placement.state == "loading" and not is_known:
+    refusal = index_health(index).refusal
+    if refusal:
+        yield _refusal(refusal)
+    elif placement.state == "loading" and not is_known:
         text = say("The index is being rebuilt from the rows, and does not have this task yet. Other tasks start.")
         yield Reason("index_rebuilding", text, details={"state": placement.state})
     elif placement.state not in ("ready", "loading"):
@@ -185,11 +188,19 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
 
 
 def _without_scheduler(consequence: str) -> Iterator[Reason]:
-    """Yield that no scheduler leads, if the task needs one."""
+    """Yield that no scheduler leads, if the task needs one; none can while Redis refuses writes."""
     with suppress(IndexUnavailable):
-        if not index_health(get_index()).has_leader:
+        health = index_health(get_index())
+        if health.refusal:
+            yield _refusal(health.refusal)
+        elif not health.has_leader:
             text = say("No scheduler runs. %(so)s: start `manage.py runscheduler`.", so=consequence)
             yield Reason("no_scheduler", text)
+
+
+def _refusal(error: str) -> Reason:
+    text = say("Redis refuses writes: no task starts until it accepts them. The task is safe in PostgreSQL.")
+    return Reason("index_unreachable", text, details={"error": error})
 
 
 def _stalled(task: Task, *, named: bool) -> Iterator[Reason]:

@@ -159,11 +159,14 @@ def check(within: float) -> Health:
         reasons[INDEX] = "Redis does not answer: tasks are accepted but not started."
     else:
         is_open = found.state in ("ready", "loading")
-        if not is_open or (generation is not None and found.generation != generation):
+        if found.refusal:
+            reasons[INDEX] = f"Redis refuses writes: tasks are accepted but not started. {found.refusal}"
+        elif not is_open or (generation is not None and found.generation != generation):
             state = "of another generation than the rows" if is_open else found.state
             reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
         if not found.has_leader:
-            reasons[SCHEDULER] = "No scheduler leads: due tasks, dead workers and repairs wait."
+            why = "No scheduler can lead while Redis refuses writes" if found.refusal else "No scheduler leads"
+            reasons[SCHEDULER] = f"{why}: due tasks, dead workers and repairs wait."
     return Health(reasons)
 
 

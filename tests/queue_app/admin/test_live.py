@@ -21,7 +21,7 @@ from queue_app.services.read import stalls
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.jobs import take_lead
-from tests.support.engine import index_away
+from tests.support.engine import index_away, index_refusing
 from tests.support.factories import QueueStatsFactory, StaffFactory
 from tests.workers import chores
 
@@ -96,6 +96,13 @@ def test_redis_is_away_since(rows):
     assert "Redis" not in reasons_text()
     with index_away():
         assert re.search("It last answered (under 1|[0-9]+) s ago", reasons_text()), "this process has asked since"
+
+
+def test_a_redis_that_refuses_writes_hides_the_missing_scheduler(engine):
+    with index_refusing("maxmemory"):
+        [first, *_] = found = reasons(live._read(""))
+    assert (first.text.startswith("Redis refuses writes"), "maxmemory" in first.text) == (True, True)
+    assert not any("scheduler is running" in reason.text for reason in found)
 
 
 def test_many_ended_tasks_are_not_counted_again(make_task):

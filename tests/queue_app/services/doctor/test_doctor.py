@@ -13,12 +13,13 @@ from queue_app.index import get_index
 from queue_app.management.servers import report_eviction
 from queue_app.models import Task
 from queue_app.services import doctor
-from queue_app.services.doctor import Finding, Level, servers
+from queue_app.services.doctor import Finding, Level, locks, servers
 from queue_app.services.repair.watchdog import Watchdog
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
-from tests.support.engine import put, put_many
+from queue_app.sql.doctor import TableLock
+from tests.support.engine import REFUSALS, index_refusing, put, put_many
 from tests.support.findings import assert_finding, only, register_live
 
 
@@ -71,6 +72,17 @@ def test_without_redis_the_rest_is_examined(engine, settings):
     assert next(f.check for f in findings if f.level is Level.FAIL) == "redis"
     assert {"migrations", "transactions"} <= {finding.check for finding in findings}
     assert "clocks" not in {finding.check for finding in findings}
+
+
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_a_redis_that_refuses_writes_is_the_only_failure(engine, cause):
+    """Without writes no scheduler leads and no index is built; to start one would not help."""
+    run_overdue(every=True)
+    with index_refusing(cause):
+        failures = [f for f in doctor.examine() if f.level is Level.FAIL and f.check not in ("memory", "maintenance")]
+    assert [(f.check, "refuses writes" in f.message, cause in f.message) for f in failures] == [("redis", True, True)]
+    assert "runscheduler" not in failures[0].hint
+    assert list(servers.check_writes()) == []
 
 
 def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
@@ -165,6 +177,58 @@ def test_a_snapshot_that_is_held(engine, monkeypatch):
     finally:
         other.rollback()
         other.close()
+
+
+@contextmanager
+def transaction_of_another(*statements: str) -> Iterator[int]:
+    """Run statements in an open transaction of another session for the block; yield its process number."""
+    other = connection.copy()
+    other.set_autocommit(False)
+    try:
+        with other.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("SELECT pg_backend_pid()")
+            yield cursor.fetchone()[0]
+    finally:
+        other.rollback()
+        other.close()
+
+
+def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatch):
+    assert list(locks.check_locks()) == []
+    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    with connection.cursor() as cursor:
+        cursor.execute("SET statement_timeout = '10s'")
+    try:
+        with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
+            findings = list(doctor.examine())
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET statement_timeout")
+    [locked] = [finding for finding in findings if finding.check == "locks"]
+    assert (locked.level, locked.message.startswith("queue_app_task is locked for ")) == (Level.FAIL, True)
+    assert f"pid {pid} (" in locked.message
+    assert f"pg_terminate_backend({pid})" in locked.hint
+    assert "the check failed" not in str(findings), "no check waited for the lock"
+
+
+def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, monkeypatch):
+    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    with transaction_of_another("LOCK TABLE queue_app_task IN SHARE MODE") as pid:
+        assert_finding(locks.check_locks, Level.WARN, f"nothing can write it: pid {pid} ")
+
+
+def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypatch):
+    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    waits = TableLock("queue_app_task", 7, "psql", "active", "ALTER TABLE  queue_app_task", 8.0, False, True, [9])
+    monkeypatch.setattr(rows, "table_locks", lambda _seconds: [waits])
+    finding = only(locks.check_locks())
+    assert finding.message == (
+        "pid 7 (psql, active, ALTER TABLE queue_app_task) has waited 8 s to lock queue_app_task,"
+        " and nothing can read or write it meanwhile; it waits for pid 9"
+    )
+    assert "pg_terminate_backend(9)" in finding.hint
 
 
 def test_a_table_full_of_dead_rows(rows, monkeypatch):

@@ -22,7 +22,7 @@ from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import resign, take_lead
-from tests.support.engine import done, failed, flush, index_away, put, row
+from tests.support.engine import REFUSALS, done, failed, flush, index_away, index_refusing, put, row
 
 SOON = timedelta(hours=1)
 
@@ -377,3 +377,14 @@ def _random_edit(chance: random.Random) -> None:
             lambda: Limit.objects.filter(scope="key").first().delete() if Limit.objects.filter(scope="key") else None,
         ]
     )()
+
+
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_a_redis_that_refuses_writes_is_named_instead_of_a_missing_scheduler(engine, cause):
+    task_id = put()
+    with index_refusing(cause):
+        explanation = explain(task_id)
+    [refused] = [reason for reason in explanation.reasons if reason.code == "index_unreachable"]
+    assert refused.text.startswith("Redis refuses writes")
+    assert cause in refused.details["error"]
+    assert "no_scheduler" not in explanation.codes

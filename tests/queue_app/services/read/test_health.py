@@ -4,6 +4,7 @@ import threading
 
 from queue_app.services.read import health as probe_module
 from queue_app.services.read.health import Probe
+from tests.support.engine import index_refusing
 
 LIMIT = 60.0
 
@@ -59,3 +60,10 @@ def test_without_linger_each_question_has_its_own_thread():
 def test_no_question_is_lost_when_the_thread_ends():
     probe = Probe(lambda: 1, linger=0.0001)
     assert [probe.ask().result(LIMIT) for _ in range(2000)] == [1] * 2000
+
+
+def test_a_redis_that_refuses_writes_is_why_the_index_is_not_ready(engine):
+    with index_refusing("maxmemory"):
+        reasons = probe_module.check(within=30).reasons
+    assert reasons["index"].startswith("Redis refuses writes")
+    assert reasons["scheduler"].startswith("No scheduler can lead while Redis refuses writes")
