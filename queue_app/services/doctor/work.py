@@ -15,6 +15,8 @@ from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.doctor import pauses
+from queue_app.services.doctor.pauses import count_tasks
 from queue_app.services.read import stalls
 from queue_app.services.repair.rebuild import ADVICE, check_owner, without_advice
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
@@ -189,24 +191,21 @@ def check_queues() -> Iterator[Finding]:
     index = get_index()
     workers = list(Worker.objects.filter(status=WorkerStatus.ACTIVE))
     paused = {queue.name: queue for queue in Queue.objects.filter(paused=True)}
-    overall = RuntimeSettings.objects.filter(pk=1).first()
-    findings: list[Finding] = []
-    if overall is not None and overall.paused:
-        findings.append(
-            warn("queues", f"all are paused{_by(overall.paused_by)}", "Run `taskqueue resume --all` to resume.")
-        )
     depths = {depth.queue: depth.total for depth in index.stats().queues if depth.total}
-    for name, total in depths.items():
-        tasks = _tasks(total)
+    total = sum(depths.values())
+    findings: list[Finding] = []
+    overall = RuntimeSettings.objects.filter(pk=1).first()
+    if overall is not None and overall.paused:
+        findings.append(pauses.finding("everything", "--all", overall, total))
+    findings += pauses.of_types_and_keys(index, list(depths))
+    for name, waiting in depths.items():
         if name in paused:
-            message = f"{name} is paused{_by(paused[name].paused_by)} and holds {tasks}"
-            hint = f"Run `taskqueue resume {name}` to resume. {paused[name].paused_reason}".strip()
-            findings.append(warn("queues", message, hint))
+            findings.append(pauses.finding(name, name, paused[name], waiting))
             continue
         serving = [worker for worker in workers if worker.serves(name)]
         if not serving:
             hint = f"Start `manage.py runworker --queues {name}`, or a worker without --queues."
-            findings.append(fail("queues", f"{name} holds {tasks} and no worker serves it", hint))
+            findings.append(fail("queues", f"{name} holds {count_tasks(waiting)} and no worker serves it", hint))
             continue
         unserved = [kind for kind in sorted(waiting_kinds(index, name)) if not any(w.can_run(*kind) for w in serving)]
         if unserved:
@@ -214,8 +213,7 @@ def check_queues() -> Iterator[Finding]:
             kinds = f"{len(unserved)} kinds" if len(unserved) > 1 else "1 kind"
             hint = _how_to_serve(unserved, serving)
             findings.append(fail("queues", f"{name} holds tasks of {kinds} that no worker can run: {named}", hint))
-    total = sum(depths.values())
-    yield from findings or [ok("queues", f"{_tasks(total)} queued, each with a worker that can run it")]
+    yield from findings or [ok("queues", f"{count_tasks(total)} queued, each with a worker that can run it")]
 
 
 def _how_to_serve(unserved: Sequence[tuple[str, tuple[str, ...]]], serving: Sequence[Worker]) -> str:
@@ -226,14 +224,6 @@ def _how_to_serve(unserved: Sequence[tuple[str, tuple[str, ...]]], serving: Sequ
     if any(name in known for name, _ in unserved):
         hints.append("Start a worker with these --capabilities.")
     return " ".join(hints)
-
-
-def _by(name: str) -> str:
-    return f" by {name}" if name else ""
-
-
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count:,} tasks"
 
 
 def check_agreement() -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
 from queue_app.registry import type_of
-from queue_app.services.control.pause import pause, pause_schedule, resume_schedule
+from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
 from queue_app.services.doctor import Level, attention, work
 from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild
@@ -18,7 +18,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from tests.support.engine import flush, put, put_many, take
 from tests.support.factories import DeadLetterFactory
-from tests.support.findings import assert_finding, register_live
+from tests.support.findings import assert_finding, only, register_live
 from tests.workers import chores
 
 ECHO = type_of(chores.echo)
@@ -142,7 +142,26 @@ def test_pauses(engine):
     Queue.objects.update(paused=False)
     register_live(engine.worker())
     RuntimeSettings.objects.update_or_create(pk=1, defaults={"paused": True, "paused_at": timezone.now()})
-    assert_finding(work.check_queues, Level.WARN, "all are paused")
+    assert_finding(work.check_queues, Level.WARN, "everything is paused since ")
+    assert "and holds 1 task" in only(work.check_queues()).message
+
+
+def test_a_paused_type_is_reported_while_its_tasks_wait(engine):
+    """Its queue is not paused and has a worker, so nothing else says why the tasks wait."""
+    register_live(engine.worker())
+    pause_type("a", by="ann", reason="moving")
+    assert_finding(work.check_queues, Level.OK, "0 tasks queued")
+    put_many(3)
+    assert_finding(work.check_queues, Level.WARN, "the task type a is paused by ann since ")
+    paused = only(work.check_queues())
+    assert paused.message.endswith("and holds 3 tasks")
+    assert paused.hint == "Run `taskqueue resume --type a` to resume. moving"
+
+
+def test_a_paused_key_is_reported(engine):
+    pause_key("customer:7", by="ann", resume_at=timezone.now() + timedelta(hours=1))
+    assert_finding(work.check_queues, Level.WARN, "the key customer:7 is paused by ann since ")
+    assert ", until " in only(work.check_queues()).message
 
 
 def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
