@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from queue_app.core.lanes import Lane, parse_lane, queued_at_of
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index.calls import readable, translated
-from queue_app.index.client import describe, is_refusal, text
+from queue_app.index.client import describe, text
 from queue_app.index.index import Index
 from queue_app.index.lazy import redis
 
@@ -101,9 +101,10 @@ def refused_writes(index: Index) -> str:
         with translated("set", index.alias):
             index._client.set(index.keys.lock("probe"), "", xx=True, px=1)  # noqa: SLF001 - of the same package
     except IndexUnavailable as error:
-        if not is_refusal(error):
+        cause = error.__cause__
+        if not isinstance(cause, redis.ResponseError):
             raise
-        return describe(error.__cause__ or error)
+        return describe(cause)
     return ""
 
 

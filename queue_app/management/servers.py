@@ -22,7 +22,7 @@ from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
 from queue_app.services.repair.rebuild import check_owner
-from queue_app.sql.connections import migrate_command
+from queue_app.sql.connections import migrate_command, remedy_for
 
 logger = logging.getLogger("taskqueue")
 
@@ -146,13 +146,8 @@ def check_postgresql() -> None:
     except DatabaseError as error:
         reason = hide_password(" ".join(str(error).split()))
         if isinstance(error, OperationalError):
-            if "unsupported startup parameter" in reason:  # PgBouncer's words
-                remedy = "PgBouncer does not pass it on: set it for the role (ALTER ROLE … SET …), and remove it from"
-            elif "FATAL" in reason:  # so it runs: a wrong password, or no such user or database
-                remedy = "Correct the user, password and name in"
-            else:
-                remedy = "Start the server, or correct its address in"
-            message = f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy} DATABASES[{alias!r}]."
+            remedy = remedy_for(reason, alias)
+            message = f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy}"
         elif isinstance(error.__cause__, UndefinedTable):
             message = (
                 f"The tables of the task queue are missing in {address}: run `{migrate_command(database.alias)}` first."

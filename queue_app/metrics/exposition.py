@@ -71,8 +71,8 @@ class Family(NamedTuple):
 def families(metrics: Metrics) -> Iterator[Family]:
     """Yield all metrics, except of a server that does not answer."""
     index, rows = metrics.index, metrics.rows
-    answers = {"redis": index, "postgresql": rows}
-    yield _family("up", {(name,): float(answer is not None) for name, answer in answers.items()})
+    works = {"redis": index is not None, "postgresql": rows is not None and not rows.is_read_only}
+    yield _family("up", {(name,): float(up) for name, up in works.items()})
     labels: dict[str, str] = {}
     if index is not None:
         counts = _parse(index.counts)

@@ -17,7 +17,12 @@ COUNTER: Final = "counter"
 HISTOGRAM: Final = "histogram"
 
 ALL: Final = (
-    Metric("up", GAUGE, ("component",), "1 while the server (redis, postgresql) answers, else 0."),
+    Metric(
+        "up",
+        GAUGE,
+        ("component",),
+        "1 while the server (redis, postgresql) answers; 0 if PostgreSQL is read-only.",
+    ),
     Metric("queue_depth", GAUGE, ("queue", "priority"), "Queued tasks by effective band."),
     Metric(
         "queue_oldest_age_seconds", GAUGE, ("queue", "priority"), "Age of the oldest queued task; 0 when there is none."

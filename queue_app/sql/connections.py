@@ -101,6 +101,24 @@ def missing_tables_explained() -> Iterator[None]:
         raise
 
 
+def remedy_for(error: str, name: str) -> str:
+    """Return what to do about the error of a connection to the database with this alias."""
+    if "unsupported startup parameter" in error:  # PgBouncer's words
+        remedy = "PgBouncer does not pass it on: set it for the role (ALTER ROLE … SET …), and remove it from"
+    elif "too many " in error or "connection slots are reserved" in error:
+        return (
+            "It runs, and its connections are used up: SELECT application_name, state, count(*) FROM pg_stat_activity"
+            " GROUP BY 1, 2 says by whom. Close idle ones, start fewer processes, or raise the limit."
+        )
+    elif "starting up" in error or "shutting down" in error or "recovery mode" in error:
+        return "It is about to start or to stop: wait for some seconds."
+    elif "FATAL" in error:  # so it runs: a wrong password, or no such user or database
+        remedy = "Correct the user, password and name in"
+    else:
+        remedy = "Start the server, or correct its address in"
+    return f"{remedy} DATABASES[{name!r}]."
+
+
 def migrate_command(name: str) -> str:
     """Return the command that makes the tables in the database with this alias."""
     return "manage.py migrate" if name == DEFAULT_DB_ALIAS else f"manage.py migrate --database {name}"

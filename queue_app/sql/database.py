@@ -41,6 +41,8 @@ FROM (SELECT DISTINCT hashtext(id::text) AS key FROM {{flows}} ORDER BY key OFFS
 FROZEN_SECONDS = 10.0
 #: Maximum number of hooks that wait until a caller turns autocommit on again.
 MAX_MANUAL_HOOKS = 1000
+#: Condition that new transactions on this server cannot write: it is a standby, or was made read-only for a change.
+IS_READ_ONLY = "(pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool)"
 #: Columns of a SELECT that make the rest of its transaction look rows up by index, even if PostgreSQL's statistics say
 #: that the tables are small. Such a plan suits all parameters. Without the last setting, PostgreSQL would often plan a
 #: prepared statement for its parameters at each run, which takes longer than running it.
@@ -137,6 +139,11 @@ def fetch_value(sql: str, params: Parameters = ()) -> Any:
     """Run one statement and return the first column of its first row; ``None`` without a row."""
     rows = fetch_all(sql, params)
     return rows[0][0] if rows else None
+
+
+def is_read_only() -> bool:
+    """Return whether new transactions on this server cannot write, like on a standby."""
+    return bool(fetch_value(f"SELECT {IS_READ_ONLY}"))
 
 
 def bound_transaction() -> None:

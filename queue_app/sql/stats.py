@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from queue_app.core.stall import CHECK_IS_OLD, WATCHDOG
 from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.adaptive import Adaptive, adaptive
-from queue_app.sql.database import fetch_all, fetch_value
+from queue_app.sql.database import fetch_all, fetch_value, is_read_only
 from queue_app.sql.schedule_health import Failing
 
 
@@ -32,6 +32,7 @@ class RowStats:
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
+    is_read_only: bool  # whether the server refuses writes, like a standby
 
 
 def read() -> RowStats:
@@ -70,6 +71,7 @@ def read() -> RowStats:
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),
+        is_read_only=is_read_only(),
     )
 
 

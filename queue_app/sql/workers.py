@@ -5,13 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from queue_app.core.records import HeartbeatAnswer, WorkerReport
-from queue_app.sql.database import execute, fetch_all, fetch_value
+from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_value
 
 _LIVE: Final = "status IN ('active', 'draining')"
 _BEAT: Final = "(last_heartbeat_at AT TIME ZONE 'UTC')::text"
-#: Expression for the live workers, each as "id interval beat": heartbeat interval (s) and last heartbeat.
+#: Expression for the live workers, each as "id interval beat": heartbeat interval (s) and last heartbeat. A server that
+#: refuses writes names none: nobody can send a heartbeat, so no silence counts.
 HEARTBEATS: Final = f"""
-ARRAY(SELECT concat_ws(' ', id, heartbeat_seconds, {_BEAT}) FROM queue_app_worker WHERE {_LIVE})
+ARRAY(SELECT concat_ws(' ', id, heartbeat_seconds, {_BEAT}) FROM queue_app_worker WHERE {_LIVE} AND NOT {IS_READ_ONLY})
 """
 #: Condition for live workers on a machine, whose name begins their process identities.
 NEIGHBOURS: Final = f"{_LIVE} AND starts_with(process_identity, %s)"

@@ -20,6 +20,7 @@ from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
 from queue_app.services.doctor import attention, locks, servers, work
 from queue_app.sql import doctor as rows
+from queue_app.sql.connections import remedy_for
 from queue_app.sql.database import fetch_all
 
 __all__ = ["CHECKS", "Finding", "Level", "examine"]
@@ -181,7 +182,7 @@ def _database_failure() -> Iterator[Finding]:
         alias = conf.load()[0].database_alias
         if alias in connections:
             connections[alias].close()
-        yield fail("postgresql", f"does not answer: {_line(error)}", f"Start it, or correct DATABASES[{alias!r}].")
+        yield fail("postgresql", f"does not answer: {_line(error)}", remedy_for(str(error), alias))
 
 
 def _redis_failure() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -21,8 +21,8 @@ from queue_app import conf
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health
 from queue_app.sql import snapshot
-from queue_app.sql import stats as rows
-from queue_app.sql.database import alias
+from queue_app.sql import stats as row_stats
+from queue_app.sql.database import alias, is_read_only
 from queue_app.sql.stats import RowStats
 
 #: Seconds after which an unanswered question is abandoned and asked again.
@@ -126,10 +126,16 @@ class _Asker(threading.Thread):
             return self._accepted.get()  # accepted at this moment
 
 
-def _ask_database() -> int:
-    """Return the generation of the index that the rows name."""
+class DatabaseHealth(NamedTuple):
+    """The generation of the index that the rows name, and whether the server refuses writes, like a standby."""
+
+    generation: int
+    is_read_only: bool
+
+
+def _ask_database() -> DatabaseHealth:
     try:
-        return snapshot.generation()
+        return DatabaseHealth(snapshot.generation(), is_read_only())
     finally:
         connections[alias()].close()  # opened for each question, as workers need connections too
 
@@ -150,18 +156,20 @@ class Health:
 
 def check(within: float) -> Health:
     """Return which parts work, after at most ``within`` seconds."""
-    pending_generation, pending_pulse = database.ask(), index.ask()
-    generation, found = pending_generation.result(within), pending_pulse.result(within)
+    pending_rows, pending_pulse = database.ask(), index.ask()
+    rows, found = pending_rows.result(within), pending_pulse.result(within)
     reasons: dict[str, str] = {}
-    if generation is None:
+    if rows is None:
         reasons[DATABASE] = "The database does not answer, or its tables are missing."
+    elif rows.is_read_only:
+        reasons[DATABASE] = "The database is read-only, like a standby: no task is accepted or started."
     if found is None:
         reasons[INDEX] = "Redis does not answer: tasks are accepted but not started."
     else:
         is_open = found.state in ("ready", "loading")
         if found.refusal:
             reasons[INDEX] = f"Redis refuses writes: tasks are accepted but not started. {found.refusal}"
-        elif not is_open or (generation is not None and found.generation != generation):
+        elif not is_open or (rows is not None and found.generation != rows.generation):
             state = "of another generation than the rows" if is_open else found.state
             reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
         if not found.has_leader:
@@ -201,12 +209,12 @@ def _read_rows() -> RowStats:
     database = connections[alias()]
     was_open = database.connection is not None
     try:
-        return rows.read()
+        return row_stats.read()
     except (OperationalError, InterfaceError):
         if not was_open:
             raise
         database.close()
-        return rows.read()
+        return row_stats.read()
     finally:
         database.close_if_unusable_or_obsolete()
         if _is_for_tests(database):

@@ -123,6 +123,22 @@ def test_an_option_that_pgbouncer_does_not_pass_on(postgresql):
         check_postgresql()
 
 
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("FATAL: sorry, too many clients already", "its connections are used up"),
+        ('FATAL: too many connections for role "shop"', "its connections are used up"),
+        ("FATAL: remaining connection slots are reserved for roles with", "its connections are used up"),
+        ("FATAL: the database system is starting up", "wait for some seconds"),
+        ('FATAL: password authentication failed for user "shop"', "Correct the user, password and name"),
+    ],
+)
+def test_a_server_that_refuses_the_connection(postgresql, error, remedy):
+    postgresql(OperationalError(f"connection failed: {error}"))
+    with pytest.raises(CommandError, match=remedy):
+        check_postgresql()
+
+
 def test_a_redis_without_memory_fails_with_one_line_although_it_answers(transactional_db, monkeypatch):
     def generation(self):
         raise IndexUnavailable("Redis failed (generation): command not allowed when used memory > 'maxmemory'.")

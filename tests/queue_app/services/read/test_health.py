@@ -2,6 +2,10 @@
 
 import threading
 
+import pytest
+from django.db import connection
+
+from queue_app.metrics.exposition import families
 from queue_app.services.read import health as probe_module
 from queue_app.services.read.health import Probe
 from tests.support.engine import index_refusing
@@ -60,6 +64,23 @@ def test_without_linger_each_question_has_its_own_thread():
 def test_no_question_is_lost_when_the_thread_ends():
     probe = Probe(lambda: 1, linger=0.0001)
     assert [probe.ask().result(LIMIT) for _ in range(2000)] == [1] * 2000
+
+
+@pytest.fixture
+def read_only(engine):
+    """Make new connections to the database read-only."""
+    with connection.cursor() as cursor:
+        name = connection.ops.quote_name(connection.settings_dict["NAME"])
+        cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        yield
+        cursor.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+
+def test_a_read_only_database_is_not_ready(read_only):
+    reasons = probe_module.check(within=30).reasons
+    assert reasons["database"] == "The database is read-only, like a standby: no task is accepted or started."
+    shown = {family.metric.name: family.samples for family in families(probe_module.collect(within=30))}
+    assert shown["up"] == {("redis",): 1.0, ("postgresql",): 0.0}
 
 
 def test_a_redis_that_refuses_writes_is_why_the_index_is_not_ready(engine):

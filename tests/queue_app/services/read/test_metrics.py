@@ -60,7 +60,7 @@ def test_conn_max_age_applies(probe, monkeypatch):
 def test_the_answer_is_none_when_a_new_connection_fails_too(probe, monkeypatch):
     assert probe.ask().result(LIMIT) is not None
     fetch_all("SELECT pg_terminate_backend(%s, 5000)", [probe.pids[0]])
-    monkeypatch.setattr(metrics.rows, "read", lambda: fetch_all("SELECT pg_terminate_backend(pg_backend_pid())"))
+    monkeypatch.setattr(metrics.row_stats, "read", lambda: fetch_all("SELECT pg_terminate_backend(pg_backend_pid())"))
     assert probe.ask().result(LIMIT) is None
 
 

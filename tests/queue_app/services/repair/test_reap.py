@@ -6,6 +6,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from django.db import InternalError, connection
 from django.db.models import F
 
 from queue_app import signals
@@ -132,6 +133,27 @@ def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, wa
     looks(reaper, wait, 3)
     assert dead() == [mute.id], "31 s after its last heartbeat"
     assert len(engine.check().leases) == 1
+
+
+def test_silence_does_not_count_while_the_database_is_read_only(engine, wait):
+    """A failover may lead to a standby at first, on which no worker can send a heartbeat."""
+    put_many(1)
+    hand, mute = enlist(engine), enlist(engine)
+    take(hand)
+    reaper = Reaper()
+    looks(reaper, wait, 5)
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+        for _ in range(40):
+            with pytest.raises(InternalError):
+                looks(reaper, wait, 1)
+        cursor.execute("SET default_transaction_read_only = off")
+    looks(reaper, wait, 5)
+    assert dead() == []
+    for _ in range(3):
+        beat(hand)
+        looks(reaper, wait, 10)
+    assert dead() == [mute.id]
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["ahead", "back"])
