@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from functools import partial
 
 from asgiref.sync import sync_to_async
@@ -100,8 +101,11 @@ class AsyncPool(BacklogPool):
         return [(run.held, run.since) for run in self._running.values()]
 
     def _start_run(self, run: _Run) -> None:
-        """Start the coroutine; called on its event loop."""
-        run.task = asyncio.get_running_loop().create_task(self._attempt(run))
+        """Start the coroutine; called on its event loop.
+
+        In an empty context: copies of another one would share objects such as decimal's context.
+        """
+        run.task = asyncio.get_running_loop().create_task(self._attempt(run), context=Context())
 
     async def _attempt(self, run: _Run) -> None:
         run.begun = True

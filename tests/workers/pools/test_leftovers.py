@@ -6,6 +6,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import psycopg
@@ -306,24 +307,30 @@ async def store_later(name: str) -> None:
     await sync_to_async(store.call)(name)
 
 
+@pytest.fixture
+def coroutines() -> Iterator[AsyncPool]:
+    made = AsyncPool(2, Executor(uuid.uuid4()), lambda: None)
+    made.start()
+    yield made
+    made.stop()
+    made._loop._thread.join(30)
+
+
 @pytest.mark.parametrize("kind", ["atomic", "BEGIN", "SET search_path"])
-def test_coroutines_that_share_a_session_do_too(persistent, caplog, kind):
-    pool = AsyncPool(2, Executor(uuid.uuid4()), lambda: None)
-    pool.start()
-    try:
-        run(pool, store_later, uuid.uuid4().hex)
-        run(pool, leaves_behind_later, kind)
-        until(lambda: caplog.records, "the warning")
-        name = uuid.uuid4().hex
-        run(pool, store_later, name)
-        assert is_stored(name)
-    finally:
-        pool.stop()
-        pool._loop._thread.join(30)
+def test_coroutines_that_share_a_session_do_too(persistent, coroutines, caplog, kind):
+    run(coroutines, store_later, uuid.uuid4().hex)
+    run(coroutines, leaves_behind_later, kind)
+    until(lambda: caplog.records, "the warning")
+    name = uuid.uuid4().hex
+    run(coroutines, store_later, name)
+    assert is_stored(name)
     assert ["leaves_behind_later" in record.getMessage() for record in caplog.records] == [True]
 
 
 # -- context ------------------------------------------------------------------------------------------
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="")
 
 
 @task
@@ -332,6 +339,7 @@ def changes_context() -> None:
     translation.activate("de")
     timezone.activate("Asia/Tokyo")
     decimal.getcontext().prec = 3
+    tenant.set("acme")
 
 
 @task
@@ -341,6 +349,7 @@ def context() -> list[object]:
         translation.get_language(),
         timezone.get_current_timezone_name(),
         decimal.getcontext().prec,
+        tenant.get(),
         [id(caches[alias]) for alias in caches],
         [id(task_backends[alias]) for alias in task_backends],
     ]
@@ -352,6 +361,24 @@ def test_an_attempt_has_a_context_of_its_own_but_shares_caches(request, kind):
     before = run(pool, context)
     run(pool, changes_context)
     assert run(pool, context) == before
+
+
+@task
+async def changes_context_later() -> None:
+    """Do the same in a coroutine."""
+    changes_context.call()
+
+
+@task
+async def context_later() -> list[object]:
+    """Describe the context of a coroutine."""
+    return context.call()[:4]
+
+
+def test_a_coroutine_has_a_context_of_its_own(coroutines):
+    before = run(coroutines, context_later)
+    run(coroutines, changes_context_later)
+    assert run(coroutines, context_later) == before
 
 
 # -- processes ------------------------------------------------------------------------------------------
