@@ -20,6 +20,13 @@ _PENDING: Final = f"""
 SELECT {_KIND}, {_TIMES}, t.worker_id, t.status FROM queue_app_task AS t
 WHERE t.status IN ('queued', 'executing') AND t.queued_at < %(until)s
 """
+_COUNTED: Final = """
+SELECT count(*) FROM (
+    (SELECT FROM queue_app_task WHERE finished_at >= %(since)s AND queued_at < %(until)s LIMIT %(most)s)
+    UNION ALL
+    (SELECT FROM queue_app_task WHERE status IN ('queued', 'executing') AND queued_at < %(until)s LIMIT %(most)s)
+) AS task
+"""
 # The last attempt of an ended task is the task's own row.
 _FAILED: Final = f"""
 SELECT {_KIND}, {_US.format("a.started_at")}, {_US.format("a.finished_at")}
@@ -41,6 +48,11 @@ class RecordedTask(NamedTuple):
     finished_at: int | None
     worker_id: uuid.UUID | None
     status: str
+
+
+def are_more(since: datetime, until: datetime, most: int) -> bool:
+    """Return whether ``tasks`` yields more than ``most``, without reading them."""
+    return int(fetch_all(_COUNTED, {"since": since, "until": until, "most": most + 1})[0][0]) > most
 
 
 def tasks(since: datetime, until: datetime) -> Iterator[RecordedTask]:

@@ -47,13 +47,13 @@ def record(since: datetime, until: datetime, report: Callable[[], None] = lambda
     ``report`` is called now and then; it may raise an error to cancel.
     """
     check_window(since, until)
+    if rows.are_more(since, until, MAX_TASKS):
+        raise SimulationRefused(f"The window has more than {MAX_TASKS:,} tasks: choose a shorter one.")
     load, unknown, times, withdrawn = Load(), [], defaultdict(list), 0
     spans: dict[uuid.UUID, list[tuple[int, int, TaskKind]]] = defaultdict(list)
     known = _worker_rows(since, until)
     for task in _reported(rows.tasks(since, until), report):
         kind, queued_at = TaskKind(*task.kind), task.queued_at or 0
-        if len(load) >= MAX_TASKS:
-            raise SimulationRefused(f"The window has more than {MAX_TASKS:,} tasks: choose a shorter one.")
         if task.status == "queued":
             unknown.append((kind, queued_at))
         elif task.started_at is None:

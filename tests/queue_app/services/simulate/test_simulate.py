@@ -14,8 +14,10 @@ from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index, simulated
 from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
+from queue_app.services.simulate import recorded
 from queue_app.services.simulate import scenario as parts
 from queue_app.services.simulate import simulate as module
+from queue_app.services.simulate.recorded import record
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
 from tests.support.factories import AttemptFactory, TaskFactory
@@ -175,6 +177,19 @@ def test_too_many_tasks_are_refused(engine, window, monkeypatch):
     history(window, tasks=20)
     with pytest.raises(InvalidTaskData, match="at most 5,000 tasks, not 5,020"):
         simulate({"load": [{"count": 1_000}] * 5}, since=window[0], until=window[1])
+
+
+def test_a_window_is_refused_before_its_tasks_are_read(engine, window, monkeypatch):
+    """Waiting tasks count too: they stand in the way of the others."""
+    history(window, tasks=20)
+    put_many(3)
+    Task.objects.filter(status="queued").update(queued_at=window[0])
+    monkeypatch.setattr(recorded, "MAX_TASKS", 23)
+    assert record(*window).plan.load
+    monkeypatch.setattr(recorded, "MAX_TASKS", 22)
+    monkeypatch.setattr(recorded.rows, "tasks", lambda *_: pytest.fail("it reads all tasks"))
+    with pytest.raises(SimulationRefused, match="more than 22 tasks: choose a shorter one"):
+        record(*window)
 
 
 @pytest.mark.parametrize("scenario", [{"load": [{"count": 3_000}] * 2}, {"load": [{"count": 10}, {"count": -1}]}])
