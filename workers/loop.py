@@ -127,11 +127,12 @@ class WorkerLoop:
     def _finds_more(self) -> bool:
         """Whether tasks can be claimed that the index did not propose: due ones, and ones that it never learned of.
 
-        The index may have missed tasks while Redis refused writes. Where a scheduler leads, it finds them.
+        The index may have missed tasks while Redis refused writes. Where a scheduler leads, it finds them, unless it
+        is the one of this worker, and ends with it.
         """
         if self._transport.make_due():
             return True
-        if self._claimer.refills_soon or self._transport.is_led():
+        if self._claimer.refills_soon or (self._transport.is_led() and not self.options.with_scheduler):
             return False
         missing = self._transport.push_missing()
         if missing:

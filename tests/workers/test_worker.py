@@ -217,6 +217,15 @@ def test_a_burst_leaves_tasks_that_the_index_lacks_to_a_scheduler(hire, full_red
     assert statuses(*ids) == ["completed"] * 3
 
 
+def test_a_burst_with_a_scheduler_of_its_own_looks_itself(hire, full_redis, make):
+    """That scheduler ends with the worker, perhaps before it has looked."""
+    with full_redis():
+        ids = put_many(3, QUICK)
+    make()._lead()
+    hire(burst=True, with_scheduler=True).until_finished()
+    assert statuses(*ids) == ["completed"] * 3
+
+
 def test_a_burst_looks_for_lost_tasks_only_at_its_end(hire, monkeypatch):
     """Not each time that it waits for a rate: the look reads all queued rows."""
     Queue.objects.filter(name="default").update(rate_count=1, rate_seconds=3, rate_burst=1)
