@@ -89,6 +89,14 @@ def test_a_burst_waits_for_a_rate_or_a_rebuild(fleet, live_server, index, lost):
     assert [row(task_id).status for task_id in ids] == [Status.COMPLETED] * 4
 
 
+def test_a_burst_discovers_task_types_before_it_ends(fleet, live_server):
+    late = put("tests.integration.app.late.found")
+    secret = tokens.create("far")[1]
+    process = fleet.worker("--server", live_server.url, "--burst", TASKQUEUE_TOKEN=secret, **NOWHERE)
+    assert process.exit_code() == 0
+    assert row(late).status == Status.COMPLETED
+
+
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 def test_steps_and_signals_over_http(fleet, live_server, tmp_path, pool):
     """The worker stores steps and waits for signals over HTTP, from its threads or from its processes."""

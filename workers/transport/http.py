@@ -98,7 +98,9 @@ class HttpTransport(Transport):
         body["heartbeat_seconds"] = min(max(heartbeat_seconds, 1.0), MAX_HEARTBEAT)
         for name in ("queues", "capabilities", "task_types"):
             body[name] = list(getattr(profile, name))
-        self._ids[identity.id] = uuid.UUID(self._post("/register", body)["worker_id"])
+        answer = self._post("/register", body)
+        self._ids[identity.id] = uuid.UUID(answer["worker_id"])
+        self._unserved = set(answer.get("unserved", ()))  # an older server does not say
 
     def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
         state = {name: getattr(report, name) for name in ("draining", "tasks_done", "free_slots")}
@@ -130,7 +132,7 @@ class HttpTransport(Transport):
         return WorkerMessage.WAKE_UP if answer["called"] else None
 
     def unserved_types(self, profile: Profile) -> set[str]:
-        return self._unserved - set(profile.task_types)  # as of the last heartbeat
+        return self._unserved - set(profile.task_types)  # as of the registration or the last heartbeat
 
     def change_profile(self, worker_id: uuid.UUID, before: Profile, after: Profile) -> None:
         self._call(worker_id, "heartbeat", self._state | {"task_types": list(after.task_types)})

@@ -64,11 +64,15 @@ class RegisterView(WorkerView):
     def post(self, request: Request) -> Response:
         """Register a worker.
 
-        The answer holds the worker's id and the interval of its heartbeats.
+        The answer holds the worker's id, the interval of its heartbeats, and the waiting task types that it lacks.
         """
         worker = remote.register(self.token, remote.Registration(**self.read_body(request)))
         missed = conf.get().worker.missed_heartbeats
-        answer = {"missed_heartbeats": missed, "poll_interval_ms": POLL_INTERVAL_MS}
+        answer = {
+            "missed_heartbeats": missed,
+            "poll_interval_ms": POLL_INTERVAL_MS,
+            "unserved": remote.unserved(worker),
+        }
         return Response(representation.REGISTERED(worker) | answer, status=201)
 
 

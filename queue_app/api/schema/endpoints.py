@@ -78,7 +78,7 @@ _TASK: Final = columns(
 )  # fmt: skip
 _REGISTERED: Final = {
     "worker_id": UUID, "queues": listed(TEXT), "capabilities": listed(TEXT), "heartbeat_seconds": NUMBER,
-    "missed_heartbeats": COUNT, "poll_interval_ms": COUNT,
+    "missed_heartbeats": COUNT, "poll_interval_ms": COUNT, "unserved": listed(TEXT),
 }  # fmt: skip
 _HEARTBEAT_REPLY: Final = {
     "acknowledged": FLAG, "status": TEXT, "cancel": listed(UUID), "cancel_requested": FLAG, "lost": listed(UUID),

@@ -283,7 +283,7 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     record_progress([report for report in reports if (report.task_id, report.attempt) in mine])
     lost = [report.task_id for report in reports if (report.task_id, report.attempt) not in mine]
     cancel = sorted(worker_rows.cancel_requests(worker_id, [report.task_id for report in reports] or None))
-    return HeartbeatReply(cancel, lost, answer.should_drain, _unserved(worker))
+    return HeartbeatReply(cancel, lost, answer.should_drain, unserved(worker))
 
 
 def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:
@@ -336,7 +336,7 @@ def _profile(worker: Worker) -> Profile:
     return Profile.of(worker.queues, worker.task_types, worker.capabilities, worker.concurrency)
 
 
-def _unserved(worker: Worker) -> list[str]:
+def unserved(worker: Worker) -> list[str]:
     """Return unserved task types of the worker's queues; none while the index does not answer."""
     try:
         return sorted(service.unserved_types(_profile(worker)))[:MAX_UNSERVED]
