@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import cache
-from itertools import batched, chain, count
+from itertools import batched, chain
 from typing import Any
 
 from queue_app import conf
 from queue_app.core.events import Event, Run, counted
-from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Risen, Thresholds
+from queue_app.core.promotion import Risen
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index.calls import in_one_write, readable, translated
@@ -25,12 +23,13 @@ from queue_app.index.client import text, unavailable
 from queue_app.index.keys import KINDS
 from queue_app.index.lazy import redis
 from queue_app.index.leases import BATCH, is_id
+from queue_app.index.limits import LimitCopies
 from queue_app.index.notifications import lane_arguments, pack, publish_arguments, read_events, split
 from queue_app.index.placement import Placement
 from queue_app.index.profile import Profile
 from queue_app.index.requests import RequestStream
 from queue_app.index.stats import IndexStats, QueueDepth, count_all, count_queue
-from queue_app.index.workers import Generation, Workers
+from queue_app.index.workers import Generation
 
 #: Maximum slots per claim.
 MAX_CLAIM = 500
@@ -38,11 +37,7 @@ MAX_CLAIM = 500
 NOTIFY_BATCH = 2500
 
 
-#: Maximum steps in which gates are opened after an edit; each looks at about 100.
-MAX_STEPS = 10_000
-
-
-class Index(Workers):
+class Index(LimitCopies):
     """The Redis side of the queue."""
 
     # -- tasks ----------------------------------------------------------------
@@ -170,42 +165,7 @@ class Index(Workers):
         """The stream through which other services ask for tasks."""
         return RequestStream(self._call)
 
-    # -- limits, generations, locks ---------------------------------------------
-
-    def set_limits(self, gate: str, limits: Limits | None) -> bool:
-        """Copy the limits of a gate, ``None`` when no row has any; return whether anything changed.
-
-        A first limit of a type, of keys or of users holds once all that runs has been counted, in steps. Many gates
-        open in steps too; claims and the scheduler's tick continue with them should this process end.
-        """
-        fields = limits.fields().items() if limits else ()
-        arguments = (gate, int(limits is not None), *(part for item in fields for part in item))
-        changed, following = self._call("set_limits", *arguments)
-        if following == b"count":
-            self._scan("count_leases", gate)
-            changed, following = 1, self._call("set_limits", *arguments)[1]
-        if following == b"forget":
-            self._scan("count_leases", gate)
-        steps = count()
-        while following and next(steps) < MAX_STEPS and self._call("refill"):
-            pass
-        return bool(changed)
-
-    def limited(self) -> set[str]:
-        """Return the gates with limits, except everything."""
-        with translated("limits", self.alias):
-            gates, queues = in_one_write(self._client, ("SMEMBERS", self.keys.limits), ("SMEMBERS", self.keys.limited))
-        named, limited = self._names(self.keys.limits, gates), self._names(self.keys.limited, queues)
-        return {gate for gate in named if not gate.startswith("u")} | {gate_of(Scope.QUEUE, queue) for queue in limited}
-
-    def set_thresholds(self, thresholds: Thresholds) -> bool:
-        """Copy the thresholds of promotion; return whether anything changed."""
-        waits = [thresholds.get(band) for band in PROMOTED]
-        return bool(self._call("set_thresholds", *("" if wait is None else wait for wait in waits)))
-
-    def set_clock(self, at: datetime) -> bool:
-        """Record the present time by PostgreSQL's clock; return whether the two clocks have come to differ."""
-        return bool(self._call("set_clock", round(at.timestamp() * 1e6)))
+    # -- generations, locks -----------------------------------------------------
 
     def generation(self) -> Generation:
         number, state, owner = self._call("generation")

@@ -22,6 +22,8 @@ from queue_app.index.lazy import redis
 IDS_PER_ENTRY = 16
 #: Maximum ids of one lane per call, and about the number of ids of all its lanes.
 CHUNK = 1000
+#: A lane costs a script as much as this number of further ids.
+IDS_A_LANE = 9
 
 
 def pack(entries: Iterable[Entry]) -> list[Any]:
@@ -48,7 +50,7 @@ def lane_arguments(lanes: Iterable[PackedLane]) -> Iterator[list[str | bytes]]:
         for start in range(0, lane.size, CHUNK):
             part = lane.part(start, start + CHUNK)
             arguments += part
-            count += part.size
+            count += part.size + IDS_A_LANE
             if count >= CHUNK:
                 yield arguments
                 arguments, count = [], 0

@@ -60,8 +60,9 @@ _PACE: Final = "paused, rate_count, rate_seconds, rate_burst, min_delay_seconds,
 # The row of everything has, of all paces, only `paused`.
 _LIMITS: Final = f"""
 SELECT * FROM (
-    SELECT 'queue' AS scope, name, max_concurrent_per_user, CASE WHEN "order" = 'fair' THEN fair_by END,
-        fair_weights, "order" = 'arrival', {cap()}, {_PACE} FROM queue_app_queue
+    SELECT 'queue' AS scope, name, max_concurrent_per_user AS per_user,
+        CASE WHEN "order" = 'fair' THEN fair_by END AS fair, fair_weights, "order" = 'arrival' AS by_arrival,
+        {cap()} AS cap, {_PACE} FROM queue_app_queue
     UNION ALL SELECT scope, name, NULL, NULL, NULL, false, {cap()}, {_PACE} FROM queue_app_limit
     UNION ALL SELECT '', '', NULL, NULL, NULL, false, {cap()}, paused, NULL, NULL, NULL, NULL, NULL
     FROM queue_app_runtimesettings WHERE id = 1
@@ -69,9 +70,17 @@ SELECT * FROM (
 """
 
 
+# Most queues have no limit.
+_SET: Final = f"""
+{_LIMITS} WHERE scope <> 'queue' OR paused OR by_arrival
+    OR COALESCE(cap, per_user, rate_count) IS NOT NULL OR COALESCE(fair, '') <> ''
+    OR min_delay_seconds IS NOT NULL OR throttled_until IS NOT NULL
+"""
+
+
 def limits() -> dict[str, Limits]:
-    """Return {gate: its limits} for every gate that has a row."""
-    found = {(row[0], row[1]): _limits(row) for row in fetch_prepared((_LIMITS, []))}
+    """Return {gate: its limits} for everything, for every type and key that has a row, and every queue with limits."""
+    found = {(row[0], row[1]): _limits(row) for row in fetch_prepared((_SET, []))}
     return {EVERYTHING: found.pop(_OF_EVERYTHING, Limits())} | {gate_of(*row): limits for row, limits in found.items()}
 
 

@@ -17,6 +17,7 @@ from unittest import mock
 from django.db import connection, connections, transaction
 
 from queue_app.core.lanes import BAND_WIDTH, SEPARATOR
+from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, effective_band
 from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure, TaskRef
@@ -125,7 +126,9 @@ def assert_index_agrees() -> index_state.IndexState:
     for task_id, lane, _ in snapshot.executing():
         leases[lane.split(SEPARATOR)[0]].add(task_id)
     assert {queue: set(page) for queue, page in state.queue_leases.items()} == dict(leases), "a slot for what runs"
-    for gate, limits in snapshot.limits().items():
+    limits_of_rows = snapshot.limits()
+    for gate in limits_of_rows.keys() | {gate_of(Scope.QUEUE, queue) for queue in state.limits}:
+        limits = limits_of_rows.get(gate, Limits())
         kind, name = gate[0], gate[2:]
         found = (
             state.overall

@@ -8,8 +8,16 @@
 local generation = redis.pcall('HMGET', GENERATION, 'number', 'run_id', 'reshaped', 'wiping')
 if generation[1] ~= ARGV[1] or generation[2] ~= server_run() then return 0 end
 if generation[3] and not generation[4] then return 0 end
+local left, loaded = {}, {}
 for i = 2, #ARGV, 3 do
   local part = ARGV[i] .. '\31' .. ARGV[i + 1]
-  if ARGV[i + 2] == '' then redis.call('HDEL', LOADING, part) else redis.call('HSET', LOADING, part, ARGV[i + 2]) end
+  if ARGV[i + 2] == '' then
+    loaded[#loaded + 1] = part
+  else
+    left[#left + 1] = part
+    left[#left + 1] = ARGV[i + 2]
+  end
 end
+if #left > 0 then redis.call('HSET', LOADING, unpack(left)) end
+if #loaded > 0 then redis.call('HDEL', LOADING, unpack(loaded)) end
 return 1

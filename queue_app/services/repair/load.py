@@ -9,6 +9,7 @@ Each step moves the border of a part before it reads the rows up to there. A tas
 the rows, or its own push comes after the move and puts it in its place.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -77,8 +78,11 @@ class Loader:
 
     def _together(self, until: dict[Part, ReadPosition]) -> dict[Part, ReadPosition]:
         """Return the ends of a step, those of a queue by arrival at the same time: the earliest."""
-        for queue in {queue for queue, _ in until} & self.by_arrival:
-            parts = [part for part in until if part[0] == queue]
+        together: defaultdict[str, list[Part]] = defaultdict(list)
+        for part in until:
+            if part[0] in self.by_arrival:
+                together[part[0]].append(part)
+        for parts in together.values():
             if not all(until[part].is_last for part in parts):
                 end = min(until[part] for part in parts)._replace(is_last=False)
                 until |= dict.fromkeys(parts, end)

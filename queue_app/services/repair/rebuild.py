@@ -186,9 +186,8 @@ def _copy_limits_once() -> int:
     index = get_index()
     found = snapshot.limits()
     changed = int(index.set_thresholds(PriorityPolicy.thresholds(alias())))
-    changed += sum(index.set_limits(gate, limits) for gate, limits in found.items())
-    changed += sum(index.set_limits(gate, None) for gate in index.limited() - set(found))
-    return changed
+    gone = dict.fromkeys(index.limited() - found.keys())
+    return changed + index.copy_limits([*found.items(), *gone.items()])
 
 
 def is_foreign(owner: str) -> bool:

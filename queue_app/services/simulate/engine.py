@@ -20,6 +20,7 @@ from queue_app.core.promotion import rises
 from queue_app.core.simulation import NEVER, SECOND, Plan, Starts
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import MAX_CLAIM, Profile
+from queue_app.index.limits import limit_arguments
 from queue_app.index.simulated import SimulatedIndex
 
 #: Up to this number of tasks each event is a turn. A larger load has about ``PER_TURN`` tasks in each turn, as far as
@@ -141,8 +142,7 @@ class Engine:
         index, plan = self.index, self.plan
         index.clock = self.clock + self.shift - LONG_KNOWN  # a rate that is new to the index begins empty
         index.begin_generation(1)
-        for gate, limits in plan.limits.items():
-            index.set_limits(gate, limits)
+        index.copy_limits(plan.limits.items())
         index.set_thresholds(plan.thresholds)
         index.finish_generation(1)
         index.clock = self.clock + self.shift
@@ -248,9 +248,7 @@ class Engine:
         commands = []
         while self.changes and self.changes[0].at <= self.clock:
             _, gate, limits = self.changes.pop(0)
-            fields = limits.fields().items() if limits else ()
-            parts = [part for item in fields for part in item]
-            commands.append(self.index.command("set_limits", gate, int(limits is not None), *parts))
+            commands.append(self.index.command("set_limits", *limit_arguments([(gate, limits)])))
         return commands
 
     def _pushes(self) -> list[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 
 from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import Limits
-from queue_app.core.records import Lease
+from queue_app.core.records import Lease, PackedLane
 from queue_app.index import Index
 from tests.queue_app.index.test_shapes import keyed
 from tests.support.index_clock import stop_clock
@@ -94,6 +95,27 @@ def many_queues(scene: Scene, n: int) -> Iterator[object]:
     claim(scene, hand)
 
 
+def a_load_of_many_lanes(scene: Scene, n: int) -> Iterator[object]:
+    scene.worker()
+    lanes = [
+        PackedLane(lane_name(f"q{i}", "a", ()), uuid.UUID(int=i + 1).bytes, struct.pack(">d", 2e13 + i))
+        for i in range(n)
+    ]
+    yield
+    scene.index.push_lanes(lanes)
+    assert scene.index.misplaced(lanes) == []
+
+
+def limits_of_many_queues(scene: Scene, n: int) -> Iterator[object]:
+    hand = scene.worker()
+    scene.index.push(scene.task(f"t{i}", i, queue=f"q{i}") for i in range(n // 5))
+    yield
+    for cap in (1, 2, 2, None):
+        limits = Limits(max_concurrent=cap)
+        scene.index.copy_limits([("t:a", limits), *((f"q:q{i}", limits) for i in range(n))])
+    claim(scene, hand)
+
+
 SHAPES: tuple[Shape, ...] = (
     a_user_at_its_cap,
     a_family_that_is_paused_and_resumed,
@@ -102,6 +124,8 @@ SHAPES: tuple[Shape, ...] = (
     beats_and_submissions,
     the_first_limit_of_running_tasks,
     many_queues,
+    a_load_of_many_lanes,
+    limits_of_many_queues,
 )
 
 
