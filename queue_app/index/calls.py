@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import batched
 from typing import Any
 
 from queue_app.exceptions import IndexDamaged
@@ -17,6 +18,8 @@ from queue_app.index.notifier import Notifier
 ONCE = frozenset({"claim"})
 #: Maximum delay of the reply to a blocking command; after that the connection counts as broken.
 LATE_SECONDS = 2.0
+#: Maximum queues per call of a script that walks over queues.
+QUEUES = 200
 
 
 @contextmanager
@@ -127,3 +130,12 @@ class Calls:
             pages.append(page)
             if int(cursor) == 0:
                 return pages
+
+    def _walk(self, name: str, queues: Iterable[str], *args: Any) -> Iterator[list[Any]]:
+        """Call a script that walks over queues (``lua/lib/walk.lua``) until all are done; yield its replies."""
+        for batch in batched(queues, QUEUES):
+            left, cursor = batch, 0
+            while left:
+                done, cursor, *page = self._call(name, *args, cursor, *left)
+                yield page
+                left = left[int(done) :]

@@ -22,13 +22,13 @@ from queue_app.index.calls import in_one_write, readable, translated
 from queue_app.index.client import text, unavailable
 from queue_app.index.keys import KINDS
 from queue_app.index.lazy import redis
-from queue_app.index.leases import BATCH, is_id
+from queue_app.index.leases import BATCH, SCANNED, is_id
 from queue_app.index.limits import LimitCopies
 from queue_app.index.notifications import lane_arguments, pack, publish_arguments, read_events, split
 from queue_app.index.placement import Placement
 from queue_app.index.profile import Profile
 from queue_app.index.requests import RequestStream
-from queue_app.index.stats import IndexStats, QueueDepth, count_all, count_queue
+from queue_app.index.stats import IndexStats, QueueDepth, depths_of, stats_of
 from queue_app.index.workers import Generation
 
 #: Maximum slots per claim.
@@ -260,18 +260,22 @@ class Index(LimitCopies):
         """Count all queues, and return the counters since Redis was emptied."""
         self.flush()
         with readable("stats"):
-            return count_all(self._call)
+            pages = list(self._walk("stats", self.queues())) or [self._call("stats", 0)[2:]]
+            with translated("stats", self.alias):
+                counters = dict(self._client.hscan_iter(self.keys.counters, count=SCANNED))
+            return stats_of(pages, counters)
 
     def depth(self, queue: str) -> QueueDepth:
         with readable("stats"):
-            return count_queue(self._call, queue)
+            return depths_of(self._walk("stats", [queue]))[0]
 
     def lane_sizes(self, queue: str | None = None) -> Iterator[tuple[str, int]]:
         """Yield each lane, of one queue or of all, with the number of its tasks; a lane may come twice."""
-        for name in self.queues() if queue is None else [queue]:
-            for page in self._scan("lane_sizes", name):
-                sizes = dict(batched(page, 2))
-                yield from ((lane, int(sizes[lane.encode()])) for lane in self._names(self.keys.lanes(name), sizes))
+        for page in self._walk("lane_sizes", self.queues() if queue is None else [queue]):
+            for name, found in batched(page, 2):
+                sizes = dict(batched(found, 2))
+                lanes = self._names(self.keys.lanes(text(name)), sizes)
+                yield from ((lane, int(sizes[lane.encode()])) for lane in lanes)
 
     def entries(self, lane: str, cursor: int = 0) -> tuple[int, list[tuple[str, uuid.UUID]]]:
         """Return the cursor of the next page of a lane (0: none), and the tasks on this page: address and id."""

@@ -63,6 +63,7 @@ class Keys:
         self.prefix = f"{{{prefix}}}"
         self.everything = f"{self.prefix}:*"  # the pattern of all keys
         self.generation = f"{self.prefix}:generation"  # hash, with the stamp of the last claim
+        self.counters = f"{self.prefix}:counters"
         self.events = f"{self.prefix}:events"
         self.requests = f"{self.prefix}:requests"
         self.poison = f"{self.prefix}:requests:poison"

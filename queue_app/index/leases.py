@@ -68,6 +68,11 @@ class Leases(Calls):
             cursor, page = self._client.hscan(self.keys.leases, cursor, count=BATCH)
         return cursor, [uuid.UUID(bytes=task_id) for task_id in cast("dict[bytes, bytes]", page) if is_id(task_id)]
 
+    def leased_queues(self, queues: Iterable[str]) -> list[str]:
+        """Return those of the queues in which tasks hold leases."""
+        found = (self._call("leased_queues", *batch) for batch in batched(queues, SCANNED))
+        return [text(queue) for reply in found for queue in reply]
+
     def leases(self, queue: str) -> Iterator[Lease]:
         """Yield the leases of a queue, in pages."""
         cursor = 0

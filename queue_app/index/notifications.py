@@ -23,7 +23,7 @@ IDS_PER_ENTRY = 16
 #: Maximum ids of one lane per call, and about the number of ids of all its lanes.
 CHUNK = 1000
 #: A lane costs a script as much as this number of further ids.
-IDS_A_LANE = 9
+IDS_A_LANE = 19
 
 
 def pack(entries: Iterable[Entry]) -> list[Any]:

@@ -1,7 +1,7 @@
 """Numbers of waiting and running tasks in all queues or in one, counted by ``lua/stats.lua``."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
@@ -44,38 +44,23 @@ class IndexStats:
     queues: list[QueueDepth]
 
 
-def count_all(call: Callable[..., Any]) -> IndexStats:
-    """Count all queues; ``call`` runs a script by its name. Makes a call for each 1 000 lanes: none takes long."""
-    replies = list(_replies(call, ""))
-    number, state, lapses, *counts = replies[0][2]
+def stats_of(pages: Sequence[Sequence[Any]], counters: Mapping[bytes, bytes]) -> IndexStats:
+    """Return the stats of all queues from the replies of the script, and the counters that are numbers."""
+    number, state, lapses = pages[0][0]
     return IndexStats(
         generation=int(number or 0),
         state=text(state),
         leader_lapses=int(lapses) / 1000 if int(lapses) >= 0 else None,
-        counts={text(name): int(count) for name, count in batched(counts, 2) if _NUMBER.fullmatch(count)},
-        queues=_depths(replies),
+        counts={text(name): int(count) for name, count in counters.items() if _NUMBER.fullmatch(count)},
+        queues=depths_of(pages),
     )
 
 
-def count_queue(call: Callable[..., Any], queue: str) -> QueueDepth:
-    """Count one queue."""
-    return _depths(_replies(call, queue, 1))[0]
-
-
-def _replies(call: Callable[..., Any], queue: str | bytes, *only: int) -> Iterator[list[Any]]:
-    cursor: Any = 0
-    while True:
-        reply = call("stats", queue, cursor, *only)
-        yield reply
-        queue, cursor = reply[:2]
-        if not queue:
-            return
-
-
-def _depths(replies: Iterable[list[Any]]) -> list[QueueDepth]:
+def depths_of(pages: Iterable[Sequence[Any]]) -> list[QueueDepth]:
+    """Return the depths of the queues; a queue may come in parts."""
     found: dict[str, QueueDepth] = {}
-    for reply in replies:
-        for part in batched(reply[3:], 2 + 2 * len(Band)):
+    for page in pages:
+        for part in batched(page[1:], 2 + 2 * len(Band)):
             name, active = part[0].decode(), int(part[1])
             depth = found.setdefault(name, QueueDepth(name, active, dict.fromkeys(Band, 0), {}))
             for band, (count, first) in zip(Band, batched(part[2:], 2), strict=True):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import batched
 from typing import Any, NamedTuple, cast
 
 from queue_app.core.wakeup import WorkerMessage
-from queue_app.index.calls import blocking, in_one_write, readable, translated
+from queue_app.index.calls import QUEUES, blocking, in_one_write, readable, translated
 from queue_app.index.client import text
 from queue_app.index.lazy import redis
-from queue_app.index.leases import BATCH, Leases
+from queue_app.index.leases import SCANNED, Leases
 from queue_app.index.profile import Profile
 
 #: Seconds until a notification that its worker did not read is deleted.
@@ -31,13 +32,22 @@ class Generation(NamedTuple):
     owner: str = ""  # identity of the database to which the index belongs; empty: of none, or not asked for
 
 
+class Audited(NamedTuple):
+    """How many queues an audit has done, its cursor in the next one, and the queue in which something is wrong."""
+
+    done: int
+    cursor: int
+    queue: str
+    wrong: str  # empty: nothing
+
+
 class Workers(Leases):
     """The part of the index that knows workers."""
 
     def queues(self) -> list[str]:
         """Return the queues that have, or had, tasks in the index."""
         with translated("queues", self.alias):
-            names = cast("set[bytes]", self._client.smembers(self.keys.queues))
+            names = set(cast("Iterable[bytes]", self._client.sscan_iter(self.keys.queues, count=SCANNED)))
         return sorted(self._names(self.keys.queues, names))
 
     def register(self, profile: Profile, worker_id: uuid.UUID) -> None:
@@ -47,9 +57,9 @@ class Workers(Leases):
             args += (len(names), *names)
         while (answer := self._call("register", *args, profile.slots or "")) == FORGET_FIRST:
             self._forget_heads(profile.id)
-        queues = self.queues() if answer else []
-        for number, queue in enumerate(queues, 1):
-            self._scan("build_heads", profile.id, int(number == len(queues)), queue)
+        if answer:
+            deque(self._walk("build_heads", profile.queues or self.queues(), profile.id), maxlen=0)
+            self._call("build_heads", profile.id, 0)
 
     def unregister(self, profile_id: str, worker_id: uuid.UUID) -> None:
         """Forget a worker; its profile goes with the last worker that has it."""
@@ -57,9 +67,8 @@ class Workers(Leases):
             self._forget_heads(profile_id)
 
     def _forget_heads(self, profile_id: str) -> None:
-        for queue in self.queues():
-            self._scan("forget_heads", profile_id, "", queue)
-        self._scan("forget_heads", profile_id, 1, "")
+        deque(self._walk("forget_heads", self.queues(), profile_id), maxlen=0)
+        self._scan("forget_heads", profile_id)
 
     def registered(self) -> list[tuple[str, uuid.UUID]]:
         pairs: dict[tuple[str, bytes], uuid.UUID] = {}
@@ -86,15 +95,17 @@ class Workers(Leases):
             generation = Generation(int(number or 0), text(state or b"missing"))
         return generation, {text(name): _is_intact(name, each) for name, each in parts}
 
-    def audit(self, profile: str, queue: str, cursor: int) -> tuple[int, str]:
-        """Look for lanes that a profile can run and no claim would find; return (next cursor, what is wrong)."""
-        following, found = self._call("audit", profile, queue, cursor)
-        return int(following), text(found)
+    def audit(self, profile: str, queues: Sequence[str], cursor: int) -> Audited:
+        """Look for lanes that a profile can run and no claim would find, in some of the queues."""
+        done, following, queue, wrong = self._call("audit", profile, cursor, *queues)
+        return Audited(int(done), int(following), text(queue), text(wrong))
 
     def unserved_types(self, profile: Profile) -> set[str]:
         """Return the task types that wait in the profile's queues but are not among its types."""
-        queues = [queue for queue in self.queues() if not profile.queues or queue in profile.queues]
-        found = (self._call("unserved_types", profile.id, *batch) for batch in batched(queues, BATCH))
+        found = (
+            self._call("unserved_types", profile.id, *batch)
+            for batch in batched(profile.queues or self.queues(), QUEUES)
+        )
         return {text(name) for reply in found for name in reply}
 
     def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:

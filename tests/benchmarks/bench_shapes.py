@@ -6,6 +6,7 @@ about 0.05 ms for asking. ``tests/queue_app/index/test_shape_costs.py`` counts t
 """
 
 import os
+import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import Limits
 from queue_app.core.priorities import Band
-from queue_app.core.records import Entry, TaskRef
+from queue_app.core.records import Entry, PackedLane, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.notifications import pack
 
@@ -221,7 +222,28 @@ def queues(scene: Scene, n: int) -> None:
     scene.claims("claim over 5 000 queues", worker)
 
 
-SCENES = (user_cap, family, refills, beats, fair, profiles, leases, queues)
+def walks(scene: Scene, n: int) -> None:
+    """What looks at each of 20 000 queues, at the last size."""
+    index, names = scene.index, [f"q{i}" for i in range(n // 5)]
+    lanes = [
+        PackedLane(lane_name(q, "a", ()), uuid7s(1)[0].bytes, struct.pack(">d", 2e13 + i)) for i, q in enumerate(names)
+    ]
+    with scene.line("load of a task for each of 20 000 queues"):
+        index.push_lanes(lanes)
+    with scene.line("heads of a profile, 20 000 queues"):
+        profile, _ = scene.worker()
+    with scene.line("first limits of 20 000 queues"):
+        index.copy_limits((f"q:{q}", Limits(max_concurrent=5)) for q in names)
+    with scene.line("the same limits again"):
+        index.copy_limits((f"q:{q}", Limits(max_concurrent=5)) for q in names)
+    with scene.line("stats, 20 000 queues"):
+        index.stats()
+    with scene.line("audit, 20 000 queues"):
+        for batch in batched(names, 50):
+            index.audit(profile.id, batch, 0)
+
+
+SCENES = (user_cap, family, refills, beats, fair, profiles, leases, queues, walks)
 
 
 def run(table: Table) -> None:

@@ -1,15 +1,15 @@
--- Looks for a lane that a profile can run and no claim would find, in about 500 lanes of a queue per call. Pushes, claims and
+-- Looks for a lane that a profile can run and no claim would find, in up to 300 lanes or 100 queues per call. Pushes, claims and
 -- releases keep all that it looks at in step, so what it finds was damaged from outside.
 --
--- ARGV[1]  profile    ARGV[2]  queue    ARGV[3]  cursor ('0' at first)
--- Returns  {next cursor, what is wrong, or ''}
+-- ARGV[1]  profile    ARGV[2]  cursor in the first queue ('0' at first)    ARGV[3..]  queues
+-- Returns  {queues that are done, cursor in the next one, queue, what is wrong in it}; '' for the last two if nothing is wrong
 --
 -- Removes lanes without tasks from the set of lanes. Time opens limited gates and queues, and claims apply that late
 -- (`refills`), so one that is closed is only wrong if nothing will open it.
 --! include lane_heads
-local p, q = ARGV[1], ARGV[2]
+--! include walk
+local p, q, fair, seen = ARGV[1], nil, nil, nil
 local HIGHEST, LATE_US = 6e13, 60000000
-local fair = queue_policy(q).fair
 
 local function is_sane(score) return score and tonumber(score) > -1e13 and tonumber(score) < HIGHEST end
 
@@ -32,7 +32,6 @@ local function wrong_with_queue()
   return nil
 end
 
-local seen = {}
 local function wrong_with_group(g)
   if seen[g] then return nil end
   seen[g] = true
@@ -59,18 +58,24 @@ local function wrong_with_lane(lane, score)
 end
 
 local ready = redis.call('HGET', GENERATION, 'state') == 'ready' and redis.call('SISMEMBER', PROFILES, p) == 1
-if not ready then return { '0', '' } end
-local found = ARGV[3] == '0' and wrong_with_queue()
-local page, types = redis.call('SSCAN', lanes_key(q), ARGV[3], 'COUNT', 500), {}
-for _, lane in ipairs(page[2]) do
-  local _, task_type = split_lane(lane)
-  if not types[task_type] and redis.call('HEXISTS', types_key(q), task_type) == 0 then count_lane(lane, 1) end
-  types[task_type] = true
-  local id, score = first_of(lane_key(lane))
-  if not id then
-    unlist_lane(lane, q)
-  elseif can_run(p, lane) then
-    found = found or wrong_with_lane(lane, score)
+if not ready then return { #ARGV - 2, '0', '', '' } end
+local wrong, wrong_queue = '', ''
+local done, cursor = walk(2, 200, function(queue, at)
+  q, fair, seen = queue, queue_policy(queue).fair, {}
+  local found = at == '0' and wrong_with_queue()
+  local page, types = redis.call('SSCAN', lanes_key(q), at, 'COUNT', 300), {}
+  for _, lane in ipairs(page[2]) do
+    local _, task_type = split_lane(lane)
+    if not types[task_type] and redis.call('HEXISTS', types_key(q), task_type) == 0 then count_lane(lane, 1) end
+    types[task_type] = true
+    local id, score = first_of(lane_key(lane))
+    if not id then
+      unlist_lane(lane, q)
+    elseif can_run(p, lane) then
+      found = found or wrong_with_lane(lane, score)
+    end
   end
-end
-return { page[1], found or '' }
+  if found then wrong, wrong_queue = found, q end
+  return page[1], found and math.huge or #page[2] + 1
+end)
+return { done, cursor, wrong_queue, wrong }

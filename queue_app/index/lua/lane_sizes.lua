@@ -1,12 +1,18 @@
--- Counts the waiting tasks in each lane of a queue, about 500 lanes per call.
+-- Counts the waiting tasks in each lane of some queues, about 500 lanes per call.
 --
--- ARGV[1]  queue    ARGV[2]  cursor ('0' at first)
--- Returns  {next cursor, lane, count, lane, count, ...}
+-- ARGV[1]  cursor in the first queue ('0' at first)    ARGV[2..]  queues
+-- Returns  {queues that are done, cursor in the next one, queue, {lane, count, ...}, queue, ...}; a queue may come in parts
 --! include keys
-local page = redis.call('SSCAN', lanes_key(ARGV[1]), ARGV[2], 'COUNT', 500)
-local reply = { page[1] }
-for _, lane in ipairs(page[2]) do
-  reply[#reply + 1] = lane
-  reply[#reply + 1] = redis.call('ZCARD', lane_key(lane))
-end
-return reply
+--! include walk
+local reply = {}
+local done, cursor = walk(1, 500, function(q, cursor)
+  local page, sizes = redis.call('SSCAN', lanes_key(q), cursor, 'COUNT', 500), {}
+  for _, lane in ipairs(page[2]) do
+    sizes[#sizes + 1] = lane
+    sizes[#sizes + 1] = redis.call('ZCARD', lane_key(lane))
+  end
+  reply[#reply + 1] = q
+  reply[#reply + 1] = sizes
+  return page[1], #page[2] + 1
+end)
+return { done, cursor, unpack(reply) }

@@ -16,7 +16,7 @@
 -- other places. Claims are then refused until the index is rebuilt.
 --! include refills
 --! include counting
-local BUDGET = 600  -- of a call, in steps of about 5 us
+local BUDGET = 350  -- of a call, in steps of about 5 us
 local COMPARED, CHANGED = 2, 3  -- steps that a gate takes; one more for each profile if a queue has changed
 local fields = { 'paused', 'max_concurrent', 'burst', 'interval', 'delay', 'throttled', 'per_user', 'fair', 'by_user',
   'arrival' }

@@ -212,7 +212,7 @@ class Reconciler:
         If the row is gone, or names the lease and has ended since, only the release was lost: the lease ends now.
         A claim may still be about to grant any other lease, so that one ends only if the next step finds it again.
         """
-        leases = [lease for queue in index.queues() for lease in index.leases(queue)]
+        leases = [lease for queue in index.leased_queues(index.queues()) for lease in index.leases(queue)]
         leases += index.incomplete_leases({lease.id for lease in leases})
         found = snapshot.leases([lease.id for lease in leases])
         ended, unconfirmed = [], []

@@ -52,7 +52,7 @@ def test_a_worker_that_died_while_it_registered_leaves_others_of_its_profile_the
         def die(*_: object) -> None:
             raise IndexUnavailable("the connection broke")
 
-        patch.setattr(scene.index, "_scan", die)
+        patch.setattr(scene.index, "_walk", die)
         with pytest.raises(IndexUnavailable):
             scene.index.register(profile, uuid.uuid4())
     hand = Hand(uuid.uuid4(), profile)

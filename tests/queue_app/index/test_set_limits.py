@@ -118,7 +118,7 @@ def test_the_limits_of_many_gates_are_copied_in_few_calls(scene: Scene, monkeypa
     assert len(called) <= 20
     called.clear()
     assert scene.index.copy_limits({**MANY, "q:q500": Limits(paused=True)}.items()) == 1, "the others are the same"
-    assert len(called) == 5
+    assert len(called) <= 10
     found = scene.check().limits
     assert (found["q999"]["max_concurrent"], found["q500"]["paused"]) == ("1000", "1")
     assert scene.index.copy_limits(dict.fromkeys(MANY).items()) == 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,8 @@ import pytest
 from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import Limits
 from queue_app.core.records import Lease, PackedLane
-from queue_app.index import Index
+from queue_app.index import Index, Profile
+from queue_app.services.repair.audit import Audit
 from tests.queue_app.index.test_shapes import keyed
 from tests.support.index_clock import stop_clock
 from tests.support.scene import Hand, Scene
@@ -116,6 +118,32 @@ def limits_of_many_queues(scene: Scene, n: int) -> Iterator[object]:
     claim(scene, hand)
 
 
+def walk_everywhere(scene: Scene, hand: Hand) -> None:
+    """Ask and do all that concerns each queue."""
+    scene.index.unserved_types(hand.profile)
+    scene.index.stats()
+    assert len(dict(scene.index.lane_sizes())) == len(scene.index.queues())
+    assert len(scene.index.leased_queues(scene.index.queues())) == 5
+    audit = Audit()
+    audit.step(scene.index)  # meets the profile
+    audit.step(scene.index)
+    while audit.left:
+        audit.step(scene.index)
+    other = Hand(uuid.uuid4(), Profile.of((), ["a", "b"], ()))
+    scene.index.register(other.profile, other.id)
+    claim(scene, other, 1)
+    scene.index.unregister(other.profile.id, other.id)
+
+
+def walks_over_many_queues(scene: Scene, n: int) -> Iterator[object]:
+    hand = scene.worker()
+    scene.index.push(scene.task(f"t{i}", i, queue=f"q{i}") for i in range(n + 5))
+    scene.index.claim(hand.profile, hand.id, 5)
+    scene.index.push(scene.task(f"u{i}", i, queue=f"q{i}") for i in range(5))
+    yield
+    walk_everywhere(scene, hand)
+
+
 SHAPES: tuple[Shape, ...] = (
     a_user_at_its_cap,
     a_family_that_is_paused_and_resumed,
@@ -126,6 +154,7 @@ SHAPES: tuple[Shape, ...] = (
     many_queues,
     a_load_of_many_lanes,
     limits_of_many_queues,
+    walks_over_many_queues,
 )
 
 
@@ -183,3 +212,16 @@ def test_what_changes_the_room_of_a_queue_runs_three_commands_for_each_profile(i
         found.append(commands(index) - before)
         clean_index()
     assert found[2] - found[1] == 3 * 50
+
+
+def test_a_walk_over_many_queues_takes_few_calls(index: Index, monkeypatch):
+    """One call for each queue would take seconds with thousands of them."""
+    scene = Scene(index).open()
+    shape = walks_over_many_queues(scene, MANY)
+    next(shape)
+    called: Counter[str] = Counter()
+    plain = index._call
+    monkeypatch.setattr(index, "_call", lambda name, *args: called.update([name]) or plain(name, *args))
+    assert next(shape, None) is None
+    assert set(called) >= {"stats", "lane_sizes", "leased_queues", "audit", "build_heads", "forget_heads"}
+    assert max(called.values()) <= MANY / 40
