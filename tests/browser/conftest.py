@@ -1,6 +1,7 @@
 """A browser: the system's Chromium, driven by Playwright."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,11 @@ def fresh_look():
 
 
 @pytest.fixture
-def screenshots() -> Path:
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    return ARTEFACTS
+def screenshot() -> Callable[..., None]:
+    """Return a function that saves a picture of a page if SCREENSHOTS is set: people look at them, no test does."""
+
+    def save(page, *name: str, full_page: bool = True) -> None:
+        if os.environ.get("SCREENSHOTS"):
+            page.screenshot(path=ARTEFACTS / f"{'-'.join(name)}.png", full_page=full_page)
+
+    return save

@@ -1,6 +1,6 @@
 """What a test finds on a page: barriers, what does not fit a phone; in light and dark colours, and on a phone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import axe_playwright_python
@@ -95,12 +95,14 @@ def misfits(page) -> list[str]:
     return [f"{what}: {name}" for what, names in found.items() for name in names[:5]]
 
 
-def problems_in_all_looks(page, picture: Path | None = None, repeated: Sequence[str] = FRAME) -> list[str]:
+def problems_in_all_looks(
+    page, picture: Callable[[str], None] | None = None, repeated: Sequence[str] = FRAME
+) -> list[str]:
     """Return the barriers of an open page in each look, and what is wider than the window of a desktop.
 
-    Three quarters of axe's time are the contrast of each text. A page that is pictured is judged whole, by all rules
-    that a look can change. On the others the colours are judged without what is ``repeated`` elsewhere, and not on a
-    phone, which has those of the light look.
+    Three quarters of axe's time are the contrast of each text. A page of which ``picture`` saves each look is judged
+    whole, by all rules that a look can change. On the others the colours are judged without what is ``repeated``
+    elsewhere, and not on a phone, which has those of the light look.
     """
     found = []
     for look in LOOKS:
@@ -114,6 +116,6 @@ def problems_in_all_looks(page, picture: Path | None = None, repeated: Sequence[
         if look != "phone":
             problems += [f"wide: {node}" for node in page.evaluate(TOO_WIDE)]
         if picture:
-            page.screenshot(path=picture.with_name(f"{picture.name}-{look}.png"), full_page=True)
+            picture(look)
         found += [f"{look}: {each}" for each in problems]
     return found

@@ -164,7 +164,7 @@ def _bury(now):
         )  # fmt: skip
 
 
-def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session for all of it keeps the suite quick
+def test_staff_at_work(visit, shop, screenshot):  # noqa: PLR0915 - one session for all of it keeps the suite quick
     """One long day: a pause, a task that runs first, a replay, a bulk cancel, the live overview."""
     kinds = Profile.of(["mail"], ["shop.tasks.send_receipt", "shop.tasks.send_newsletter"], ())
     hand = Hand(uuid.uuid4(), kinds)
@@ -219,7 +219,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
     page.click("button[name=index]")
     page.wait_for_selector(".tq-confirm")
     assert "60 tasks will be changed" in page.inner_text(".tq-big")
-    page.screenshot(path=screenshots / "confirm.png", full_page=True)
+    screenshot(page, "confirm")
     page.fill("#tq-reason", "sent by mistake")
     page.click("input[type=submit]")
     page.wait_for_selector("text=60 of 60 tasks done")
@@ -227,7 +227,7 @@ def test_staff_at_work(visit, shop, screenshots):  # noqa: PLR0915 - one session
 
     # Staff replay the dead letters of one cause.
     visitor.go("deadletter/causes/")
-    page.screenshot(path=screenshots / "causes-light.png", full_page=True)
+    screenshot(page, "causes-light")
     page.click("text=Replay or discard… >> nth=0")
     page.wait_for_selector("text=Nothing has been changed yet.")
     page.fill("#tq-reason", "the gateway works again")

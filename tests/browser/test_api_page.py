@@ -20,7 +20,7 @@ def queue():
     forget_known_queues()
 
 
-def test_submit_and_reprioritise(visit, queue, screenshots):
+def test_submit_and_reprioritise(visit, queue, screenshot):
     visitor = visit(viewport={"width": 390, "height": 844})
     visitor.log_in("alice")
     page, tasks = visitor.page, f"{visitor.address}/api/v1/tasks"
@@ -38,6 +38,6 @@ def test_submit_and_reprioritise(visit, queue, screenshots):
     put.locator(".answer:has-text('200')").wait_for()
     task.refresh_from_db()
     assert task.band.label == "critical"
-    page.screenshot(path=screenshots / "api-task-phone.png", full_page=True)
+    screenshot(page, "api-task-phone")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert visitor.problems == []

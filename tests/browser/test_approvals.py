@@ -46,31 +46,31 @@ def refund() -> Task:
 
 
 @pytest.mark.parametrize(("size", "colours"), [("desktop", "light"), ("phone", "dark")])
-def test_an_approval_by_keyboard(visit, refund, screenshots, size, colours):
+def test_an_approval_by_keyboard(visit, refund, screenshot, size, colours):
     visitor = visit(viewport=DESKTOP if size == "desktop" else PHONE, color_scheme=colours)
     visitor.log_in("alice")
     page = visitor.page
     visitor.go(f"task/{refund.pk}/change/")
-    page.screenshot(path=screenshots / f"waits-{size}-{colours}.png", full_page=True)
+    screenshot(page, f"waits-{size}-{colours}")
     page.get_by_role("link", name="Answer…").press("Enter")
     expect(page.get_by_role("heading", name="Send the signal approved")).to_be_visible()
     page.get_by_label("Yes").press("Space")
     page.get_by_label("Amount").fill("12.5")
     page.get_by_label("Account").select_option("card")
     page.get_by_label("Reason").fill("they were right")
-    page.screenshot(path=screenshots / f"approval-{size}-{colours}.png", full_page=True)
+    screenshot(page, f"approval-{size}-{colours}")
     width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert width <= 0, "nothing sticks out"
     page.get_by_label("Reason").press("Enter")
     expect(page.get_by_text(re.compile("The signal approved is sent"))).to_be_visible()
-    page.screenshot(path=screenshots / f"approved-{size}-{colours}.png", full_page=True)
+    screenshot(page, f"approved-{size}-{colours}")
     refund.refresh_from_db()
     assert refund.status == Status.QUEUED
     assert Signal.objects.get().payload == {"approved": True, "amount": 12.5, "account": "card"}
     assert visitor.problems == []
 
 
-def test_a_form_that_lacks_an_answer_says_so_beside_the_field(visit, refund, screenshots):
+def test_a_form_that_lacks_an_answer_says_so_beside_the_field(visit, refund, screenshot):
     visitor = visit(viewport=DESKTOP)
     visitor.log_in("alice")
     page = visitor.page
@@ -78,6 +78,6 @@ def test_a_form_that_lacks_an_answer_says_so_beside_the_field(visit, refund, scr
     page.get_by_role("button", name="Send").evaluate("button => button.form.noValidate = true")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_text("This field is required.").first).to_be_visible()
-    page.screenshot(path=screenshots / "approval-errors.png", full_page=True)
+    screenshot(page, "approval-errors")
     assert not Signal.objects.exists()
     assert visitor.problems == []

@@ -3,6 +3,8 @@
 The console stays empty, and the Content Security Policy holds.
 """
 
+from functools import partial
+
 import pytest
 from django.contrib.auth.models import User
 
@@ -97,7 +99,7 @@ def seldom(everything):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_barriers(visit, everything, screenshots, part):
+def test_no_barriers(visit, everything, screenshot, part):
     visitor = visit(**LOOKS["light"])
     visitor.log_in("alice")
     found = {}
@@ -113,7 +115,8 @@ def test_no_barriers(visit, everything, screenshots, part):
             visitor.page.click("button[name=index]")
             visitor.page.wait_for_selector(".tq-confirm")
         assert "tok_5f2c9e81" not in visitor.page.content(), name
-        problems = problems_in_all_looks(visitor.page, screenshots / name if name in PICTURED else None)
+        picture = partial(screenshot, visitor.page, name) if name in PICTURED else None
+        problems = problems_in_all_looks(visitor.page, picture)
         if problems := problems + misfits(visitor.page):
             found[name] = problems
     assert found == {}

@@ -46,7 +46,7 @@ def letters():
     forget_known_queues()
 
 
-def test_replay_in_the_browser(visit, letters, screenshots):
+def test_replay_in_the_browser(visit, letters, screenshot):
     visitor = visit(viewport=SIZES["light"], color_scheme="light")
     visitor.log_in("alice")
     page, base = visitor.page, f"{visitor.address}/admin/queue_app"
@@ -54,7 +54,7 @@ def test_replay_in_the_browser(visit, letters, screenshots):
     def shot(name):
         for size, pixels in SIZES.items():
             page.set_viewport_size(pixels)
-            page.screenshot(path=screenshots / f"{name}-{size}.png", full_page=True)
+            screenshot(page, f"{name}-{size}")
             assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
         assert "tok_5f2c9e81" not in page.content()
 

@@ -50,24 +50,24 @@ def office():
     return rates
 
 
-def test_the_list_the_page_and_the_week(visit, office, screenshots):
+def test_the_list_the_page_and_the_week(visit, office, screenshot):
     desk = visit(viewport=DESKTOP)
     desk.log_in("alice")
     desk.go("schedule/")
     assert "last 20: 17 completed, 2 failed, 1 skipped" in desk.page.locator(".tq-strip").first.get_attribute(
         "aria-label"
     )
-    desk.page.screenshot(path=screenshots / "schedules.png")
+    screenshot(desk.page, "schedules", full_page=False)
     desk.page.get_by_role("link", name="exchange rates").click()
     desk.page.locator(".tq-coming").first.locator("li").nth(9).wait_for()
-    desk.page.screenshot(path=screenshots / "schedule.png", full_page=True)
+    screenshot(desk.page, "schedule")
     desk.go("schedule/week/")
     assert desk.page.get_by_text("At most 2 schedules tick at the same moment.").is_visible()
-    desk.page.screenshot(path=screenshots / "schedule-week.png", full_page=True)
+    screenshot(desk.page, "schedule-week")
     assert desk.problems == []
 
 
-def test_the_preview_follows_what_one_types(visit, office, screenshots):
+def test_the_preview_follows_what_one_types(visit, office, screenshot):
     desk = visit(viewport=DESKTOP)
     desk.log_in("alice")
     desk.go("schedule/add/")
@@ -77,7 +77,7 @@ def test_the_preview_follows_what_one_types(visit, office, screenshots):
     desk.page.get_by_text("never ticks").wait_for()
     desk.page.fill("#id_cron", "0 7 * * *")
     desk.page.get_by_text("At 07:00 every day").wait_for()
-    desk.page.screenshot(path=screenshots / "schedule-add.png", full_page=True)
+    screenshot(desk.page, "schedule-add")
     desk.page.fill("#id_name", "morning")
     desk.page.fill("#id_task_type", ECHO)
     desk.page.fill("#id_args", "[1]")

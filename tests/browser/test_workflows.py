@@ -1,6 +1,7 @@
 """A workflow in the browser: no barriers, live, and without scripts."""
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.utils import timezone
@@ -50,7 +51,7 @@ def asked(order) -> Workflow:
     return order
 
 
-def test_no_barriers(visit, asked, screenshots):
+def test_no_barriers(visit, asked, screenshot):
     """Without errors in the console, violations of the policy, or barriers that axe finds; nothing is cut off."""
     StaffFactory(username="root", is_superuser=True)
     visitor = visit(**LOOKS["light"])
@@ -58,7 +59,7 @@ def test_no_barriers(visit, asked, screenshots):
     found = {}
     for name, path in (("s", ""), ("", f"{asked.id}/change/"), ("-signal", f"{asked.id}/signal/")):
         visitor.go(f"workflow/{path}")
-        found[path] = problems_in_all_looks(visitor.page, screenshots / f"workflow{name}")
+        found[path] = problems_in_all_looks(visitor.page, partial(screenshot, visitor.page, f"workflow{name}"))
         assert visitor.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
     assert not any(found.values()), found
     assert visitor.problems == []
