@@ -168,10 +168,12 @@ def test_an_old_copy_of_the_whole_index(floor):
 
 
 @pytest.mark.parametrize("field", ["number", "run_id", "state", "stamp", "behind", "short"])
-@pytest.mark.parametrize("value", [b"\xff junk", b"9" * 30, b"1e300"])
-def test_a_value_of_the_generation(floor, field, value):
-    floor.index._client.hset(floor.index.keys.generation, field, value)
-    heal(floor)
-    finish_all(floor)
-    assert by_kind(floor.index).keys() & SLOTS == set()
-    assert floor.index.now() < (time.time() + 60) * 1e6
+def test_a_value_of_the_generation(floor, field):
+    for value in (b"\xff junk", b"9" * 30, b"1e300"):
+        floor.load()
+        floor.work(finish=0)
+        floor.index._client.hset(floor.index.keys.generation, field, value)
+        heal(floor)
+        finish_all(floor)
+        assert by_kind(floor.index).keys() & SLOTS == set(), value
+        assert floor.index.now() < (time.time() + 60) * 1e6, value

@@ -80,13 +80,22 @@ def test_against_another_implementation(zone, cron):
                 assert next(ours) == theirs.get_next(datetime).astimezone(UTC)
 
 
+def changes(zone: str) -> list[datetime]:
+    """Return the days from 2020 to 2040 on which the clocks of a zone change."""
+    noons = (datetime(2020, 1, 1, 12, tzinfo=ZoneInfo(zone)) + timedelta(days=number) for number in range(21 * 365))
+    return [after for before, after in pairwise(noons) if before.utcoffset() != after.utcoffset()]
+
+
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_daily_tick_comes_once_on_every_date(zone):
-    """Through every change of the clocks from 2020 to 2040, also for a time that some of them skip or repeat."""
+    """In a whole year, and through each change of the clocks until 2040, also for a time that it skips or repeats."""
+    spans = [(datetime(2020, 1, 1, tzinfo=UTC), 366), *((day - timedelta(days=3), 7) for day in changes(zone))]
+    assert len(spans) == {"Europe/Berlin": 43, "America/New_York": 43, "Australia/Lord_Howe": 43}.get(zone, 1)
     for cron in ("30 2 * * *", "0 0 * * *", "15 1 * * *"):
-        instants = Recurrence(cron=cron, zone=zone).instants_after(datetime(2020, 1, 1, tzinfo=UTC))
-        local = [next(instants).astimezone(ZoneInfo(zone)).date() for _ in range(21 * 365)]
-        assert {(after - before).days for before, after in pairwise(local)} == {1}
+        for start, number in spans:
+            instants = islice(Recurrence(cron=cron, zone=zone).instants_after(start.astimezone(UTC)), number)
+            local = [instant.astimezone(ZoneInfo(zone)).date() for instant in instants]
+            assert {(after - before).days for before, after in pairwise(local)} == {1}, start
 
 
 @pytest.mark.parametrize(
