@@ -8,7 +8,7 @@ from django.db import connection
 
 from queue_app.services.enqueue.store import forget_known_queues
 
-#: Schema with a copy of the rows that the migrations create.
+#: Schema with a copy of the rows that the migrations create, and the function that puts them back.
 _COPIES = "as_migrated"
 
 
@@ -17,35 +17,40 @@ def reset_rows() -> None:
     if connection.connection is not None and not connection.is_usable():
         connection.close()
     connection.set_autocommit(True)
-    statement = _statement(connection.settings_dict["NAME"], connection.settings_dict["PORT"])
+    _prepare(connection.settings_dict["NAME"], connection.settings_dict["PORT"])
     with connection.cursor() as cursor:
-        cursor.execute(statement)
+        cursor.execute(f"SELECT {_COPIES}.reset()")
     forget_known_queues()
 
 
 @cache
-def _statement(_database: str, _port: str) -> str:
-    """Return the statement that resets all tables; the first call also cleans the queue's own tables."""
+def _prepare(_database: str, _port: str) -> None:
+    """Clean the queue's own tables, copy all rows, and create the function that resets all tables.
+
+    PostgreSQL plans the statements of a function once a session. They are one transaction, which checks foreign keys at
+    its end, so the order of tables does not matter.
+    """
     ours = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
-    # One implicit transaction checks foreign keys at its end, so the order of tables does not matter.
     with connection.cursor() as cursor:
         cursor.execute(";".join(f"DELETE FROM {table}" for table in ours))  # noqa: S608 - names of our tables
         with connection.schema_editor() as editor:
             import_module("queue_app.migrations.0002_defaults").create_rows(apps, editor)
         cursor.execute(f"DROP SCHEMA IF EXISTS {_COPIES} CASCADE; CREATE SCHEMA {_COPIES}")
-        return ";".join(
-            _put_back(cursor, table) for table in connection.introspection.django_table_names(only_existing=True)
+        tables = connection.introspection.django_table_names(only_existing=True)
+        statements = "\n".join(_put_back(cursor, table) for table in tables)
+        cursor.execute(
+            f"CREATE FUNCTION {_COPIES}.reset() RETURNS void LANGUAGE plpgsql AS $$ BEGIN\n{statements}\nEND $$"
         )
 
 
 def _put_back(cursor, table: str) -> str:
     cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 - names of our tables
     if not cursor.fetchone()[0]:
-        return f"DELETE FROM {table}"  # noqa: S608 - the same
+        return f"IF EXISTS (SELECT FROM {table}) THEN DELETE FROM {table}; END IF;"  # noqa: S608 - the same
     copy = f"{_COPIES}.{table}"
     cursor.execute(f"CREATE TABLE {copy} AS TABLE {table}")
     key = connection.introspection.get_primary_key_column(cursor, table)
     return (
         f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM (TABLE {table} EXCEPT TABLE {copy}) changed);"  # noqa: S608
-        f"INSERT INTO {table} SELECT * FROM {copy} ON CONFLICT DO NOTHING"
+        f"INSERT INTO {table} SELECT * FROM {copy} ON CONFLICT DO NOTHING;"
     )
