@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 import yaml
 from django.core.management import load_command_class
@@ -80,6 +79,8 @@ def test_the_schema_of_compose_files_accepts_ours():
 @pytest.mark.parametrize("version", ["1.29", "1.34"])
 def test_the_schemas_of_kubernetes_accept_the_manifests(version):
     """The validation is strict, to find misspelt fields; it skips the kinds of KEDA."""
+    import kubernetes_validate  # noqa: PLC0415 - its import takes seconds
+
     judged = [item for item in MANIFESTS.values() if not item["apiVersion"].startswith("keda.sh/")]
     assert len(judged) >= 12
     for item in judged:

@@ -3,7 +3,6 @@
 import pytest
 from django.db.models.functions import Now
 from django.test import Client
-from jsonschema import Draft202012Validator
 
 from queue_app.api.views.docs import document
 from queue_app.models import AuditEntry, Signal, Task, Workflow
@@ -120,6 +119,8 @@ def test_waiting_tasks_move_to_a_band_as_a_whole(admin, alice, submitted):
 
 
 def test_users_see_their_own(alice, submitted):
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - its import takes seconds
+
     at = f"{URL}/{submitted['id']}"
     assert alice.get(URL).data["results"] == []
     for path in ("", "/graph"):
