@@ -9,14 +9,15 @@ from django_redis import get_redis_connection
 
 from queue_app.core.states import TERMINAL
 from queue_app.index import get_index
-from queue_app.models import Queue, Task
+from queue_app.models import Queue, Task, Worker
 from queue_app.registry import type_of
+from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.repair.rebuild import rebuild
 from taskqueue_project.embedded import EmbeddedServers
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, over_cap, repeated
 from tests.integration.processes import eventually, index_comes_to_agree, lines
-from tests.support.engine import put, put_many
+from tests.support.engine import new, put, put_many
 
 pytestmark = pytest.mark.integration
 
@@ -68,21 +69,19 @@ def test_an_index_that_is_flushed_again_and_again(fleet, own_redis, history, log
     index_comes_to_agree()
 
 
-@pytest.mark.parametrize("supervised", [False, True])
-def test_workers_that_are_killed(fleet, history, log, supervised):
-    ids = [put(WORK, args=[log, str(number), 0.01]) for number in range(200)]
+def test_workers_that_are_killed(fleet, history, log):
+    """One that a supervisor replaces, and one whose tasks wait for the reaper."""
     fleet.scheduler()
-    if supervised:
-        workers = [fleet.worker("--processes", "2", "--concurrency", "3", heartbeat=5)]
-    else:
-        workers = [fleet.worker("--concurrency", "3", heartbeat=5) for _ in range(2)]
-    for done in (20, 80):
-        eventually(lambda least=done: ended() >= least, f"{done} tasks have ended")
-        if supervised:
-            os.kill(workers[0].children()[0], signal.SIGKILL)
-        else:
-            workers.pop(0).kill()
-            workers.append(fleet.worker("--concurrency", "3", heartbeat=5))
+    supervised = fleet.worker("--processes", "2", "--concurrency", "3", heartbeat=5)
+    alone = fleet.worker("--concurrency", "3", heartbeat=5)
+    eventually(lambda: Worker.objects.filter(status="active").count() == 3, "all have started")
+    found = enqueue_many(new(WORK, args=[log, str(number), 0.03]) for number in range(200))
+    ids = [stored.id for stored in found]
+    eventually(lambda: ended() >= 20, "some tasks have ended")
+    os.kill(supervised.children()[0], signal.SIGKILL)
+    eventually(lambda: ended() >= 80, "more tasks have ended")
+    alone.kill()
+    fleet.worker("--concurrency", "3", heartbeat=5)
     eventually(lambda: ended() == len(ids), "all tasks end")
     assert lost_or_doubled(history, ids) == []
     again = Task.objects.filter(attempt__gt=1).count()

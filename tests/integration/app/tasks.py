@@ -197,38 +197,6 @@ def in_atomic_step(context) -> None:
     context.step("first", add.func, 1, 2, atomic=True)
 
 
-@task
-def step(log: str, text: str) -> int:
-    """Write a line, after a moment; return the process."""
-    time.sleep(0.01)
-    write(log, text)
-    return os.getpid()
-
-
-@task
-def undo(log: str, text: str) -> None:
-    """Write that a step was undone."""
-    write(log, f"undo {text}")
-
-
-@task(max_retries=0)
-def fail_once(log: str, text: str) -> None:
-    """Fail at the first call."""
-    is_first = text not in Path(log).read_text().splitlines()
-    write(log, text)
-    if is_first:
-        raise ValueError(text)
-
-
-@task(takes_context=True)
-def grow(context, log: str, text: str) -> None:
-    """Add two steps to the workflow."""
-    for number in range(2):
-        context.workflow.add(step, log, f"{text}+{number}")
-    time.sleep(0.01)
-    write(log, text)
-
-
 def _told(log: str, text: str, given: object = None, wanted: object = None) -> str:
     """Write a line; say so if ``given``, the result of another task, is missing, or not what it should be.
 

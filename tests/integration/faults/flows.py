@@ -121,6 +121,8 @@ def _judge(run: Run, flows: list[graphs.Workflow]) -> None:
         graphs.judge_log(run.log)
     except AssertionError as error:
         run.broken.append(str(error))
+    if not Task.objects.filter(attempt__gt=1).exists():
+        run.broken.append("no task ran again, so the faults hit nothing")
     if mended := get_index().stats().counts.get(MENDED):  # since the last flush
         run.broken.append(f"the sweep found {mended} forgotten tasks")
 

@@ -196,7 +196,7 @@ class Run:
         """Return the tasks whose stored result came from another process than the one that held the last lease."""
         pids = dict(Worker.objects.values_list("id", "pid"))
         results = dict(TaskResult.objects.values_list("task_id", "value"))
-        own = [type_of(task) for task in (tasks.job, tasks.step)]  # they return the process
+        own = [type_of(tasks.job)]  # it returns the process
         held = Task.objects.filter(status=Status.COMPLETED, task_type__in=own).values_list("id", "worker_id")
         return [
             f"{task_id}: the result of {results[task_id]} was accepted, but {pids.get(worker_id)} had the lease"
