@@ -46,8 +46,11 @@ RECENT_ROWS = 30_000
 #: scheduler wait meanwhile, and due tasks are promised within 0.5 s.
 GRACE = 0.1
 LONGEST_GRACE = 0.4
-#: Rows of one page of a comparison.
+#: Minimum number of rows that a step of the full pass compares. Most of what a page costs beside its rows is the same for
+#: any size, so a step that needs more reads them as one page.
 PAGE = 5000
+#: Maximum number of rows of a page, which this process holds in memory.
+LARGEST_PAGE = 50_000
 #: Approximate number of entries per step of a sweep.
 STEP = 5000
 
@@ -170,26 +173,27 @@ class Reconciler:
         return missing + self._repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS))
 
     def _roll_on(self, index: Index) -> int:
-        """Compare as many pages as a full pass within ``FULL_PASS_SECONDS`` needs."""
+        """Compare as many rows as a full pass within ``FULL_PASS_SECONDS`` needs."""
         settings = conf.get().scheduler
         wait = min(FACTOR * self.pass_seconds, settings.full_pass_seconds)
         if self.cursor is None and settings.reconcile_seconds < wait > time.monotonic() - self.pass_began_at:
             return 0
         total = max(self.total, snapshot.queued_estimate())
-        share = total * settings.reconcile_seconds / settings.full_pass_seconds
+        rows = max(PAGE, math.ceil(total * settings.reconcile_seconds / settings.full_pass_seconds))
         missing = 0
-        for _ in range(max(1, math.ceil(share / PAGE))):
-            missing += self.next_page(index)
+        while rows > 0:
+            missing += self.next_page(index, min(rows, LARGEST_PAGE))
+            rows -= LARGEST_PAGE
             if self.cursor is None:
                 break
         return missing
 
-    def next_page(self, index: Index) -> int:
+    def next_page(self, index: Index, size: int) -> int:
         """Compare the next page of the full pass; return how many tasks were missing or misplaced."""
         began = time.monotonic()
         if self.cursor is None:
             self.pass_began_at, self.pass_seconds = began, 0.0
-        page = comparison.packed_page(self.cursor, PAGE)
+        page = comparison.packed_page(self.cursor, size)
         self.pass_seconds += time.monotonic() - began
         self.compared += page.size
         self.sweep.count(page.lanes)
@@ -201,9 +205,9 @@ class Reconciler:
 
     def full_pass(self, index: Index) -> int:
         """Compare all pages, from the cursor to the end; return how many tasks were missing or misplaced."""
-        missing = self.next_page(index)
+        missing = self.next_page(index, LARGEST_PAGE)
         while self.cursor is not None:
-            missing += self.next_page(index)
+            missing += self.next_page(index, LARGEST_PAGE)
         return missing
 
     def _end_leases(self, index: Index) -> int:

@@ -15,7 +15,9 @@ end
 -- The own places of an argument, which are all of one address.
 local function own_places(address, packed)
   local q, found = split_lane(address), unpack_places(packed)
-  for i, place in ipairs(found) do found[i] = own_place(place, q) end
+  if queue_policy(q).arrival then
+    for i, place in ipairs(found) do found[i] = own_place(place, q) end
+  end
   return found
 end
 

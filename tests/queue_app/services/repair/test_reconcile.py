@@ -216,6 +216,7 @@ def test_the_recent_window_is_bounded_where_many_tasks_share_an_instant(engine):
 
 def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
     monkeypatch.setattr(module, "PAGE", 3)
+    monkeypatch.setattr(module, "LARGEST_PAGE", 3)
     put_many(9)
     Task.objects.update(queued_at="2026-01-01T00:00Z")
     assert reconcile_everything()["missing"] == 9
@@ -273,9 +274,12 @@ def test_entries_of_cancelled_rows_vanish_when_they_are_met(engine):
     assert_index_agrees()
 
 
-def test_the_rolling_pass_ends_within_its_period(engine, settings, monkeypatch):
-    """12 rows in 3 turns: 4 rows per turn, in pages of 2."""
-    monkeypatch.setattr("queue_app.services.repair.reconcile.PAGE", 2)
+@pytest.mark.parametrize(("largest", "pages"), [(4, 1), (3, 2)])
+def test_the_rolling_pass_takes_its_period(engine, settings, monkeypatch, largest: int, pages: int):
+    """12 rows in 3 turns: 4 rows per turn, no more than needed, in one page if that may be so large."""
+    monkeypatch.setattr(module, "PAGE", 3)
+    monkeypatch.setattr(module, "LARGEST_PAGE", largest)
+    monkeypatch.setattr(module.comparison, "packed_page", read := Mock(wraps=module.comparison.packed_page))
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
     ids = put_many(12)
@@ -284,7 +288,7 @@ def test_the_rolling_pass_ends_within_its_period(engine, settings, monkeypatch):
     for turn in range(1, 4):
         assert reconciler.cursor is None or turn > 1
         reconciler.run_once()
-        assert reconciler.compared == 4 * turn
+        assert (reconciler.compared, read.call_count) == (4 * turn, pages * turn)
     reconciler.run_once()
     assert (reconciler.total, reconciler.cursor) == (12, None)
     assert len(ids) == 12

@@ -110,7 +110,7 @@ def test_a_row_that_becomes_queued_meanwhile_keeps_its_entry(engine, monkeypatch
 
     reconciler = Reconciler()
     reconciler.run_once()
-    reconciler.next_page(engine.index)
+    reconciler.next_page(engine.index, 100)
     monkeypatch.setattr(place, name, and_then)
     reconciler.sweep.step(engine.index)
     monkeypatch.undo()
