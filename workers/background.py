@@ -14,8 +14,8 @@ from typing import Protocol
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import IndexUnavailable
+from queue_app.index import WorkerMessage
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.transport.base import Transport
 

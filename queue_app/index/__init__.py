@@ -1,16 +1,14 @@
 """The Redis side: a fast, disposable index of the tasks that may run next. The only importer of redis."""
 
 from queue_app.core.records import Lease, Proposal
-from queue_app.index.client import hide_password, is_refusal, server_url
+from queue_app.index.client import hide_password, import_client, is_loaded, is_refusal, server_url
 from queue_app.index.index import MAX_CLAIM, Index, get_index, is_open
-from queue_app.index.lazy import import_client, is_loaded
-from queue_app.index.profile import Profile
 from queue_app.index.requests import Backlog, Request, TakenRequests
 from queue_app.index.stats import IndexStats
-from queue_app.index.workers import Generation
+from queue_app.index.workers import Generation, Profile, WorkerMessage
 
 __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request",
-    "TakenRequests",
+    "TakenRequests", "WorkerMessage",
     "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "server_url",
 ]  # fmt: skip

@@ -9,9 +9,8 @@ from typing import Any
 
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import scripts
-from queue_app.index.client import connect, unavailable
+from queue_app.index.client import connect, redis, unavailable
 from queue_app.index.keys import Keys
-from queue_app.index.lazy import redis
 from queue_app.index.notifier import Notifier
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.

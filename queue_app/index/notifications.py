@@ -14,8 +14,7 @@ from queue_app.core.counters import ADAPTED
 from queue_app.core.events import COUNTED, Event, EventName, Occasion, Run, traced_each
 from queue_app.core.ids import as_texts
 from queue_app.core.records import Entry, PackedLane
-from queue_app.index.client import text
-from queue_app.index.lazy import redis
+from queue_app.index.client import redis, text
 
 #: Maximum number of tasks per entry. One entry per task would cost a busy worker a sixth of its speed, most of it in
 #: the server; entries of unlimited size would leave the stream without a limit, as it is capped in entries.

@@ -23,7 +23,7 @@ from typing import Any
 
 from queue_app.core.events import Run
 from queue_app.core.records import Entry
-from queue_app.index.lazy import redis
+from queue_app.index.client import redis
 from queue_app.index.notifications import pack, publish_arguments, split
 from queue_app.index.pipeline import Pipeline, ScriptCall
 

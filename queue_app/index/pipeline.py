@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from queue_app.index.lazy import redis
+from queue_app.index.client import redis
 
 #: Maximum number of unanswered calls; then the sender waits for the first reply.
 MAX_UNANSWERED = 64

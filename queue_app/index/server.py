@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from queue_app.core.lanes import Lane, parse_lane, queued_at_of
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index.calls import readable, translated
-from queue_app.index.client import describe, text
+from queue_app.index.client import describe, redis, text
 from queue_app.index.index import Index
-from queue_app.index.lazy import redis
 
 
 @dataclass(frozen=True, slots=True)

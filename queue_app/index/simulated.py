@@ -26,10 +26,9 @@ from queue_app import conf
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import scripts
 from queue_app.index.calls import translated
-from queue_app.index.client import connect
+from queue_app.index.client import connect, redis
 from queue_app.index.index import Index
 from queue_app.index.keys import Keys
-from queue_app.index.lazy import redis
 
 CLOCK = "redis.call('TIME')"
 SIMULATED_CLOCK = "{ 0, KEYS[2] }"

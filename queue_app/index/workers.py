@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from itertools import batched
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
-from queue_app.core.wakeup import WorkerMessage
 from queue_app.index.calls import QUEUES, blocking, in_one_write, readable, translated
-from queue_app.index.client import text
-from queue_app.index.lazy import redis
+from queue_app.index.client import redis, text
 from queue_app.index.leases import SCANNED, Leases
-from queue_app.index.profile import Profile
 
 #: Seconds until a notification that its worker did not read is deleted.
 NOTIFICATION_SECONDS = 60
 #: Answer of ``lua/register.lua``.
 FORGET_FIRST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a worker can run: queues (none: all), task types, capabilities, slots; ``id`` names the combination.
+
+    Workers with the same abilities share one profile and its heads.
+    """
+
+    id: str
+    queues: tuple[str, ...]
+    task_types: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    slots: int | None = None  # it runs no heavier task; None: any weight
+
+    @classmethod
+    def of(
+        cls, queues: Iterable[str], task_types: Iterable[str], capabilities: Iterable[str], slots: int | None = None
+    ) -> Self:
+        """Return the profile; the order of the names does not matter."""
+        parts = tuple(tuple(sorted(set(names))) for names in (queues, task_types, capabilities))
+        digest = hashlib.sha256(json.dumps([*parts, slots] if slots else parts).encode()).hexdigest()[:16]
+        return cls(digest, parts[0], parts[1], parts[2], slots)
+
+
+class WorkerMessage(Enum):
+    """A message of the index to one worker; it ends the wait of a worker that has nothing to do."""
+
+    WAKE_UP = "wake"  # there may be work
+    NOTIFICATION = "tell"  # one of its rows changed
 
 
 class Generation(NamedTuple):

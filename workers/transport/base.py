@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
-from queue_app.core.wakeup import WorkerMessage
-from queue_app.index import Profile
+from queue_app.index import Profile, WorkerMessage
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.context import AttemptStore
 

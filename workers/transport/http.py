@@ -19,9 +19,8 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
-from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData, WorkerLost
-from queue_app.index import Profile
+from queue_app.index import Profile, WorkerMessage
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
 from queue_app.services.repair.workers import WorkerIdentity
 from queue_app.workers.transport.base import OnWait, OutcomesRefused, Transport

@@ -15,8 +15,8 @@ from queue_app.api.base import ApiView, accepts, parse_id
 from queue_app.api.serializers import workers as serializers
 from queue_app.api.waiting import Database
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
-from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
+from queue_app.index import WorkerMessage
 from queue_app.models import WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import give_back

@@ -21,7 +21,6 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressRep
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
-from queue_app.core.wakeup import WorkerMessage
 from queue_app.displayed_payload import displayed_payload
 from queue_app.encryption import call_of, failure_texts, opened_if, opened_task
 from queue_app.exceptions import (
@@ -36,7 +35,7 @@ from queue_app.exceptions import (
     WorkerNameTaken,
 )
 from queue_app.exceptions import WorkerNotFound as NotFound
-from queue_app.index import Profile
+from queue_app.index import Profile, WorkerMessage
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.lifecycle.claim import among_executing, claim, give_back_unacknowledged

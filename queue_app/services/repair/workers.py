@@ -8,9 +8,8 @@ from typing import Any, Final
 from django.db.models.functions import Now
 
 from queue_app.core.sentence import say
-from queue_app.core.wakeup import WorkerMessage
 from queue_app.exceptions import InvalidTransition
-from queue_app.index import Index, Profile, get_index
+from queue_app.index import Index, Profile, WorkerMessage, get_index
 from queue_app.models import Queue, Worker
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus

@@ -7,8 +7,7 @@ import pytest
 from queue_app import signals
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import Index
-from queue_app.index.client import is_damage
-from queue_app.index.lazy import redis
+from queue_app.index.client import is_damage, redis
 from tests.support.scene import Scene
 
 JUNK = (b"junk", b"\xff\xfe", b"")

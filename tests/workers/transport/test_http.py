@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.records import Outcome, ProgressReport, TaskFailure
-from queue_app.core.wakeup import WorkerMessage
+from queue_app.index import WorkerMessage
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.transport.http import MAX_BODY, MAX_POLL, HttpTransport, ServerRefused
