@@ -20,7 +20,7 @@ from django.utils.module_loading import autodiscover_modules, module_has_submodu
 
 from queue_app import conf
 from queue_app.core.masking import normal_name
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.exceptions import InvalidTaskData, UnknownTaskType
 
 type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
@@ -230,19 +230,19 @@ def why_unknown(task_type: str) -> str:
     task = _tasks.get(task_type)
     module = task.func.__module__ if task else task_type.rpartition(".")[0]
     if module and not _is_in_an_app(module):
-        return say(
+        return sentence(
             "No app in INSTALLED_APPS contains the module %(module)s, and workers import no other: move the function to"
             " the module tasks of an app.",
             module=module,
         )
     try:
         if import_module_of(task_type):
-            return say("This process knows it: deploy the same code to the workers, and restart them.")
+            return sentence("This process knows it: deploy the same code to the workers, and restart them.")
     except Exception as error:  # noqa: BLE001 - whatever the project's code raises
         # The message of an ImportError names modules; another may hold anything.
         what = f"{type(error).__name__}: {error}" if isinstance(error, ImportError) else type(error).__name__
-        return say("Its module %(module)s cannot be imported: %(error)s.", module=module, error=what.rstrip("."))
-    return say("This process does not know it either: the function was renamed or removed, or newer code has it.")
+        return sentence("Its module %(module)s cannot be imported: %(error)s.", module=module, error=what.rstrip("."))
+    return sentence("This process does not know it either: the function was renamed or removed, or newer code has it.")
 
 
 def _is_in_an_app(module: str) -> bool:

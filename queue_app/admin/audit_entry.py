@@ -17,7 +17,7 @@ from queue_app.admin.filters import choice_filter
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models import AuditEntry, SavedView
 
 #: Number of newest entries in which the filters look for names.

@@ -26,7 +26,7 @@ from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.task_search import NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind, OperationState

@@ -7,7 +7,7 @@ from django.http import HttpRequest
 
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.dead_letter import DeadLetterQuerySet

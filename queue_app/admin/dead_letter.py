@@ -24,7 +24,7 @@ from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.displayed_payload import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import STATE_NAMES, DeadLetterQuerySet

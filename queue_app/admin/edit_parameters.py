@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from queue_app.admin.forms import EditForm
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.admin.task_detail import pretty, with_names
-from queue_app.dashboard.said import said_error
+from queue_app.dashboard.translation import translate_error
 from queue_app.displayed_payload import argument_names
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import DeadLetter, Task
@@ -56,7 +56,7 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
                 root = error.field.partition(".")[0].partition("[")[0]
                 form.add_error(root if root in form.fields else "parameters", error.message)
             except TaskQueueError as error:
-                self.message_user(request, said_error(error), messages.ERROR)
+                self.message_user(request, translate_error(error), messages.ERROR)
                 return HttpResponseRedirect(self.url_of("change", pk))
             else:
                 self.message_user(request, done, messages.SUCCESS)

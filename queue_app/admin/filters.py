@@ -18,7 +18,7 @@ from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN

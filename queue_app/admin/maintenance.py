@@ -13,8 +13,7 @@ from queue_app.admin.columns import column, time_column, two_lines
 from queue_app.admin.filters import QueueFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin
 from queue_app.dashboard import labels
-from queue_app.dashboard.said import said
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import translate, word
 from queue_app.models import IndexGeneration, MaintenanceJob, QueueStats
 from queue_app.services.read import stalls
 from queue_app.services.read.stats import index_state
@@ -33,7 +32,7 @@ ABOUT: Final = {
 
 def _error(job: MaintenanceJob) -> str:
     """Return the error of a job; what the watchdog found stands still is a sentence."""
-    return " ".join(said(stall.text) for stall in stalls.stored(job)) or job.error
+    return " ".join(translate(stall.text) for stall in stalls.stored(job)) or job.error
 
 
 class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):

@@ -28,8 +28,8 @@ from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
 from queue_app.admin.columns import two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField, posted_reason
-from queue_app.dashboard.said import said_error
 from queue_app.dashboard.sentences import change_text, entry_sentence
+from queue_app.dashboard.translation import translate_error
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -202,7 +202,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
 
     def refuse(self, request: HttpRequest, error: Exception | str) -> None:
         """Report an error that stopped an action before it changed anything."""
-        text = said_error(error) if isinstance(error, Exception) else error
+        text = translate_error(error) if isinstance(error, Exception) else error
         self.message_user(request, _("%(error)s Nothing was changed.") % {"error": text}, messages.ERROR)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -299,7 +299,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             with atomic():
                 done = act(found, reason)
         except TaskQueueError as error:
-            self.message_user(request, said_error(error), messages.ERROR)
+            self.message_user(request, translate_error(error), messages.ERROR)
         else:
             self.message_user(request, done, messages.SUCCESS)
         if request.POST.get("next") == "overview":  # a button of the overview leads back to it

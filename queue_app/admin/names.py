@@ -10,7 +10,7 @@ from django.apps import apps
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import gettext_noop as _noop
 
-from queue_app.dashboard import words
+from queue_app.dashboard import translation
 
 #: Models, in the singular and the plural.
 TEXTS: Final = (
@@ -43,7 +43,7 @@ TEXTS: Final = (
 
 def translate_names() -> None:
     """Show names and choices in the viewer's language. Migrations keep the English ones."""
-    known, choices = frozenset(TEXTS), frozenset(words.TEXTS)
+    known, choices = frozenset(TEXTS), frozenset(translation.TEXTS)
     for model in apps.get_app_config("queue_app").get_models():
         options = model._meta  # noqa: SLF001 - Django documents it
         for name in ("verbose_name", "verbose_name_plural"):

@@ -20,7 +20,7 @@ from queue_app.admin.what_if import PERMISSION, WhatIfAdmin
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import filter_words, operation_title
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names

@@ -28,7 +28,7 @@ from queue_app.dashboard import charts, labels, live
 from queue_app.dashboard.overview import overview_context
 from queue_app.dashboard.queues import oldest_seconds, summaries
 from queue_app.dashboard.reasons import of_one_queue
-from queue_app.dashboard.said import said_error
+from queue_app.dashboard.translation import translate_error
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Queue, Task, Worker
 from queue_app.models.columns import TYPE_LENGTH
@@ -191,7 +191,7 @@ class QueueAdmin(PausingAdmin[Queue]):
                 found = dismiss(key, by=request.user.get_username(), via=audit.ADMIN, reason=reason)
                 self.log_action_of(request, Queue.objects.filter(pk=found.queue), "Dismissed a suggestion.", reason)
         except TaskQueueError as error:
-            self.message_user(request, said_error(error), messages.ERROR)
+            self.message_user(request, translate_error(error), messages.ERROR)
         else:
             self.message_user(request, _("The suggestion is hidden for 30 days."), messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))

@@ -24,7 +24,7 @@ from queue_app.admin.pausing import PausingAdmin
 from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, ScheduleForm, preview
 from queue_app.dashboard import labels
 from queue_app.dashboard import schedules as pages
-from queue_app.dashboard.said import said
+from queue_app.dashboard.translation import translate
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
@@ -105,7 +105,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:
-        words = said(schedule.recurrence.words)
+        words = translate(schedule.recurrence.words)
         task = schedule.task_type.rpartition(".")[2]
         return format_html('<span class="tq-type">{}<small>{}: {}</small></span>', schedule.name, task, words)
 
@@ -184,7 +184,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         ticks, now = recent([found], SOUGHT)[found.pk], timezone.now()
         failures = failures_in_a_row(ticks)
         return super().page_context(request, found) | {
-            "words": said(found.recurrence.words),
+            "words": translate(found.recurrence.words),
             "coming": [] if found.paused else pages.coming(found.recurrence, now),
             "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks[:RECENT]],
             "failures": times(failures) if failures >= MANY_FAILURES else "",

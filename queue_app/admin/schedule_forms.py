@@ -15,7 +15,7 @@ from queue_app.admin.forms import ReasonField, ReasonForm
 from queue_app.core.masking import unmask
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import schedules as pages
-from queue_app.dashboard.said import said
+from queue_app.dashboard.translation import translate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Schedule
@@ -118,4 +118,4 @@ def preview(data: Mapping[str, Any]) -> dict[str, Any]:
         recurrence.check()
     except InvalidTaskData as error:
         return {"problem": error.message}
-    return {"words": said(recurrence.words), "coming": pages.coming(recurrence, timezone.now())}
+    return {"words": translate(recurrence.words), "coming": pages.coming(recurrence, timezone.now())}

@@ -16,7 +16,7 @@ from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.admin.task_detail import load_detail
 from queue_app.core.signals import MAX_TEXT, Fields
 from queue_app.core.states import Status
-from queue_app.dashboard.said import said_error
+from queue_app.dashboard.translation import translate_error
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
 from queue_app.models import Task, Workflow
 from queue_app.models.columns import NAME_LENGTH
@@ -105,7 +105,7 @@ class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
             form.add_error(field if field in form.fields else None, str(getattr(error, "message", error)))
             return False
         except TaskQueueError as error:
-            self.message_user(request, said_error(error), messages.ERROR)
+            self.message_user(request, translate_error(error), messages.ERROR)
             return True
         if isinstance(found, Task):
             done = _("The signal %(name)s is sent; the task continues.") % {"name": name}

@@ -17,7 +17,7 @@ from queue_app.admin.task_detail import pretty
 from queue_app.core.priorities import parse_band
 from queue_app.core.redaction import is_sealed
 from queue_app.core.states import PENDING, WAITING, Status
-from queue_app.dashboard.said import said_error
+from queue_app.dashboard.translation import translate_error
 from queue_app.encryption import hides, is_on
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Task, TaskPayload
@@ -98,7 +98,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
             shown = decrypt(pk, record)
         except TaskQueueError as error:
-            self.message_user(request, said_error(error), messages.ERROR)
+            self.message_user(request, translate_error(error), messages.ERROR)
             return HttpResponseRedirect(self.url_of("change", pk))
         parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)

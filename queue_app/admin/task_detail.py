@@ -16,8 +16,7 @@ from queue_app.admin.task_timeline import bar, spans, timeline
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
-from queue_app.dashboard.said import said
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import translate, word
 from queue_app.displayed_payload import argument_names, displayed_payload
 from queue_app.models import (
     DeadLetter,
@@ -115,7 +114,7 @@ def load_detail(
         "ran": sum(span.seconds for span in found) - waited - slept,
         "letter": letter,
         "tick": ScheduleTick.objects.filter(task_id=task.pk).select_related("schedule").first(),
-        "hints": [said(reason.text) for reason in explain_task(task).reasons] if task.status in WAITING else [],
+        "hints": [translate(reason.text) for reason in explain_task(task).reasons] if task.status in WAITING else [],
     }
 
 
@@ -209,7 +208,7 @@ def _options(task: Task) -> list[tuple[str, str, str]]:
 
 def _rule(task: Task) -> str:
     rule = getattr(known(task.task_type), "unique", None)
-    return said(rule.words) if rule else ""
+    return translate(rule.words) if rule else ""
 
 
 def progress_and_logs(task: Task, secrets: frozenset[str]) -> tuple[TaskProgress | None, list[TaskLog]]:

@@ -13,7 +13,7 @@ from queue_app.core.promotion import rises
 from queue_app.core.states import WAITING, Status
 from queue_app.core.steps import StepKind
 from queue_app.dashboard import labels
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models import PriorityPolicy, Queue, StepResult, Task, TaskAttempt
 
 #: Size of the bar in its own units, and the minimum visible width of a span.

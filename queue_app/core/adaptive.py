@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
-from queue_app.core.sentence import as_json, from_json, joined, say
+from queue_app.core.sentence import as_json, from_json, joined, sentence
 
 #: Share of the limit that must be in use for the limit to rise: one that does not bind says nothing.
 FULL: Final = 0.9
@@ -122,7 +122,7 @@ class AdaptiveState:
 
 def begin(bounds: Bounds, now: float, value: int | None = None) -> AdaptiveState:
     """Return the state of a limit that has just become adaptive, or that continues with a value."""
-    reason = say("It continues with its last value.") if value else say("It begins at the least.")
+    reason = sentence("It continues with its last value.") if value else sentence("It begins at the least.")
     return AdaptiveState(
         limit=float(value or bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now,
         reason=reason, is_starting=value is None,
@@ -178,21 +178,21 @@ def step(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveSta
 
 def _decide(state: AdaptiveState, bounds: Bounds, seen: Measurement, share: float) -> AdaptiveState:  # noqa: PLR0911 - one a signal
     if seen.throttled:
-        return _backed_off(state, BACKOFF, "throttle", say("Tasks asked to slow down (Throttle)."))
+        return _backed_off(state, BACKOFF, "throttle", sentence("Tasks asked to slow down (Throttle)."))
     # What ends now may have begun before the last change: judge only what came after.
     is_settled = seen.now - state.changed_at >= min(LEAST_SECONDS, 2 * max(state.baselines.values(), default=0.0))
     if is_settled and seen.failures >= MIN_FAILURES and share > 2 * state.failure_share + FAILURE_SHARE:
-        reason = say("%(share)s of the attempts failed.", share=f"{share:.0%}")
+        reason = sentence("%(share)s of the attempts failed.", share=f"{share:.0%}")
         return _backed_off(state, BACKOFF, "failures", reason)
     if is_settled and seen.load is not None and seen.load > 1:
-        reason = say("The probe reports %(load)s of a full load.", load=float(f"{seen.load:.3g}"))
+        reason = sentence("The probe reports %(load)s of a full load.", load=float(f"{seen.load:.3g}"))
         return _backed_off(state, PROBE_BACKOFF, "probe", reason)
     wanted = max(3, min(MIN_TASKS, state.value(bounds)))
     count = sum(sample.tasks for sample in seen.samples.values())
     if count < wanted:
         if state.resume is not None and seen.now - state.changed_at > MEASURE_SECONDS:
             return replace(state, limit=state.resume, resume=None, measure_at=seen.now + BASELINE_SECONDS)
-        reason = say("Too few tasks ran to judge: %(count)s, of %(wanted)s or more.", count=count, wanted=wanted)
+        reason = sentence("Too few tasks ran to judge: %(count)s, of %(wanted)s or more.", count=count, wanted=wanted)
         return replace(state, cause="few", reason=reason)
     if state.resume is not None:
         measured = {kind: sample.p50 for kind, sample in seen.samples.items() if sample.p50 > 0}
@@ -207,24 +207,24 @@ def _judge(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveS
     narrow = {kind: sample for kind, sample in seen.samples.items() if sample.spread <= WIDEST and sample.p50 > 0}
     is_full = seen.running >= FULL * state.value(bounds) and (seen.load is None or seen.load <= FULL)
     if not narrow:
-        reason = say("Run times vary too much to judge by; only failures, Throttle and the probe count.")
+        reason = sentence("Run times vary too much to judge by; only failures, Throttle and the probe count.")
         grown = replace(state, ratio=None, cause="spread", reason=reason)
         return replace(grown, limit=state.limit + is_full)
     ratio, chance = _compare(state.baselines, narrow)
     tolerance = TOLERANCE + 1.5 * chance
     full_since = (state.full_since or seen.now) if is_full else None
     state = replace(state, ratio=ratio, baselines=_learned(state.baselines, narrow), full_since=full_since)
-    text = say("Run times are %(ratio)s times their baseline.", ratio=f"{ratio:.1f}")
+    text = sentence("Run times are %(ratio)s times their baseline.", ratio=f"{ratio:.1f}")
     if ratio > tolerance and seen.running * 2 < state.value(bounds):
-        but = say("But only %(n)s run: it is not the limit.", n=round(seen.running))
+        but = sentence("But only %(n)s run: it is not the limit.", n=round(seen.running))
         return replace(state, cause="idle", reason=joined(text, but))
     if ratio > tolerance and state.value(bounds) == bounds.least and seen.now - state.changed_at > LEAST_SECONDS:
         measured = {kind: sample.p50 for kind, sample in narrow.items()}
-        reason = say("Run times stay long at the least: they are the new baseline.")
+        reason = sentence("Run times stay long at the least: they are the new baseline.")
         return replace(state, cause="baseline", reason=reason, baselines=_bounded(state.baselines, measured))
     is_pressed = full_since is not None and seen.now - full_since > PRESSED_SECONDS
     if is_pressed and seen.now > state.measure_at and ratio > TOLERANCE and state.value(bounds) > bounds.least:
-        reason = say("It measures the baseline again.")
+        reason = sentence("It measures the baseline again.")
         return replace(state, limit=math.ceil(state.limit / 4), resume=state.limit, cause="baseline", reason=reason)
     if state.is_starting and ratio <= tolerance:
         return (
@@ -238,7 +238,7 @@ def _judge(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveS
 
 
 def _still(state: AdaptiveState, seen: Measurement) -> AdaptiveState:
-    return replace(state, cause="room", reason=say("It is not full: %(n)s run.", n=round(seen.running)))
+    return replace(state, cause="room", reason=sentence("It is not full: %(n)s run.", n=round(seen.running)))
 
 
 def _backed_off(state: AdaptiveState, factor: float, cause: str, reason: str) -> AdaptiveState:

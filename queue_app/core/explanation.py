@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from queue_app.core.sentence import listed, say
+from queue_app.core.sentence import listed, sentence
 from queue_app.core.states import predicate
 
 
@@ -66,27 +66,27 @@ class Explanation:
 
 
 def status_name(status: str) -> str:
-    """Return the name of a state for people; ``dashboard.words`` has the texts."""
-    return say(status.replace("_", " "))
+    """Return the name of a state for people; ``dashboard.translation`` has the texts."""
+    return sentence(status.replace("_", " "))
 
 
 def subject(scope: str, name: str) -> str:
     """Return what a limit or a pause is about."""
     match scope:
         case "everything":
-            return say("Everything")
+            return sentence("Everything")
         case "queue":
-            return say("The queue %(name)s", name=name)
+            return sentence("The queue %(name)s", name=name)
         case "type":
-            return say("The task type %(name)s", name=name)
+            return sentence("The task type %(name)s", name=name)
         case "key":
-            return say("The key %(name)s", name=name)
-    return say("The user %(name)s in this queue", name=name)
+            return sentence("The key %(name)s", name=name)
+    return sentence("The user %(name)s in this queue", name=name)
 
 
 def by(person: str) -> str:
     """Return who did it, to be put behind a verb; empty if unknown."""
-    return say(" by %(by)s", by=person) if person else ""
+    return sentence(" by %(by)s", by=person) if person else ""
 
 
 def because(reason: str) -> str:
@@ -96,9 +96,9 @@ def because(reason: str) -> str:
 
 def at_limit(what: str, used: int, most: int) -> str:
     """Return that a limit is reached."""
-    return say("%(what)s is at its limit: %(used)s of at most %(most)s run.", what=what, used=used, most=most)
+    return sentence("%(what)s is at its limit: %(used)s of at most %(most)s run.", what=what, used=used, most=most)
 
 
 def all_of(parts: Sequence[str]) -> str:
     """Return texts with an "and" before the last one."""
-    return say("%(first)s and %(last)s", first=listed(parts[:-1]), last=parts[-1]) if len(parts) > 1 else parts[0]
+    return sentence("%(first)s and %(last)s", first=listed(parts[:-1]), last=parts[-1]) if len(parts) > 1 else parts[0]

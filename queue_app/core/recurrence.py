@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from queue_app.core.parsing import EARLIEST, LATEST
-from queue_app.core.sentence import listed, say, say_as, say_n
+from queue_app.core.sentence import listed, sentence, sentence_as, sentence_n
 from queue_app.exceptions import InvalidTaskData
 
 MAX_INSTANTS: Final = 1000
@@ -114,14 +114,14 @@ class Recurrence:
             cron = _MACROS.get(self.cron, self.cron)
             text = f"{CronSim(cron, _EPOCH).explain()} ({self.zone})"  # in English only
             if (phrase := _phrase(cron)) is not None:
-                return say_as(text, "%(when)s (%(zone)s)", when=phrase, zone=self.zone)
-            return say_as(text, "Cron %(cron)s (%(zone)s)", cron=self.cron, zone=self.zone)
+                return sentence_as(text, "%(when)s (%(zone)s)", when=phrase, zone=self.zone)
+            return sentence_as(text, "Cron %(cron)s (%(zone)s)", cron=self.cron, zone=self.zone)
         if self.every is not None:
             return _every(self.every)
         if len(self.instants) == 1:
             at = f"{self.instants[0].astimezone(ZoneInfo(self.zone)):%Y-%m-%d %H:%M}"
-            return say("Once, at %(time)s (%(zone)s)", time=at, zone=self.zone)
-        return say("At %(n)s given times", n=len(self.instants))
+            return sentence("Once, at %(time)s (%(zone)s)", time=at, zone=self.zone)
+        return sentence("At %(n)s given times", n=len(self.instants))
 
 
 def _phrase(cron: str) -> str | None:
@@ -133,17 +133,17 @@ def _phrase(cron: str) -> str | None:
             if minute == "*" or (step != minute and 60 % int(step) == 0):
                 found = _every(60.0 * int(step if step != "*" else 1))
             elif minute.isdigit():
-                found = say("At minute %(n)s of each hour", n=int(minute))
+                found = sentence("At minute %(n)s of each hour", n=int(minute))
         case [minute, hour, day, "*", weekday] if minute.isdigit() and hour.isdigit():
             time = f"{int(hour):02}:{int(minute):02}"
             if day == weekday == "*":
-                found = say("Each day at %(time)s", time=time)
+                found = sentence("Each day at %(time)s", time=time)
             elif day == "*" and (days := _weekdays(weekday)):
-                found = say("%(days)s at %(time)s", days=days, time=time)
+                found = sentence("%(days)s at %(time)s", days=days, time=time)
             elif weekday == "*" and day == "L":
-                found = say("On the last day of each month at %(time)s", time=time)
+                found = sentence("On the last day of each month at %(time)s", time=time)
             elif weekday == "*" and day.isdigit():
-                found = say("On day %(day)s of each month at %(time)s", day=int(day), time=time)
+                found = sentence("On day %(day)s of each month at %(time)s", day=int(day), time=time)
     return found
 
 
@@ -152,8 +152,8 @@ def _weekdays(field: str) -> str | None:
     ends = [_WEEKDAYS.get(part) for part in re.split("[-,]", field)]
     if None in ends or ("-" in field and len(ends) != 2):  # noqa: PLR2004 - the ends of a range
         return None
-    names = [say(name) for name in ends if name]  # Django's catalogue has the weekdays
-    return say("%(first)s to %(last)s", first=names[0], last=names[1]) if "-" in field else listed(names)
+    names = [sentence(name) for name in ends if name]  # Django's catalogue has the weekdays
+    return sentence("%(first)s to %(last)s", first=names[0], last=names[1]) if "-" in field else listed(names)
 
 
 def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
@@ -245,9 +245,9 @@ def _interval_after(every: float, anchor: datetime, moment: datetime) -> Iterato
 
 def _every(seconds: float) -> str:
     if seconds % 86_400 == 0:
-        return say_n("Every day", "Every %(n)s days", int(seconds // 86_400))
+        return sentence_n("Every day", "Every %(n)s days", int(seconds // 86_400))
     if seconds % 3600 == 0:
-        return say_n("Every hour", "Every %(n)s hours", int(seconds // 3600))
+        return sentence_n("Every hour", "Every %(n)s hours", int(seconds // 3600))
     if seconds % 60 == 0:
-        return say_n("Every minute", "Every %(n)s minutes", int(seconds // 60))
-    return say("Every second") if seconds == 1 else say("Every %(seconds)s seconds", seconds=float(seconds))
+        return sentence_n("Every minute", "Every %(n)s minutes", int(seconds // 60))
+    return sentence("Every second") if seconds == 1 else sentence("Every %(seconds)s seconds", seconds=float(seconds))

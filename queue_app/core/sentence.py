@@ -1,9 +1,9 @@
-"""Sentences that can be said in several languages: an English template and the values of its names.
+"""Sentences in several languages: an English template and the values of its names.
 
 Services return them. As text a sentence is English, so the API, the commands, logs and rows need to know nothing about
-languages. The admin says it in the language of its reader (``dashboard.said``). ``manage.py makemessages`` collects the
-templates: the first argument of ``say``, the first two of ``say_n``, the second of ``say_as``. A part of a sentence
-that varies is a value, and may be a sentence itself.
+languages. The admin translates it for its reader (``dashboard.translation``). ``manage.py makemessages`` collects the
+templates: the first argument of ``sentence``, the first two of ``sentence_n``, the second of ``sentence_as``. A part of
+a sentence that varies is a value, and may be a sentence itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ type Value = str | int | float
 
 
 class Sentence(str):
-    """English text that knows the template and the values that it was made of; ``say`` makes one."""
+    """English text that knows the template and the values that it was made of; ``sentence`` makes one."""
 
     __slots__ = ("plural", "template", "values")
 
@@ -25,21 +25,21 @@ class Sentence(str):
     values: Mapping[str, Value]
 
 
-def say(template: str, /, **values: Value) -> str:
+def sentence(template: str, /, **values: Value) -> str:
     """Return a sentence: a template with names such as ``%(queue)s``, and their values."""
     return _make(template, "", values)
 
 
-def say_n(singular: str, plural: str, n: int, /, **values: Value) -> str:
+def sentence_n(singular: str, plural: str, n: int, /, **values: Value) -> str:
     """Return a sentence whose words depend on the number ``n``, which both templates may name."""
     return _make(singular, plural, {"n": n, **values})
 
 
-def say_as(english: str, template: str, /, **values: Value) -> str:
+def sentence_as(english: str, template: str, /, **values: Value) -> str:
     """Return a sentence with a better English text than its template makes."""
-    sentence = Sentence(english)
-    sentence.template, sentence.plural, sentence.values = template, "", values
-    return sentence
+    made = Sentence(english)
+    made.template, made.plural, made.values = template, "", values
+    return made
 
 
 def joined(*parts: str) -> str:
@@ -76,9 +76,9 @@ def filled(sentence: Sentence, pattern: str, write: Callable[[Any], str]) -> str
 
 def _make(template: str, plural: str, values: Mapping[str, Value]) -> Sentence:
     pattern = plural if plural and values["n"] != 1 else template
-    sentence = Sentence(pattern % {name: _in_english(value) for name, value in values.items()})
-    sentence.template, sentence.plural, sentence.values = template, plural, values
-    return sentence
+    made = Sentence(pattern % {name: _in_english(value) for name, value in values.items()})
+    made.template, made.plural, made.values = template, plural, values
+    return made
 
 
 def _in_english(value: Value) -> str:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 
 
 class Status(StrEnum):
@@ -29,15 +29,15 @@ TERMINAL: Final = frozenset(Status) - PENDING
 FAILURES: Final = frozenset({Status.FAILED, Status.DEAD_LETTER, Status.EXPIRED})
 
 _PREDICATES: Final = {
-    Status.BLOCKED: say("is blocked"),
-    Status.SCHEDULED: say("is scheduled"),
-    Status.QUEUED: say("is queued"),
-    Status.EXECUTING: say("is executing"),
-    Status.COMPLETED: say("is completed"),
-    Status.FAILED: say("has failed"),
-    Status.CANCELLED: say("is cancelled"),
-    Status.DEAD_LETTER: say("is a dead letter"),
-    Status.EXPIRED: say("has expired"),
+    Status.BLOCKED: sentence("is blocked"),
+    Status.SCHEDULED: sentence("is scheduled"),
+    Status.QUEUED: sentence("is queued"),
+    Status.EXECUTING: sentence("is executing"),
+    Status.COMPLETED: sentence("is completed"),
+    Status.FAILED: sentence("has failed"),
+    Status.CANCELLED: sentence("is cancelled"),
+    Status.DEAD_LETTER: sentence("is a dead letter"),
+    Status.EXPIRED: sentence("has expired"),
 }
 
 

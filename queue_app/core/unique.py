@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from queue_app.core.sentence import listed, say
+from queue_app.core.sentence import listed, sentence
 from queue_app.core.signatures import taken_by
 from queue_app.core.states import PENDING, Status
 from queue_app.exceptions import InvalidTaskData, near_matches
@@ -91,22 +91,25 @@ class Unique:
     @property
     def words(self) -> str:
         """The rule in words."""
-        same: list[str] = [*([say("user")] if self.per_user else []), *([say("queue")] if self.per_queue else [])]
-        same += [say("arguments")] if self.by is None else list(self.by)
-        text = say("one for the same %(names)s", names=listed(same)) if same else say("one of this type")
+        same: list[str] = [
+            *([sentence("user")] if self.per_user else []),
+            *([sentence("queue")] if self.per_queue else []),
+        ]
+        same += [sentence("arguments")] if self.by is None else list(self.by)
+        text = sentence("one for the same %(names)s", names=listed(same)) if same else sentence("one of this type")
         states = frozenset(map(Status, self.states or ()))
         if states == PENDING:
-            text = say("%(one)s until it has ended", one=text)
+            text = sentence("%(one)s until it has ended", one=text)
         elif states == REPLACEABLE:
-            text = say("%(one)s until it starts", one=text)
+            text = sentence("%(one)s until it starts", one=text)
         elif states:
-            text = say("%(one)s while it is %(states)s", one=text, states=" or ".join(self.states or ()))
+            text = sentence("%(one)s while it is %(states)s", one=text, states=" or ".join(self.states or ()))
         within = self.seconds("within")
         if within is None:
             return text
         if states:
-            return say("%(one)s, for %(seconds)s s after it was enqueued", one=text, seconds=within)
-        return say("%(one)s for %(seconds)s s after it was enqueued", one=text, seconds=within)
+            return sentence("%(one)s, for %(seconds)s s after it was enqueued", one=text, seconds=within)
+        return sentence("%(one)s for %(seconds)s s after it was enqueued", one=text, seconds=within)
 
     def check(self, function: Callable[..., Any], *, takes_context: bool) -> None:
         """Raise ``InvalidTaskData`` unless ``by`` names parameters of the function."""

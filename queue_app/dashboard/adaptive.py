@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from queue_app.dashboard.said import said
+from queue_app.dashboard.translation import translate
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.services.read.adaptive import SHOWN, AdaptiveNow, history, now_of, reason_of
 
@@ -42,8 +42,13 @@ def adaptive_context(row: Queue | Limit | RuntimeSettings) -> dict[str, Any]:
         for step, before in zip(steps, [None, *steps], strict=False)
         if before is None or before.value != step.value
     ]
-    listed = [(step, said(reason_of(step))) for step in changes[: -LISTED - 1 : -1]]
-    return {"adaptive": now, "adaptive_words": said(now.words()), "chart": chart(steps, now, at), "changes": listed}
+    listed = [(step, translate(reason_of(step))) for step in changes[: -LISTED - 1 : -1]]
+    return {
+        "adaptive": now,
+        "adaptive_words": translate(now.words()),
+        "chart": chart(steps, now, at),
+        "changes": listed,
+    }
 
 
 def chart(steps: Sequence[LimitStep], now: AdaptiveNow, at: datetime) -> Chart | None:

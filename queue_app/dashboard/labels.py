@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models import Task, Worker
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))

@@ -18,7 +18,7 @@ from queue_app.dashboard.reasons import (
     of_schedules,
     reasons,
 )
-from queue_app.dashboard.said import said
+from queue_app.dashboard.translation import translate
 from queue_app.services.control.advice import Advice, advice
 
 #: Seconds for which viewers share the suggestions, which are made of snapshots of a minute.
@@ -89,12 +89,14 @@ def _with_hints(stuck: list[OverviewReason], suggested: list[Advice]) -> tuple[l
     """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
     lacking = {each.queue: each for each in suggested if each.key.startswith("capabilities:")}
     hinted = [
-        replace(each, hint=said(lacking[each.queue].hint)) if each.code == LACKING and each.queue in lacking else each
+        replace(each, hint=translate(lacking[each.queue].hint))
+        if each.code == LACKING and each.queue in lacking
+        else each
         for each in stuck
     ]
     hints = {each.hint for each in hinted}
-    others = [each for each in suggested if said(each.hint) not in hints]
-    return hinted, [replace(each, text=said(each.text), hint=said(each.hint)) for each in others]
+    others = [each for each in suggested if translate(each.hint) not in hints]
+    return hinted, [replace(each, text=translate(each.text), hint=translate(each.hint)) for each in others]
 
 
 _advice: Final = Shared(lambda _: advice(), lambda _: FRESH_ADVICE)

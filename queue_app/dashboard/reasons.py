@@ -16,7 +16,7 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.live import Live, current
 from queue_app.dashboard.queues import QueueRow
-from queue_app.dashboard.said import said
+from queue_app.dashboard.translation import translate
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.services.read.waits import WaitReason, waits
 
@@ -90,7 +90,9 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
         if not (wait.code in OF_WHOLE_QUEUE and not row.workers):
             query = urlencode({"queue": wait.queue, "status": "queued", "wait": wait.code, **OLDEST})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
-            yield OverviewReason(said(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code)
+            yield OverviewReason(
+                translate(wait.text), wait.queue, wait.is_severe, wait.count, seconds, query, wait.code
+            )
 
 
 def _of_index(live: Live) -> Iterator[OverviewReason]:
@@ -129,7 +131,7 @@ def _general(live: Live) -> Iterator[OverviewReason]:
             severe=True,
         )
     for stall in live.watched.stalls if live.watched.is_running else ():  # else they are old
-        yield OverviewReason(f"{said(stall.text)} {said(stall.steps)}".strip(), severe=True)
+        yield OverviewReason(f"{translate(stall.text)} {translate(stall.steps)}".strip(), severe=True)
     if not live.active_workers:
         yield OverviewReason(_("No worker is active. Start one with manage.py runworker."), severe=bool(live.depth))
     if live.died:
@@ -215,7 +217,7 @@ def _of_all(row: QueueRow, text: str, *, severe: bool = False, code: str = "") -
 
 def _paused(what: str, paused: object) -> str:
     person, why = getattr(paused, "paused_by", ""), getattr(paused, "paused_reason", "")
-    names = {"what": what, "by": said(by(person)), "why": because(why)}
+    names = {"what": what, "by": translate(by(person)), "why": because(why)}
     text = _("%(what)s is paused%(by)s%(why)s") % names
     resume_at: datetime | None = getattr(paused, "resume_at", None)
     if resume_at is not None:

@@ -15,8 +15,7 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import labels
-from queue_app.dashboard.said import said
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import translate, word
 from queue_app.models import Schedule
 from queue_app.services.schedules.history import RecentTick
 
@@ -94,7 +93,7 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
         ahead = takewhile(lambda instant: instant < end, schedule.recurrence.instants_after(now))
         instants = list(islice(ahead, OFTEN + 1))
         if len(instants) > OFTEN:
-            often.append((schedule, said(schedule.recurrence.words)))
+            often.append((schedule, translate(schedule.recurrence.words)))
             continue
         for instant in instants:
             local = timezone.localtime(instant)

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import OperationKind
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from queue_app.dashboard import labels
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import word
 from queue_app.models.workflow import Workflow, WorkflowState
 from queue_app.services.read.workflows import TaskGroup, WorkflowGraph
 from queue_app.sql.workflow_health import AwaitedSignal, HeldWorkflow

@@ -15,11 +15,10 @@ from django.utils.safestring import SafeString
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard.overview import overview_context
-from queue_app.dashboard.said import said
 from queue_app.dashboard.sections import Section, sections
 from queue_app.dashboard.sentences import value_text
 from queue_app.dashboard.tracebacks import traceback_html
-from queue_app.dashboard.words import word
+from queue_app.dashboard.translation import translate, word
 from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
@@ -61,7 +60,7 @@ register.filter("tq_status", labels.status_label)
 register.filter("tq_time", _or_dash(labels.exact_moment))
 register.filter("tq_when", lambda task: labels.when(task, timezone.now()))
 register.filter("tq_priority", labels.priority_label)
-register.filter("tq_said", said)
+register.filter("tq_translate", translate)
 register.filter("tq_short", labels.short_id)
 register.filter("tq_word", lambda text: word(str(text)))
 register.filter("tq_times", lambda text: labels.with_times(str(text)))

@@ -12,7 +12,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app.core.limit_values import Scope
-from queue_app.core.sentence import joined, say
+from queue_app.core.sentence import joined, sentence
 from queue_app.core.simulation import span
 from queue_app.exceptions import IndexUnavailable, InvalidTaskData
 from queue_app.index import get_index
@@ -61,32 +61,32 @@ def _limits() -> Iterator[Advice]:
     trials = trials_of(some)
     for each in some[:_MAX_LIMITS]:
         name = each.name if each.scope == Scope.QUEUE else f"{each.scope} {each.name}"
-        text = say(
+        text = sentence(
             "%(name)s: the limit %(cap)s holds %(tasks)s tasks, the oldest for %(time)s, while %(idle)s slots are"
             " idle.",
             name=name, cap=each.cap, tasks=round(each.waiting), time=span(each.oldest), idle=each.idle,
         )  # fmt: skip
         trial = trials.get(each.limit)
         if trial is None:
-            needs = say(
+            needs = sentence(
                 "The tasks of the last %(minutes)s minutes and those that wait need %(wanted)s.",
                 minutes=PERIOD.seconds // 60, wanted=each.wanted,
             )  # fmt: skip
             text = joined(text, needs)
             command = f"taskqueue simulate --last 1h --set {each.limit}.max_concurrent={each.wanted}"
-            hint = say("Try it: %(command)s.", command=command)
+            hint = sentence("Try it: %(command)s.", command=command)
         elif not trial.helps:
             continue
         else:
             names = {"before": span(trial.before), "after": span(trial.after)}
-            found = say(
+            found = sentence(
                 "%(value)s would bring the wait of 95 %% from %(before)s to %(after)s, says the simulation of the last"
                 " hour.",
                 value=trial.value, **names,
             )  # fmt: skip
-            text = joined(text, found, "" if trial.agrees else say("The simulation differs from what happened."))
-            hint = say("Operation %(id)s shows it, and can apply it.", id=str(trial.operation))
-        hint = joined(hint, say("Raise it only if the systems that the tasks use can bear the load."))
+            text = joined(text, found, "" if trial.agrees else sentence("The simulation differs from what happened."))
+            hint = sentence("Operation %(id)s shows it, and can apply it.", id=str(trial.operation))
+        hint = joined(hint, sentence("Raise it only if the systems that the tasks use can bear the load."))
         yield Advice(f"limit:{each.limit if each.scope != Scope.QUEUE else each.name}:{each.cap}", text, hint,
                      each.name if each.scope == Scope.QUEUE else "")  # fmt: skip
 
@@ -107,17 +107,17 @@ def _capabilities() -> Iterator[Advice]:
             continue
         since = rows.offered_until(names)
         named = ", ".join(names)
-        text = say(
+        text = sentence(
             "%(queue)s: tasks wait that need %(names)s; no worker offers that, and no stored worker did.",
             queue=queue, names=named,
         )  # fmt: skip
         if since:
-            text = say(
+            text = sentence(
                 "%(queue)s: tasks wait that need %(names)s; no worker offers that since %(time)s.",
                 queue=queue, names=named, time=f"{timezone.localtime(since):%Y-%m-%d %H:%M:%S %Z}",
             )  # fmt: skip
         command = f"manage.py runworker --capabilities {','.join(names)}"
-        hint = say("Start %(command)s, or cancel the tasks.", command=command)
+        hint = sentence("Start %(command)s, or cancel the tasks.", command=command)
         yield Advice(f"capabilities:{queue}:{named}", text, hint, queue)
 
 
@@ -131,12 +131,12 @@ def _bands() -> Iterator[Advice]:
     for band in ("critical", "high"):
         share = found.get(band, (0, 0))[0] / total
         if share >= MOST_OF_THEM:
-            text = say(
+            text = sentence(
                 "The band %(band)s holds %(share)s of the waiting tasks (%(tasks)s on average): they wait for each"
                 " other.",
                 band=band, share=f"{share:.0%}", tasks=round(total / snapshots),
             )  # fmt: skip
-            hint = say("Give what can wait a lower priority, or add workers.")
+            hint = sentence("Give what can wait a lower priority, or add workers.")
             yield Advice(f"band:{band}", text, hint)
 
 

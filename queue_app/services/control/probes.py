@@ -11,7 +11,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from queue_app import conf
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.sql.database import fetch_value
 
 #: Seconds that a step waits for a probe. A later answer counts in the next step, up to this age.
@@ -77,7 +77,7 @@ def _warn(name: str, problem: str) -> str:
     if now - _warned.get(name, -WARN_SECONDS) >= WARN_SECONDS:
         _warned[name] = now
         logger.warning("probe %s does not count: %s", name, problem)
-    return say("The probe %(name)s does not count; the log of the scheduler says why.", name=name)
+    return sentence("The probe %(name)s does not count; the log of the scheduler says why.", name=name)
 
 
 def host_cpu() -> float:

@@ -11,7 +11,7 @@ from django.db import models
 
 from queue_app.core.limit_values import ARRIVAL, EVERYTHING, FAIR, FIFO, Scope, gate_of
 from queue_app.core.priorities import Band, parse_band
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services.control import audit
@@ -105,7 +105,7 @@ def _edit[T: models.Model](
     row: T, fields: Collection[str], changes: Mapping[str, Any], version: str | None, by: str
 ) -> T:
     if version is not None and version != version_of(row):
-        raise ChangedMeanwhile(say("It was changed since you read it; read it again and repeat your change."))
+        raise ChangedMeanwhile(sentence("It was changed since you read it; read it again and repeat your change."))
     before = {name: getattr(row, name) for name in changes}
     for name, value in changes.items():
         if name not in fields:

@@ -20,7 +20,7 @@ from queue_app import registry
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import Enqueued, NewTask, TaskRef, call_options
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import edited_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
@@ -49,7 +49,7 @@ def cancel(task_id: Id) -> Status:
     found = parse_id(task_id)
     changed = cancel_many([found])
     if not changed:
-        raise _refusal(found, say("it can no longer be cancelled"))
+        raise _refusal(found, sentence("it can no longer be cancelled"))
     return changed[found]
 
 
@@ -70,7 +70,7 @@ def cancel_many(ids: Sequence[Id]) -> dict[uuid.UUID, Status]:
 def reprioritise(task_id: Id, band: Band | str) -> None:
     """Move one waiting task to a band or its name, in its order; raise ``TaskNotFound`` or ``InvalidTransition``."""
     if not reprioritise_many([task_id], band):
-        raise _refusal(task_id, say("only waiting tasks have a priority to change"))
+        raise _refusal(task_id, sentence("only waiting tasks have a priority to change"))
 
 
 def reprioritise_many(ids: Sequence[Id], band: Band | str) -> set[uuid.UUID]:
@@ -83,7 +83,7 @@ def reprioritise_many(ids: Sequence[Id], band: Band | str) -> set[uuid.UUID]:
 def run_now(task_id: Id) -> None:
     """Queue a scheduled task now; raise ``TaskNotFound``, or ``InvalidTransition`` when it is not scheduled."""
     if not run_now_many([task_id]):
-        raise _refusal(task_id, say("only scheduled tasks can be run early"))
+        raise _refusal(task_id, sentence("only scheduled tasks can be run early"))
 
 
 def run_now_many(ids: Sequence[Id]) -> set[uuid.UUID]:
@@ -99,7 +99,7 @@ def retry(task_id: Id, *, by: str = "") -> None:
     Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has not ended or was completed.
     """
     if not retry_many([task_id], by=by):
-        raise _refusal(task_id, say("only tasks that ended without success can be tried again"))
+        raise _refusal(task_id, sentence("only tasks that ended without success can be tried again"))
 
 
 def retry_many(ids: Sequence[Id], *, by: str = "") -> set[uuid.UUID]:
@@ -159,8 +159,8 @@ def _refusal(task_id: Id, why: str) -> TaskNotFound | InvalidTransition:
     found = parse_id(task_id)
     status = statuses([found]).get(found)
     if status is None:
-        return TaskNotFound(say("There is no task %(id)s.", id=str(task_id)))
-    text = say("The task %(state)s; %(why)s.", state=predicate(status), why=why)
+        return TaskNotFound(sentence("There is no task %(id)s.", id=str(task_id)))
+    text = sentence("The task %(state)s; %(why)s.", state=predicate(status), why=why)
     return InvalidTransition(text, status=status)
 
 
@@ -172,10 +172,10 @@ def delete(task_id: Id) -> None:
     task = Task.objects.filter(pk=found).only("status", "workflow_id").first()
     if task is None:
         raise TaskNotFound(f"There is no task {found}.")
-    why = say("it belongs to a workflow, and is purged with it")
+    why = sentence("it belongs to a workflow, and is purged with it")
     if task.workflow_id is None:
-        why = say("it %(state)s", state=predicate(task.status))
-    raise InvalidTransition(say("The task cannot be deleted: %(why)s.", why=why), status=task.status)
+        why = sentence("it %(state)s", state=predicate(task.status))
+    raise InvalidTransition(sentence("The task cannot be deleted: %(why)s.", why=why), status=task.status)
 
 
 def delete_many(ids: Sequence[Id]) -> set[uuid.UUID]:

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 from queue_app import signals
 from queue_app.core.priorities import Band
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.core.states import PENDING_NAME, TERMINAL, Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import Operation
@@ -157,7 +157,7 @@ def cancel_operation(operation_id: uuid.UUID, *, by: str) -> Operation:
     with atomic():
         operation = _find(Operation.objects.select_for_update(), operation_id)
         if operation.state != OperationState.RUNNING:
-            raise OperationEnded(say("The operation is %(state)s already.", state=say(operation.state)))
+            raise OperationEnded(sentence("The operation is %(state)s already.", state=sentence(operation.state)))
         operation.state, operation.ended_by = OperationState.CANCELLED, by[:USER_LENGTH]
         operation.finished_at = clock()
         operation.save(update_fields=["state", "finished_at", "ended_by"])

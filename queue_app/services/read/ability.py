@@ -8,7 +8,7 @@ from django.db.models import Sum
 
 from queue_app import registry
 from queue_app.core.explanation import Reason, all_of
-from queue_app.core.sentence import joined, listed, say, say_n
+from queue_app.core.sentence import joined, listed, sentence, sentence_n
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 from queue_app.models.worker import WorkerStatus
@@ -58,10 +58,10 @@ class _Lack:
         return self.queue + self.task_type + len(self.capabilities) + self.slots
 
     def words(self) -> str:
-        parts: list[str] = [say("does not serve the queue")] if self.queue else []
-        parts += [say("does not know the task type")] if self.task_type else []
-        parts += [say("lacks %(names)s", names=", ".join(self.capabilities))] if self.capabilities else []
-        slots = say_n("has only %(n)s slot", "has only %(n)s slots", self.worker.concurrency)
+        parts: list[str] = [sentence("does not serve the queue")] if self.queue else []
+        parts += [sentence("does not know the task type")] if self.task_type else []
+        parts += [sentence("lacks %(names)s", names=", ".join(self.capabilities))] if self.capabilities else []
+        slots = sentence_n("has only %(n)s slot", "has only %(n)s slots", self.worker.concurrency)
         return all_of([*parts, slots] if self.slots else parts)
 
 
@@ -83,13 +83,13 @@ class Workforce:
         if not able:
             yield _none_able(task, lacks, named=named)
         elif (free := max(0, self._most_free(able))) < task.weight:
-            text = say_n(
+            text = sentence_n(
                 "All slots of the only worker that could run it are taken.",
                 "All slots of the %(n)s workers that could run it are taken.",
                 len(able),
             )
             if task.weight > 1:
-                text = say(
+                text = sentence(
                     "It takes %(slots)s slots of one worker; none that could run it has more than %(free)s free.",
                     slots=task.weight, free=free,
                 )  # fmt: skip
@@ -108,26 +108,26 @@ class Workforce:
 def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Reason:
     """Return the first requirement that no worker meets, and the workers that come closest."""
     if not lacks:
-        return Reason("no_worker", say("No live worker takes new tasks. Start one: `manage.py runworker`."))
+        return Reason("no_worker", sentence("No live worker takes new tasks. Start one: `manage.py runworker`."))
     requirements: tuple[tuple[str, str, Callable[[_Lack], bool]], ...] = (
         (
             "no_worker_for_queue",
-            say("No live worker serves the queue %(queue)s.", queue=task.queue),
+            sentence("No live worker serves the queue %(queue)s.", queue=task.queue),
             lambda lack: not lack.queue,
         ),
         (
             "no_worker_with_capabilities",
-            say("No live worker of this queue offers %(names)s.", names=", ".join(task.capabilities)),
+            sentence("No live worker of this queue offers %(names)s.", names=", ".join(task.capabilities)),
             lambda lack: not lack.capabilities,
         ),
         (
             "no_worker_knows_type",
-            say("No live worker that could run it knows the task type %(type)s.", type=task.task_type),
+            sentence("No live worker that could run it knows the task type %(type)s.", type=task.task_type),
             lambda lack: not lack.task_type,
         ),
         (
             "too_heavy",
-            say("It takes %(slots)s slots, and no worker that could run it has that many.", slots=task.weight),
+            sentence("It takes %(slots)s slots, and no worker that could run it has that many.", slots=task.weight),
             lambda lack: not lack.slots,
         ),
     )
@@ -140,7 +140,7 @@ def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Re
     closest = sorted(lacks, key=lambda lack: (lack.count, lack not in nearest))[:NAMED] if named else []
     if closest:
         nearby = [listed([lack.worker.name, lack.words()], " ") for lack in closest]
-        text = joined(text, say("Closest: %(workers)s.", workers=listed(nearby, "; ")))
+        text = joined(text, sentence("Closest: %(workers)s.", workers=listed(nearby, "; ")))
         if code == "no_worker_knows_type":
             text = joined(text, registry.why_unknown(task.task_type))
     details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}

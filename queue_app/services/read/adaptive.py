@@ -7,7 +7,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from queue_app.core.limit_values import Scope, names_of
-from queue_app.core.sentence import from_json, say
+from queue_app.core.sentence import from_json, sentence
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.sql.database import alias
 
@@ -29,11 +29,11 @@ class AdaptiveNow:
 
     def words(self) -> str:
         if self.since is None:
-            return say(
+            return sentence(
                 "%(value)s of at most %(most)s just now: no scheduler has judged it yet.",
                 value=self.value, most=self.most,
             )  # fmt: skip
-        return say(
+        return sentence(
             "%(value)s of at most %(most)s just now, since %(time)s. %(reason)s",
             value=self.value, most=self.most, time=f"{timezone.localtime(self.since):%H:%M}", reason=self.reason,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from django.db.models.functions import TruncHour
 from django.utils import timezone
 
 from queue_app.core.redaction import Secrets, redact
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.core.states import Status, predicate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
@@ -159,25 +159,27 @@ def refusal(dead_letter_id: uuid.UUID, verb: str) -> DeadLetterNotFound | Invali
     """Return the error that says why a dead letter cannot be replayed or discarded; ``verb`` is a past participle."""
     letter = DeadLetter.objects.filter(pk=dead_letter_id).first()
     if letter is None:
-        return DeadLetterNotFound(say("There is no dead letter %(id)s; it may have expired.", id=str(dead_letter_id)))
+        return DeadLetterNotFound(
+            sentence("There is no dead letter %(id)s; it may have expired.", id=str(dead_letter_id))
+        )
     found = statuses([letter.task_id]).get(letter.task_id)
     status = PURGED if found is None else found
     if letter.replayed_at is not None:
         at = f"{letter.replayed_at:%Y-%m-%d %H:%M:%S %Z}"
-        why = say("it was replayed%(by)s at %(time)s", by=_by(letter.replayed_by), time=at)
+        why = sentence("it was replayed%(by)s at %(time)s", by=_by(letter.replayed_by), time=at)
     elif letter.discarded_at is not None:
         at = f"{letter.discarded_at:%Y-%m-%d %H:%M:%S %Z}"
-        why = say("it was discarded%(by)s at %(time)s", by=_by(letter.discarded_by), time=at)
+        why = sentence("it was discarded%(by)s at %(time)s", by=_by(letter.discarded_by), time=at)
     elif found is None:
-        why = say("its task was purged")
+        why = sentence("its task was purged")
     else:
-        why = say("its task %(state)s", state=predicate(found))
-    text = say("The dead letter cannot be %(verb)s: %(why)s.", verb=say(verb), why=why)
+        why = sentence("its task %(state)s", state=predicate(found))
+    text = sentence("The dead letter cannot be %(verb)s: %(why)s.", verb=sentence(verb), why=why)
     return InvalidTransition(text, status=status)
 
 
 def _by(name: str) -> str:
-    return say(" by %(by)s", by=name) if name else ""
+    return sentence(" by %(by)s", by=name) if name else ""
 
 
 def task_status(letter: DeadLetter) -> Status | None:

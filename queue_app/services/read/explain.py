@@ -18,7 +18,7 @@ from queue_app.core.explanation import Explanation, Reason, at_limit, because, b
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.records import TaskRef
-from queue_app.core.sentence import joined, listed, say, say_n
+from queue_app.core.sentence import joined, listed, sentence, sentence_n
 from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
@@ -62,15 +62,17 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     elif status is Status.BLOCKED:
         reasons = [_waits_for_signal(one) for one in awaited(task.id)]
         reasons += in_workflow(task, named=visible is None)
-        reasons = reasons or [Reason("blocked", say("It waits for other tasks of its workflow."))]
+        reasons = reasons or [Reason("blocked", sentence("It waits for other tasks of its workflow."))]
     elif status is Status.SCHEDULED:
-        unqueued = _without_scheduler(say("It is not queued at its time"))
+        unqueued = _without_scheduler(sentence("It is not queued at its time"))
         reasons = [_waits_until(task), *_pauses(task, visible), *unqueued]
     else:
         try:
             reasons = list(_from_index(task, visible))
         except IndexUnavailable:
-            text = say("Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL.")
+            text = sentence(
+                "Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL."
+            )
             reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
         reasons += Workforce().why_not(task, named=visible is None)
         reasons += _stalled(task, named=visible is None)
@@ -84,22 +86,22 @@ def _place_last(reasons: Sequence[Reason]) -> Iterator[Reason]:
     for reason in reasons:
         if reason.code == "position":
             is_first = blocked and reason.details["ahead"] == 0 and "turns" not in reason.details
-            yield replace(reason, text=say("First in its queue once it can start.")) if is_first else reason
+            yield replace(reason, text=sentence("First in its queue once it can start.")) if is_first else reason
 
 
 def _unique(task: Task, status: Status) -> Iterator[Reason]:
     """Yield the rule that makes the task unique."""
     if task.unique_key and status not in TERMINAL:
         rule = getattr(registry.known(task.task_type), "unique", None)
-        words = rule.words if rule else say("until it has ended, no second task of its key is stored")
-        text = say("It is unique: %(rule)s.", rule=words)
+        words = rule.words if rule else sentence("until it has ended, no second task of its key is stored")
+        text = sentence("It is unique: %(rule)s.", rule=words)
         yield Reason("unique", text, blocks=False, details={"key": task.unique_key})
 
 
 def _of_schedule(task: Task) -> Iterator[Reason]:
     tick = ScheduleTick.objects.using(alias()).filter(task_id=task.id).select_related("schedule").first()
     if tick is not None:
-        text = say(
+        text = sentence(
             "It is the tick of %(time)s of the schedule %(name)s.",
             time=_time(tick.instant), name=tick.schedule.name,
         )  # fmt: skip
@@ -111,20 +113,20 @@ def _executing(task: Task, visible: TaskQuerySet | None) -> Reason:
     worker = None
     if visible is None and task.worker_id is not None:
         worker = Worker.objects.using(alias()).filter(pk=task.worker_id).first()
-    text = say(
+    text = sentence(
         "It has been executing%(where)s since %(time)s, in attempt %(n)s.",
         where=_on(worker.name if worker else ""), time=_time(task.started_at), n=task.attempt,
     )  # fmt: skip
     if task.cancel_requested_at is not None:
-        text = joined(text, say("It was asked to stop."))
+        text = joined(text, sentence("It was asked to stop."))
     details = {"worker_id": task.worker_id, "since": task.started_at, "attempt": task.attempt}
     return Reason("executing", text, details=details)
 
 
 def _waits_for_signal(one: Awaited) -> Reason:
-    text = say("It waits for the signal %(name)s.", name=one.signal)
+    text = sentence("It waits for the signal %(name)s.", name=one.signal)
     if one.until:
-        text = say("It waits for the signal %(name)s until %(time)s.", name=one.signal, time=_time(one.until))
+        text = sentence("It waits for the signal %(name)s until %(time)s.", name=one.signal, time=_time(one.until))
     details = {"signal": one.signal, "fields": one.fields}
     return Reason("waits_for_signal", text, until=one.until, details=details)
 
@@ -134,12 +136,12 @@ def _waits_until(task: Task) -> Reason:
         task_id=task.id, kind=StepKind.SLEEP, until__gt=timezone.now()
     )
     if sleep and sleep.exists():
-        text = say("It sleeps until %(time)s, and then continues after its last step.", time=_time(task.run_after))
+        text = sentence("It sleeps until %(time)s, and then continues after its last step.", time=_time(task.run_after))
         return Reason("sleeps", text, until=task.run_after)
     if not task.failures:
-        text = say("It starts no earlier than %(time)s.", time=_time(task.run_after))
+        text = sentence("It starts no earlier than %(time)s.", time=_time(task.run_after))
         if task.attempt:
-            why = say(
+            why = sentence(
                 "Attempt %(n)s put it off: the code asked for that (Snooze), or the worker lacked a key or newer code."
                 " The log of the worker says which.",
                 n=task.attempt,
@@ -147,7 +149,7 @@ def _waits_until(task: Task) -> Reason:
             text = joined(text, why)
         return Reason("waits_until", text, until=task.run_after)
     most = effective_options(task).max_retries
-    text = say(
+    text = sentence(
         "It failed; retry %(n)s of %(most)s starts no earlier than %(time)s.",
         n=task.failures, most=most, time=_time(task.run_after),
     )  # fmt: skip
@@ -162,24 +164,26 @@ def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
     if refusal:
         yield _refusal(refusal)
     elif placement.state == "loading" and not is_known:
-        text = say("The index is being rebuilt from the rows, and does not have this task yet. Other tasks start.")
+        text = sentence("The index is being rebuilt from the rows, and does not have this task yet. Other tasks start.")
         yield Reason("index_rebuilding", text, details={"state": placement.state})
     elif placement.state not in ("ready", "loading"):
-        text = say("The index is being rebuilt from the rows. No task starts until the rebuild is done.")
+        text = sentence("The index is being rebuilt from the rows. No task starts until the rebuild is done.")
         yield Reason("index_rebuilding", text, details={"state": placement.state})
-        yield from _without_scheduler(say("Only a worker that claims rebuilds the index"))
+        yield from _without_scheduler(sentence("Only a worker that claims rebuilds the index"))
     elif placement.is_leased:
-        text = say("A worker is claiming it. If the worker dies before it starts the task, the lease ends within 20 s.")
+        text = sentence(
+            "A worker is claiming it. If the worker dies before it starts the task, the lease ends within 20 s."
+        )
         yield Reason("being_claimed", text)
     elif not placement.waits:
-        yield Reason("index_missing", say("The index lacks the task; the reconciler adds it within seconds."))
-        yield from _without_scheduler(say("The index is not repaired"))
+        yield Reason("index_missing", sentence("The index lacks the task; the reconciler adds it within seconds."))
+        yield from _without_scheduler(sentence("The index is not repaired"))
     pauses = list(_pauses(task, visible))
     yield from pauses
     known = {reason.details["scope"] for reason in pauses}
     for gate in placement.gates:
         if gate.paused and gate.scope not in known:  # resumed in the rows, not yet in the index
-            text = say("%(what)s was paused and resumes in a moment.", what=subject(gate.scope, gate.name))
+            text = sentence("%(what)s was paused and resumes in a moment.", what=subject(gate.scope, gate.name))
             yield Reason("paused", text, details={"scope": gate.scope, "name": gate.name})
         yield from _from_gate(gate, visible)
     position = index.position(ref)
@@ -194,12 +198,12 @@ def _without_scheduler(consequence: str) -> Iterator[Reason]:
         if health.refusal:
             yield _refusal(health.refusal)
         elif not health.has_leader:
-            text = say("No scheduler runs. %(so)s: start `manage.py runscheduler`.", so=consequence)
+            text = sentence("No scheduler runs. %(so)s: start `manage.py runscheduler`.", so=consequence)
             yield Reason("no_scheduler", text)
 
 
 def _refusal(error: str) -> Reason:
-    text = say("Redis refuses writes: no task starts until it accepts them. The task is safe in PostgreSQL.")
+    text = sentence("Redis refuses writes: no task starts until it accepts them. The task is safe in PostgreSQL.")
     return Reason("index_unreachable", text, details={"error": error})
 
 
@@ -209,7 +213,7 @@ def _stalled(task: Task, *, named: bool) -> Iterator[Reason]:
         if stall.kind is StallKind.NOT_STARTED and stall.subject == task.queue:
             text = joined(stall.text, stall.steps)
             if not named:
-                text = say(
+                text = sentence(
                     "Work stands still in queue %(queue)s, although workers ask for tasks. Staff see why.",
                     queue=task.queue,
                 )
@@ -219,18 +223,20 @@ def _stalled(task: Task, *, named: bool) -> Iterator[Reason]:
 def _position(task: Task, placement: Placement, position: int) -> Reason:
     """Return the place in the queue. In a fair queue, only the order among tasks of the same user or key is certain."""
     details = {"ahead": position - 1, "priority": task.band.label}
-    text = say("Position %(n)s in its queue.", n=position) if position > 1 else say("Next to run in its queue.")
+    text = (
+        sentence("Position %(n)s in its queue.", n=position) if position > 1 else sentence("Next to run in its queue.")
+    )
     if placement.turns:
         details |= {"turns": placement.turns, "ahead_of_own": placement.own_ahead}
-        about = say("About position %(n)s in its queue, by time.", n=position)
+        about = sentence("About position %(n)s in its queue, by time.", n=position)
         text = joined(about, _turn_of_user(placement) if placement.turns == "user" else _turn_of_key(placement))
     return Reason("position", text, blocks=False, details=details)
 
 
 def _turn_of_user(placement: Placement) -> str:
     if not placement.own_ahead:
-        return say("The users take turns: it is the next task of its user.")
-    return say_n(
+        return sentence("The users take turns: it is the next task of its user.")
+    return sentence_n(
         "The users take turns: %(n)s task of the same user comes first.",
         "The users take turns: %(n)s tasks of the same user come first.",
         placement.own_ahead,
@@ -239,8 +245,8 @@ def _turn_of_user(placement: Placement) -> str:
 
 def _turn_of_key(placement: Placement) -> str:
     if not placement.own_ahead:
-        return say("The keys take turns: it is the next task of its key.")
-    return say_n(
+        return sentence("The keys take turns: it is the next task of its key.")
+    return sentence_n(
         "The keys take turns: %(n)s task of the same key comes first.",
         "The keys take turns: %(n)s tasks of the same key come first.",
         placement.own_ahead,
@@ -255,7 +261,7 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
         text = at_limit(what, gate.used, gate.cap)
         adaptive = of_gate(gate.scope, gate.name) if gate.scope != "user" else None
         if adaptive is not None:
-            text = say(
+            text = sentence(
                 "%(what)s is at its limit: %(used)s run. It adapts itself: %(how)s",
                 what=what, used=gate.used, how=adaptive.words(),
             )  # fmt: skip
@@ -266,20 +272,20 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
             others = gate.used - len(named)
             said = listed(named)
             if others > 0:
-                said = say("%(tasks)s and %(n)s more", tasks=said, n=others)
-            text = joined(text, say("The slots are held by %(tasks)s.", tasks=said))
+                said = sentence("%(tasks)s and %(n)s more", tasks=said, n=others)
+            text = joined(text, sentence("The slots are held by %(tasks)s.", tasks=said))
         numbers = {"limit": gate.cap, "current": gate.used, "held_by": holders}
         yield Reason("limit_reached", text, details=details | numbers)
     if gate.throttled_until is not None and gate.throttled_until > timezone.now():
         time = _time(gate.throttled_until)
-        text = say("%(what)s is throttled: none of its tasks starts before %(time)s.", what=what, time=time)
+        text = sentence("%(what)s is throttled: none of its tasks starts before %(time)s.", what=what, time=time)
         yield Reason("throttled", text, until=gate.throttled_until, details=details)
     elif gate.next_at is not None and gate.is_closed:
         rate = ""
         if gate.burst and gate.interval:
             interval = float(gate.interval)
-            rate = say(" (%(n)s at once, then 1 every %(seconds)s s)", n=int(gate.burst), seconds=interval)
-        text = say(
+            rate = sentence(" (%(n)s at once, then 1 every %(seconds)s s)", n=int(gate.burst), seconds=interval)
+        text = sentence(
             "%(what)s has used up its rate%(rate)s: the next task may start %(time)s.",
             what=what, rate=rate, time=_time(gate.next_at),
         )  # fmt: skip
@@ -304,7 +310,7 @@ def _pauses(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
         details = {"scope": scope, "name": name, "since": row.paused_at}
         if visible is None:
             details |= {"by": row.paused_by, "reason": row.paused_reason}
-        text = say(
+        text = sentence(
             "%(what)s was paused%(by)s %(time)s%(why)s",
             what=subject(scope, name),
             by=by(row.paused_by if visible is None else ""),
@@ -312,7 +318,7 @@ def _pauses(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
             why=because(row.paused_reason if visible is None else ""),
         )
         if row.resume_at:
-            text = joined(text, say("It resumes by itself %(time)s.", time=_time(row.resume_at)))
+            text = joined(text, sentence("It resumes by itself %(time)s.", time=_time(row.resume_at)))
         yield Reason("paused", text, until=row.resume_at, details=details)
 
 
@@ -326,8 +332,8 @@ def _pausable(task: Task) -> Iterator[tuple[str, str, Paused | None]]:
 
 
 def _time(when: datetime | None) -> str:
-    return say("at an unknown time") if when is None else f"{timezone.localtime(when):%Y-%m-%d %H:%M:%S %Z}"
+    return sentence("at an unknown time") if when is None else f"{timezone.localtime(when):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _on(worker: str) -> str:
-    return say(" on %(worker)s", worker=worker) if worker else ""
+    return sentence(" on %(worker)s", worker=worker) if worker else ""

@@ -19,7 +19,7 @@ from django.utils import timezone
 from queue_app.core.explanation import at_limit, because, by, subject
 from queue_app.core.lanes import Lane
 from queue_app.core.limit_values import Scope, names_of
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
@@ -123,16 +123,16 @@ class _Causes:
         for limit in limits:
             if limit.paused:
                 why = because(limit.paused_reason)
-                yield "paused", say("%(what)s is paused%(by)s%(why)s", what=what, by=by(limit.paused_by), why=why)
+                yield "paused", sentence("%(what)s is paused%(by)s%(why)s", what=what, by=by(limit.paused_by), why=why)
             if limit.throttled_until is not None and limit.throttled_until > timezone.now():
-                yield "throttled", say("%(what)s is throttled: its code asked to slow down.", what=what)
+                yield "throttled", sentence("%(what)s is throttled: its code asked to slow down.", what=what)
         first = next((each for each in limits if each.cap is not None or each.rate_count), None)
         if first is not None and first.cap is not None:
             used = self._active[scope, name]
             if used >= first.cap:
                 yield "limit_reached", at_limit(what, used, first.cap)
         if first is not None and first.rate_count:
-            yield "rate_limited", say(
+            yield "rate_limited", sentence(
                 "%(what)s has a rate limit: %(count)s per %(seconds)s s.",
                 what=what, count=first.rate_count, seconds=float(first.rate_seconds or 0),
             )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.sentence import joined, say, say_n
+from queue_app.core.sentence import joined, sentence, sentence_n
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, is_refusal
@@ -135,10 +135,12 @@ class StallDetector:
         """Yield tasks that stay scheduled past their time, unless many are due, or executing past every deadline."""
         due, overrun = answers["late"], answers["overrun"]
         if due is not None and "due" not in busy and self._lasts(StallKind.NOT_DUE, due, now):
-            text = say("A task was due at %(time)s, and the scheduler has not queued it.", time=moment(due))
+            text = sentence("A task was due at %(time)s, and the scheduler has not queued it.", time=moment(due))
             yield Stall(StallKind.NOT_DUE, "", text)
         if overrun is not None and self._lasts(StallKind.OVERRUN, overrun, now) and _is_overrun():
-            text = say("A task should have ended by %(time)s, and still counts as executing.", time=moment(overrun))
+            text = sentence(
+                "A task should have ended by %(time)s, and still counts as executing.", time=moment(overrun)
+            )
             yield Stall(StallKind.OVERRUN, "", text)
 
     def _lasts(self, kind: StallKind, value: object, now: float) -> bool:
@@ -149,13 +151,13 @@ class StallDetector:
         idle = now - max(job.turned_at, self.began_at)
         if self._fails(job, now):
             error = f"{type(job.error).__name__}: {' '.join(str(job.error).split())}"
-            text = say(
+            text = sentence(
                 "The scheduler's job %(job)s has failed %(n)s times in a row: %(error)s",
                 job=job.name, n=job.failures, error=error[:300],
             )  # fmt: skip
             yield Stall(StallKind.JOB, job.name, text)
         elif idle > max(NO_TURN_SECONDS, 3 * job.interval):
-            text = say(
+            text = sentence(
                 "The scheduler's job %(job)s is due every %(every)s s, and has had no turn for %(idle)s s.",
                 job=job.name, every=float(job.interval), idle=round(idle),
             )  # fmt: skip
@@ -176,11 +178,11 @@ class StallDetector:
 def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
     """Yield the upkeep jobs that neither Celery nor the scheduler has run."""
     for job in MaintenanceJob.objects.using(alias()).filter(name__in=[name for name in names if name in JOBS]):
-        text = say("The upkeep job %(job)s has never succeeded.", job=job.name)
+        text = sentence("The upkeep job %(job)s has never succeeded.", job=job.name)
         if job.succeeded_at:
             at = moment(job.succeeded_at)
-            text = say("The upkeep job %(job)s last succeeded at %(time)s.", job=job.name, time=at)
-        error = say("Its last error: %(error)s", error=job.error[:300]) if job.error else ""
+            text = sentence("The upkeep job %(job)s last succeeded at %(time)s.", job=job.name, time=at)
+        error = sentence("Its last error: %(error)s", error=job.error[:300]) if job.error else ""
         yield Stall(StallKind.JOB, job.name, joined(text, error))
 
 
@@ -203,17 +205,17 @@ def _is_overrun() -> bool:
 
 def _evidence(task: Startable) -> str:
     """Return in plain words why the task could run."""
-    what = say(
+    what = sentence(
         "Work stands still in queue %(queue)s: task %(id)s (%(type)s) has waited since %(time)s.",
         queue=task.queue, id=str(task.id), type=task.task_type, time=moment(task.oldest),
     )  # fmt: skip
-    able = say_n(
+    able = sentence_n(
         "Worker %(worker)s can run it and asks for tasks (%(n)s free slot), and no pause or limit stands in the way.",
         "Worker %(worker)s can run it and asks for tasks (%(n)s free slots), and no pause or limit stands in the way.",
         task.free_slots,
         worker=task.worker,
     )
-    more = say_n(
+    more = sentence_n(
         "%(n)s more of its kind waits behind it.", "%(n)s more of its kind wait behind it.", max(0, task.tasks - 1)
     )
     return joined(what, able, more if task.tasks > 1 else "")

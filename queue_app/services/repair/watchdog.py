@@ -24,7 +24,7 @@ from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from queue_app import signals
-from queue_app.core.sentence import joined, say
+from queue_app.core.sentence import joined, sentence
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import is_refusal
@@ -76,12 +76,12 @@ class IndexRepair:
         now = self._clock()
         if not self._compared:
             self._compared, self._next_at = True, now + REBUILD_AFTER[0]
-            return _attempt(say("compared index and rows"), reconcile_everything)
+            return _attempt(sentence("compared index and rows"), reconcile_everything)
         if now < self._next_at or not (condemn(because) or rebuild_is_due()):
             return ""
         self._rebuilds += 1
         self._next_at = now + REBUILD_AFTER[min(self._rebuilds, len(REBUILD_AFTER) - 1)]
-        return _attempt(say("rebuilt the index"), rebuild_until_open)
+        return _attempt(sentence("rebuilt the index"), rebuild_until_open)
 
 
 def rebuild_is_due() -> bool:
@@ -98,7 +98,7 @@ def _attempt(what: str, action: Callable[[], object]) -> str:
         action()
     except Exception as error:
         logger.exception("the watchdog has not %s", what)
-        return say("not %(what)s: %(error)s", what=what, error=type(error).__name__)
+        return sentence("not %(what)s: %(error)s", what=what, error=type(error).__name__)
     return what
 
 
@@ -178,7 +178,7 @@ class Watchdog:
             return False
         step = self._repair.step(self.stalls[keys[0]].text)
         if step:
-            step = say("%(time)s: %(what)s.", time=moment(timezone.now()), what=step)
+            step = sentence("%(time)s: %(what)s.", time=moment(timezone.now()), what=step)
             for key in keys:
                 before = self.stalls[key].steps
                 steps = joined(before, step) if len(before) + len(step) < MAX_STEPS else step

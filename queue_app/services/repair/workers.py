@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, WorkerMessage, get_index
 from queue_app.models import Queue, Worker
@@ -110,8 +110,8 @@ def request_drain(worker_id: uuid.UUID, *, by: str) -> None:
     """
     if not worker_rows.request_drain(worker_id, by[:USER_LENGTH]):
         status = Worker.objects.filter(pk=worker_id).values_list("status", flat=True).first() or "gone"
-        why = say("it is %(state)s", state=say(status))
+        why = sentence("it is %(state)s", state=sentence(status))
         if status in {WorkerStatus.ACTIVE, WorkerStatus.DRAINING}:
-            why = say("it was asked to drain before")
-        raise InvalidTransition(say("The worker cannot be drained: %(why)s.", why=why), status=status)
+            why = sentence("it was asked to drain before")
+        raise InvalidTransition(sentence("The worker cannot be drained: %(why)s.", why=why), status=status)
     on_commit(Index.notify_workers, "tell", [worker_id])

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.models import DeadLetter, Workflow
@@ -45,7 +45,7 @@ def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, rea
     """
     check_reason(reason)
     with _locked(workflow_id) as flow:
-        _refuse_ended(flow, say("it can no longer be cancelled"))
+        _refuse_ended(flow, sentence("it can no longer be cancelled"))
         request_cancel(flow, reason)
         done = cancelled = cancel_batch(flow)
         while cancelled == BATCH and rows.ids_in(flow.id, {Status.QUEUED, Status.SCHEDULED}, 1):
@@ -65,7 +65,7 @@ def pause_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: s
     check_reason(reason)
     held = 0
     with _locked(workflow_id) as flow:
-        _refuse_ended(flow, say("it can no longer be paused"))
+        _refuse_ended(flow, sentence("it can no longer be paused"))
         flow.paused, flow.paused_by, flow.paused_reason = True, by[:USER_LENGTH], reason
         flow.paused_at = flow.paused_at or clock()
         flow.save(update_fields=["paused", "paused_by", "paused_reason", "paused_at"])
@@ -106,7 +106,7 @@ def retry_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: s
             ids = ended = rows.compensations_among(ids)
             if not ids:
                 raise InvalidTransition(
-                    say("What had completed was undone; enqueue a new workflow."), status=flow.state
+                    sentence("What had completed was undone; enqueue a new workflow."), status=flow.state
                 )
         letters = DeadLetter.objects.using(alias()).open().filter(task_id__in=ids).order_by("id")
         replayed = replay_open(list(letters.select_for_update().values_list("id", flat=True)), by=by)
@@ -156,5 +156,5 @@ def _locked(workflow_id: Id) -> Iterator[Workflow]:
 
 def _refuse_ended(flow: Workflow, why: str) -> None:
     if flow.finished_at is not None:
-        text = say("The workflow is %(state)s; %(why)s.", state=say(flow.state), why=why)
+        text = sentence("The workflow is %(state)s; %(why)s.", state=sentence(flow.state), why=why)
         raise InvalidTransition(text, status=flow.state)

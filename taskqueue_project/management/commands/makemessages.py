@@ -1,4 +1,4 @@
-"""`manage.py makemessages`: collect the translatable texts of the app and its templates, also of `_lazy` and `say`."""
+"""`manage.py makemessages`: collect the translatable texts of the app and its templates, and of its sentences."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ class Command(makemessages.Command):
 
     xgettext_options = [  # noqa: RUF012 - as Django has it
         *makemessages.Command.xgettext_options,
-        *(f"--keyword={name}" for name in ("_lazy", "_noop", "say", "say_n:1,2", "say_as:2")),
+        *(f"--keyword={name}" for name in ("_lazy", "_noop", "sentence", "sentence_n:1,2", "sentence_as:2")),
     ]
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -9,7 +9,7 @@ from django.utils import timezone, translation
 
 from queue_app.admin.names import TEXTS
 from queue_app.core.recurrence import Recurrence
-from queue_app.dashboard.said import said
+from queue_app.dashboard.translation import translate
 from queue_app.models import AuditEntry, Operation, Task
 from queue_app.services.control.audit import ADMIN, record
 from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory
@@ -139,7 +139,7 @@ def test_a_refused_action_answers_in_german(staff, make_task, end_task):
     ],
 )
 def test_cron_is_read_in_german(cron, words):
-    assert said(Recurrence(cron=cron).words) == words
+    assert translate(Recurrence(cron=cron).words) == words
 
 
 @pytest.mark.usefixtures("german")

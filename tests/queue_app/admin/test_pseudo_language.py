@@ -18,7 +18,7 @@ from django.utils.translation import trans_real
 from queue_app import Workflow, registry
 from queue_app.core.adaptive import ALGORITHMS
 from queue_app.core.limit_values import ORDERS
-from queue_app.core.sentence import say
+from queue_app.core.sentence import sentence
 from queue_app.core.stall import Stall, StallKind
 from queue_app.core.states import Status
 from queue_app.models import Queue, Task
@@ -145,8 +145,8 @@ def more(everything):  # noqa: F811
     move(first, Status.DEAD_LETTER, started_at=first.created_at)
     adaptive = Queue.objects.create(name="adapting", adaptive="aimd", min_concurrent=1, max_concurrent=9)
     adapt_limits()
-    about = say("A task was due at %(time)s, and the scheduler has not queued it.", time="2026-01-01 00:00:00 UTC")
-    steps = say("%(time)s: %(what)s.", time="2026-01-01 00:00:00 UTC", what=say("rebuilt the index"))
+    about = sentence("A task was due at %(time)s, and the scheduler has not queued it.", time="2026-01-01 00:00:00 UTC")
+    steps = sentence("%(time)s: %(what)s.", time="2026-01-01 00:00:00 UTC", what=sentence("rebuilt the index"))
     stalls.write([Stall(StallKind.NOT_DUE, "", about, "2026-01-01T00:00:00+00:00", steps)])
     return everything | {
         "adaptive": f"queue/{adaptive.pk}/change/",

@@ -1,9 +1,12 @@
-"""Stored words, such as states, bands and kinds, in the language of the reader."""
+"""The language of the reader: sentences of services, and stored words such as states, bands and kinds."""
 
-from typing import Final
+from typing import Any, Final
 
-from django.utils.translation import gettext
+from django.utils import formats
+from django.utils.translation import get_language, gettext, ngettext
 from django.utils.translation import gettext_noop as _noop
+
+from queue_app.core.sentence import Sentence, filled
 
 #: So that makemessages finds them.
 TEXTS: Final = (
@@ -34,6 +37,28 @@ TEXTS: Final = (
     # orders, and what limits and statistics are about
     _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
 )  # fmt: skip
+
+
+def translate(text: str) -> str:
+    """Return a sentence in the active language; text that is none, such as an error of a program, stays as it is."""
+    if not isinstance(text, Sentence) or (get_language() or "en").startswith("en"):
+        return text
+    if text.plural:
+        return filled(text, ngettext(text.template, text.plural, int(text.values["n"])), _written)
+    return filled(text, gettext(text.template), _written)
+
+
+def translate_error(error: Exception) -> str:
+    """Return the message of an error in the active language; ``str`` would forget what the sentence was made of."""
+    text = error.args[0] if error.args else ""
+    return translate(text) if isinstance(text, str) else str(error)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return translate(value)
+    number = value if value % 1 else int(value)
+    return str(formats.number_format(number, use_l10n=True, force_grouping=True))
 
 
 def word(stored: str) -> str:
