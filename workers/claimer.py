@@ -13,7 +13,7 @@ from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.registry import AnyTask
-from queue_app.services.repair.workers import queues_except
+from queue_app.services.worker.registration import queues_except
 from queue_app.workers.auto_slots import profile_slots
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.in_flight import InFlight

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from queue_app.core.process import process_identity
 from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
-from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.workers.auto_slots import SlotRange
 from queue_app.workers.rlimits import ResourceLimits
 

@@ -26,7 +26,7 @@ from queue_app.models import ApiKey, WorkerToken
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
-from queue_app.services.repair import tokens
+from queue_app.services.worker import tokens
 from queue_app.sql.database import atomic, connection
 
 DAY: Final = 86_400

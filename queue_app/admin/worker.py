@@ -21,7 +21,7 @@ from queue_app.dashboard.live import is_late
 from queue_app.dashboard.translation import word
 from queue_app.models import Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.repair.workers import request_drain
+from queue_app.services.worker.registration import request_drain
 
 MAX_RUNNING = 200
 #: Running tasks of a worker that the list names.

@@ -18,8 +18,8 @@ from growth import backend_seconds
 from queue_app.core.records import WorkerReport
 from queue_app.index import Profile
 from queue_app.services.lifecycle.claim import claim
-from queue_app.services.repair import workers
-from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.worker import registration as workers
+from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import workers as worker_rows
 from queue_app.workers.scheduler import Scheduler
 

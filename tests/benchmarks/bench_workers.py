@@ -26,9 +26,9 @@ from queue_app.models import Limit, Queue, Task, Worker
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair import workers as services
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.worker import registration as services
 from queue_app.sql import workers as worker_rows
 
 COUNTS = (1, 10, 100, 1000)

@@ -19,7 +19,7 @@ from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.repair.workers import register_in_index
+from queue_app.services.worker.registration import register_in_index
 from queue_app.sql import admission
 from tests.support.engine import done, new, put
 

@@ -29,13 +29,13 @@ from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import reap
-from queue_app.services.repair import workers as worker_services
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
+from queue_app.services.worker import registration as worker_services
 from tests.explorer import flows, queues
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick

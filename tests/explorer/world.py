@@ -27,13 +27,14 @@ from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import breaker
-from queue_app.services.repair import reap, workers
+from queue_app.services.repair import reap
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.requests import backlog, consume
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker import registration as workers
 from queue_app.sql import snapshot
 from tests.explorer import flows, queues
 from tests.explorer.copies import FORGET, Copy

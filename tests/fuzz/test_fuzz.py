@@ -14,7 +14,7 @@ from django.contrib.auth.models import Permission, User
 
 from queue_app.models import Queue
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.repair import tokens
+from queue_app.services.worker import tokens
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
 #: Random requests per address, beside those that each schema implies.
@@ -30,7 +30,7 @@ def address(transactional_db, settings, live_server, monkeypatch):
     unlimited = dict.fromkeys(("HEAVY_PER_MINUTE", "READS_PER_MINUTE", "SUBMITS_PER_MINUTE"), 0)
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": unlimited}
     monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
-    monkeypatch.setattr("queue_app.services.repair.workers.wait_for_wake", lambda *_: None)
+    monkeypatch.setattr("queue_app.services.worker.registration.wait_for_wake", lambda *_: None)
     Queue.objects.get_or_create(name="default")
     forget_keys()
     yield live_server.url

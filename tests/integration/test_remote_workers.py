@@ -11,7 +11,7 @@ from queue_app.core.states import Status
 from queue_app.models import Queue, Worker
 from queue_app.registry import type_of
 from queue_app.services import cancel
-from queue_app.services.repair import tokens
+from queue_app.services.worker import tokens
 from tests.integration.app import tasks
 from tests.integration.processes import ROOT, eventually, index_comes_to_agree
 from tests.support.engine import put, row

@@ -8,8 +8,8 @@ from queue_app.models import Task
 from queue_app.results import earlier_attempts, load_result, load_results
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker.registration import WorkerIdentity, register
 from tests.support.engine import done, failed, put, row, take
 
 

@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from queue_app.models import Worker
 from queue_app.services.doctor import Finding, Level
-from queue_app.services.repair.workers import WorkerIdentity, register
+from queue_app.services.worker.registration import WorkerIdentity, register
 
 
 def only(findings) -> Finding:

@@ -15,9 +15,9 @@ from queue_app.index import Profile, get_index
 from queue_app.models import Task
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair import workers as service
 from queue_app.services.repair.watchdog import CHECK_SECONDS, Watchdog
-from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.worker import registration as service
+from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import workers as worker_rows
 
 #: A worker claims this long after its last claim even if nobody called it (``workers.background``).

@@ -12,7 +12,7 @@ from django.db import OperationalError
 from queue_app.core.records import Outcome
 from queue_app.index import get_index
 from queue_app.registry import type_of
-from queue_app.services.repair import workers as service
+from queue_app.services.worker import registration as service
 from queue_app.workers.claimer import Prefetch
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor

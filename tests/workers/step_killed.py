@@ -25,7 +25,7 @@ def run_until(point: str, worker_id: uuid.UUID) -> None:
     from queue_app.registry import type_of  # noqa: PLC0415
     from queue_app.services.lifecycle.claim import claim  # noqa: PLC0415
     from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
-    from queue_app.services.repair import workers  # noqa: PLC0415
+    from queue_app.services.worker import registration as workers  # noqa: PLC0415
     from queue_app.sql import steps  # noqa: PLC0415
     from queue_app.sql.database import alias  # noqa: PLC0415
     from queue_app.workers.context import ClaimedAttempt  # noqa: PLC0415

@@ -12,7 +12,7 @@ from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.remote import is_repeated
+from queue_app.services.worker.remote import is_repeated
 from tests.workers.secret_tasks import CANARY, echo, fail, once, seen
 from tests.workers.test_encryption import FIRST, SECOND, use
 

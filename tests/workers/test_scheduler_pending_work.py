@@ -23,7 +23,6 @@ from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.simulate import operation
@@ -31,6 +30,7 @@ from queue_app.services.simulate.operation import start_simulation
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.services.workflows.upkeep import cancel_overdue
 from queue_app.sql import pending_work, snapshot, workers
 from queue_app.workers.scheduler import Scheduler

@@ -7,8 +7,8 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Worker as WorkerRow
 from queue_app.services.lifecycle.actions import cancel
-from queue_app.services.repair import workers as service
 from queue_app.services.repair.reap import mark_dead
+from queue_app.services.worker import registration as service
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
 from tests.workers.stage import ECHO, QUICK, away, statuses, teach

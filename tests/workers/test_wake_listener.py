@@ -7,7 +7,7 @@ import pytest
 
 from queue_app.exceptions import IndexUnavailable
 from queue_app.registry import type_of
-from queue_app.services.repair import workers as service
+from queue_app.services.worker import registration as service
 from queue_app.workers import background as module
 from queue_app.workers.background import WakeListener
 from queue_app.workers.transport.direct import DirectTransport

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.index import Profile, WorkerMessage
-from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.workers.context import AttemptStore
 
 #: Called with the seconds until a limit allows another start.

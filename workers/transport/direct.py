@@ -3,8 +3,9 @@
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
 from queue_app.services.lifecycle import turnover as turnovers
-from queue_app.services.repair import reap, rebuild, reconcile, workers
+from queue_app.services.repair import reap, rebuild, reconcile
 from queue_app.services.upkeep import jobs, promote
+from queue_app.services.worker import registration
 from queue_app.sql import workers as worker_rows
 from queue_app.workers.context import LocalStore
 
@@ -12,14 +13,14 @@ from queue_app.workers.context import LocalStore
 class DirectTransport(LocalStore):
     """Calls the services of the queue in this process."""
 
-    register = staticmethod(workers.register)
-    register_again = staticmethod(workers.register_in_index)
+    register = staticmethod(registration.register)
+    register_again = staticmethod(registration.register_in_index)
     heartbeat = staticmethod(worker_rows.heartbeat)
-    deregister = staticmethod(workers.deregister)
+    deregister = staticmethod(registration.deregister)
     mark_dead = staticmethod(reap.mark_dead)
-    wait_for_wake = staticmethod(workers.wait_for_wake)
-    unserved_types = staticmethod(workers.unserved_types)
-    change_profile = staticmethod(workers.change_profile)
+    wait_for_wake = staticmethod(registration.wait_for_wake)
+    unserved_types = staticmethod(registration.unserved_types)
+    change_profile = staticmethod(registration.change_profile)
     cancel_requests = staticmethod(worker_rows.cancel_requests)
     claim = staticmethod(claims.claim)
     finish = staticmethod(outcomes.finish)

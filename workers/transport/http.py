@@ -22,7 +22,7 @@ from queue_app.core.steps import Step
 from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile, WorkerMessage
 from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
-from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.workers.transport.base import OnWait, OutcomesRefused, Transport
 from queue_app.workers.wire import task_of
 

@@ -20,7 +20,7 @@ from queue_app.index import WorkerMessage
 from queue_app.models import WorkerToken
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.services.repair import remote, tokens
+from queue_app.services.worker import remote, tokens
 
 #: Status of a result -> the field of its body that counts.
 _PARTS: Final = {"completed": "result", "failed": "error", "snoozed": "snooze", "throttled": "throttle"}

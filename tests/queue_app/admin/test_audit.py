@@ -19,8 +19,8 @@ from queue_app.services.control.api_keys import create_key
 from queue_app.services.operations.request import Action, start_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.repair import tokens
 from queue_app.services.schedules.edit import values_of
+from queue_app.services.worker import tokens
 from tests.queue_app.services.control.test_advice import HELD, snapshots
 from tests.support.factories import (
     DeadLetterFactory,

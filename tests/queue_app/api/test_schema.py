@@ -23,7 +23,7 @@ from queue_app.api.views import docs, metrics
 from queue_app.api.views.docs import document
 from queue_app.core.masking import MASK
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.repair import tokens
+from queue_app.services.worker import tokens
 
 #: Requests per endpoint; set more for a long run.
 EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "3"))

@@ -28,12 +28,12 @@ from queue_app.services.notify import events
 from queue_app.services.read import stalls
 from queue_app.services.read.health import Metrics, collect
 from queue_app.services.repair.reap import reap
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import promote
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import stats
 from tests.support.engine import done, failed, put, put_many, silent, take
 from tests.workers import chores

@@ -22,9 +22,9 @@ from queue_app.models import (
     WorkerToken,
 )
 from queue_app.services import cancel, enqueue
-from queue_app.services.repair import remote as service
-from queue_app.services.repair import tokens
-from queue_app.services.repair import workers as service_of_workers
+from queue_app.services.worker import registration as service_of_workers
+from queue_app.services.worker import remote as service
+from queue_app.services.worker import tokens
 from tests.support.engine import Side, assert_index_agrees, until
 
 TYPE = "shop.tasks.render"

@@ -20,8 +20,8 @@ from queue_app.services.read import stalls
 from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import resign, take_lead
+from queue_app.services.worker.registration import WorkerIdentity, register
 from tests.support.engine import REFUSALS, done, failed, flush, index_away, index_refusing, put, row
 
 SOON = timedelta(hours=1)

@@ -17,8 +17,8 @@ from queue_app.services.repair import reap as reap_service
 from queue_app.services.repair.reap import mark_dead
 from queue_app.services.repair.rebuild import copy_limits, rebuild
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import claim as claim_rows
 from tests.support import index_state
 from tests.support.engine import Side, assert_index_agrees, done, failed, index_away, put, take, take_ids

@@ -15,8 +15,8 @@ from queue_app.services.lifecycle.claim import among_executing, give_back_unackn
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.jobs import pending_work
+from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import pending_work as rows
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import assert_index_agrees, flush, put, put_many, silent, status, take

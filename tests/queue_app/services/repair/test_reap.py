@@ -18,7 +18,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper, reap, reap_overdue
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.workers import WorkerIdentity, deregister, register
+from queue_app.services.worker.registration import WorkerIdentity, deregister, register
 from queue_app.sql.workers import heartbeat
 from tests.support.engine import (
     assert_index_agrees,

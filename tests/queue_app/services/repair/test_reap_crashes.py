@@ -14,8 +14,8 @@ from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
-from queue_app.services.repair.workers import WorkerIdentity, register
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker.registration import WorkerIdentity, register
 from tests.support.engine import assert_index_agrees, done, failed, new, put_many, row, status, take
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -22,7 +22,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reconcile as module
 from queue_app.services.repair.reap import mark_dead
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
-from queue_app.services.repair.workers import WorkerIdentity, deregister, register
+from queue_app.services.worker.registration import WorkerIdentity, deregister, register
 from queue_app.sql import snapshot
 from tests.support import index_state
 from tests.support.engine import assert_index_agrees, done, index_away, put_many, row, take, take_ids

@@ -11,7 +11,7 @@ from queue_app.index import get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker, WorkerToken
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type
 from queue_app.services.repair.rebuild import copy_limits
-from queue_app.services.repair.workers import request_drain
+from queue_app.services.worker.registration import request_drain
 from queue_app.sql import snapshot
 from tests.support.engine import index_away, put, put_many
 

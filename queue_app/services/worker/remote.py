@@ -41,10 +41,10 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.lifecycle.claim import among_executing, claim, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
-from queue_app.services.repair import tokens
-from queue_app.services.repair import workers as service
 from queue_app.services.repair.rebuild import is_loading, rebuild_until_open
-from queue_app.services.repair.workers import WorkerIdentity
+from queue_app.services.worker import registration as service
+from queue_app.services.worker import tokens
+from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import progress as rows
 from queue_app.sql import workers as worker_rows
 from queue_app.sql.connections import idle

@@ -8,7 +8,7 @@ from queue_app.core.records import WorkerReport
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Profile, get_index
 from queue_app.models import Worker
-from queue_app.services.repair.workers import (
+from queue_app.services.worker.registration import (
     WorkerIdentity,
     change_profile,
     deregister,
