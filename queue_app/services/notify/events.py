@@ -128,7 +128,8 @@ def started(tasks: Sequence[ClaimedTask]) -> None:
     if settings.events.log:
         transition_log.log_started(tasks)
     if _is_published(settings):
-        _publish(attempts_in_runs([(EventName.STARTED, task, Status.EXECUTING) for task in tasks]))
+        runs = attempts_in_runs([(EventName.STARTED, task, Status.EXECUTING) for task in tasks])
+        notify_index(Index.notify, "publish", (), runs)
 
 
 def finished(outcomes: Mapping[AttemptKey, Outcome], held: Mapping[AttemptKey, Status]) -> None:
@@ -148,7 +149,7 @@ def finished(outcomes: Mapping[AttemptKey, Outcome], held: Mapping[AttemptKey, S
     if is_published:
         counts = [counted(times_of(ended))] if settings.metrics.enabled else []
         runs = attempts_in_runs([(name, outcome.task, status) for name, outcome, status in named])
-        _publish(runs + dead_letters + counts)
+        notify_index(Index.notify, "publish", (), runs + dead_letters + counts)
 
 
 def returned(tasks: Iterable[tuple[Status, TaskRef]]) -> None:
@@ -202,10 +203,5 @@ def _is_recorded() -> bool:
 def _record(runs: Sequence[Run]) -> None:
     if transition_log.enabled():
         transition_log.log_events(runs)
-    if enabled():
-        _publish(runs)
-
-
-def _publish(runs: Sequence[Run]) -> None:
-    if runs:
+    if runs and enabled():
         notify_index(Index.notify, "publish", (), runs)
