@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage
 from django.core.exceptions import SynchronousOnlyOperation
-from django.dispatch import Signal
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TASK_MAX_PRIORITY
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -30,11 +29,9 @@ from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters, suggestion
 from queue_app.registry import AnyTask
 from queue_app.result_actions import ResultActions
-from queue_app.results import load_result, load_results, new_result
+from queue_app.results import has_receivers, load_result, load_results, new_result
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.typed import check_types
-
-_django_log = logging.getLogger("django.tasks")
 
 _BANDS: Final = "75 and above is critical, 25 to 74 high, -24 to 24 normal, -74 to -25 low, less is background"
 
@@ -244,12 +241,3 @@ def _normalised(call: Call, refused: UnserializableParameters) -> Call:
         return cast("Call", (normalize_json(list(args)), normalize_json(kwargs)))
     except (TypeError, ValueError, RecursionError):
         raise refused from None
-
-
-def has_receivers(signal: Signal, level: int) -> bool:
-    """Return whether a task signal must be sent: the project has a receiver for it, or enabled Django's task log.
-
-    Django connects one receiver to each of these signals, which writes to the logger
-    ``django.tasks``. That receiver counts if the project gives the logger a level.
-    """
-    return len(signal.receivers) > 1 or (_django_log.level != logging.NOTSET and _django_log.isEnabledFor(level))

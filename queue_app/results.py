@@ -1,4 +1,4 @@
-"""Make the ``TaskResult`` that callers of ``django.tasks`` see, of a new task or of a stored one.
+"""Make the ``TaskResult`` that callers and signals of ``django.tasks`` see, of a new task or of a stored one.
 
 A decorator imports this module by way of the backend, perhaps while the apps are still loading, so
 functions import models when they need them.
@@ -7,6 +7,7 @@ functions import models when they need them.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from datetime import timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
+from django.dispatch import Signal
 from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.utils.json import normalize_json
 
@@ -50,6 +52,7 @@ _PUT_NOTHING: Final = [
     getattr(TaskResult, field.name).__set__ for field in fields(TaskResult) if field.name not in _IN_NEW_RESULT
 ]
 _SCALARS: Final = frozenset({str, int, float, bool, NoneType})
+_django_log = logging.getLogger("django.tasks")
 
 
 def new_result(
@@ -72,6 +75,15 @@ def new_result(
     _put_errors(result, [])
     _put_worker_ids(result, [])
     return result
+
+
+def has_receivers(signal: Signal, level: int) -> bool:
+    """Return whether a task signal must be sent: the project has a receiver for it, or enabled Django's task log.
+
+    Django connects one receiver to each of these signals, which writes to the logger
+    ``django.tasks``. That receiver counts if the project gives the logger a level.
+    """
+    return len(signal.receivers) > 1 or (_django_log.level != logging.NOTSET and _django_log.isEnabledFor(level))
 
 
 def load_result(task_id: uuid.UUID, alias: str) -> AnyResult | None:

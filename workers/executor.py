@@ -19,7 +19,6 @@ from django.tasks.base import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
 from queue_app import codecs, registry, tracing, versions
-from queue_app.backend import has_receivers
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.core.redaction import is_sealed
 from queue_app.core.signatures import check_arguments
@@ -34,6 +33,7 @@ from queue_app.exceptions import (
 )
 from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
+from queue_app.results import has_receivers
 from queue_app.services.enqueue.validate import result_text
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture
