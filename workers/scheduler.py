@@ -21,7 +21,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
-from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_until_open

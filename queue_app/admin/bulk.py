@@ -32,8 +32,8 @@ from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.actions import RETRIABLE
-from queue_app.services.operations.advance import STEP, advance_for, carry_out
 from queue_app.services.operations.request import Action, OperationOptions, start_operation
+from queue_app.services.operations.run import STEP, advance_for, carry_out
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic

@@ -25,8 +25,8 @@ from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.lifecycle.replay import discard, discard_many, discard_open, replay
-from queue_app.services.operations.advance import carry_out
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, OperationOptions, ReplayOptions
+from queue_app.services.operations.run import carry_out
 from queue_app.services.read.dead_letters import DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
 

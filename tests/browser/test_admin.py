@@ -26,7 +26,7 @@ from queue_app.models import (
 from queue_app.services import enqueue_many, pause
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.rebuild import rebuild
 from tests.browser.looks import DESKTOP
 from tests.support.engine import done, take

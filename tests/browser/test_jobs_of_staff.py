@@ -11,7 +11,7 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, Operation, Queue, Task, TaskStats
 from queue_app.services import enqueue_many
-from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.run import run_operations
 from queue_app.services.upkeep import task_stats
 from tests.browser.looks import DESKTOP
 from tests.browser.test_admin import shop  # noqa: F401 - a fixture

@@ -24,9 +24,9 @@ from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioriti
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.lifecycle.turnover import turn_over
-from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import reap
 from queue_app.services.repair.rebuild import rebuild

@@ -8,8 +8,8 @@ from typing import Any
 
 from queue_app.models import DeadLetter, Task
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations import advance as advancing
-from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations import run as running
+from queue_app.services.operations.run import run_operations
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import done, failed, put, take
 from tests.support.scene import Hand
@@ -53,7 +53,7 @@ def end_next(hand: Hand, count: int, *, well: bool) -> None:
 
 def pass_time(operation: Any, seconds: float) -> None:
     """Move the pace of an operation ``seconds`` into the past."""
-    type(operation).objects.filter(pk=operation.pk).update(paced_at=advancing.clock() - timedelta(seconds=seconds))
+    type(operation).objects.filter(pk=operation.pk).update(paced_at=running.clock() - timedelta(seconds=seconds))
 
 
 def step(operation: Any) -> Any:

@@ -26,7 +26,7 @@ from queue_app.services.control import encrypted as reencryption
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.actions import run_again, run_now
 from queue_app.services.lifecycle.replay import replay
-from queue_app.services.operations import advance
+from queue_app.services.operations import run
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.explain import explain
@@ -282,15 +282,15 @@ def test_encrypt_brings_everything_under_the_newest_key(hire, settings, capsys):
 def test_encrypt_goes_on_where_a_crash_stopped_it(engine, settings, monkeypatch):
     results = [echo.enqueue(text=str(number)) for number in range(5)]
     use(settings, SECOND, FIRST)
-    monkeypatch.setattr(advance, "STEP", 2)
+    monkeypatch.setattr(run, "STEP", 2)
     operation = start_operation(Action(kind=OperationKind.REENCRYPT), TaskFilter(), by="ann")
-    advance.advance(operation.id)
+    run.advance(operation.id)
     with monkeypatch.context() as patch:
         patch.setattr(reencryption, "_reencrypt_shared", boom)
         with pytest.raises(RuntimeError):
-            advance.advance(operation.id)
+            run.advance(operation.id)
     assert sum("second:" in str(each) for each in TaskPayload.objects.values_list("args", flat=True)) == 2
-    while advance.advance(operation.id):
+    while run.advance(operation.id):
         pass
     assert {default_task_backend.get_result(each.id).kwargs["text"] for each in results} == set("01234")
     assert "first:" not in tables()

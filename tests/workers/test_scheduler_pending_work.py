@@ -18,8 +18,8 @@ from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Work
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
-from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed

@@ -16,7 +16,6 @@ from queue_app.api.visibility import visible_tasks
 from queue_app.exceptions import OperationNotFound
 from queue_app.models import Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarget
-from queue_app.services.operations.advance import advance_for
 from queue_app.services.operations.request import (
     Action,
     OperationOptions,
@@ -25,6 +24,7 @@ from queue_app.services.operations.request import (
     preview_operation,
     start_operation,
 )
+from queue_app.services.operations.run import advance_for
 from queue_app.services.read.dead_letters import Preview
 from queue_app.services.read.task_filter import TaskFilter
 

@@ -11,9 +11,9 @@ from rest_framework.response import Response
 from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts
 from queue_app.api.errors import NoSuchQueue
+from queue_app.api.etags import expected_version, with_version
 from queue_app.api.permissions import may_view
 from queue_app.api.serializers import control as serializers
-from queue_app.api.versions import expected_version, with_version
 from queue_app.core.priorities import Band, parse_band
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import PriorityPolicy, Queue, Worker

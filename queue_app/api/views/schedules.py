@@ -11,10 +11,10 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts, parse_number
+from queue_app.api.etags import expected_version, with_version
 from queue_app.api.paging import first_page
 from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
-from queue_app.api.versions import expected_version, with_version
 from queue_app.api.views.operations import accepted
 from queue_app.exceptions import ScheduleNotFound
 from queue_app.models import Schedule, ScheduleTick

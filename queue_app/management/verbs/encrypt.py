@@ -7,8 +7,8 @@ from queue_app.exceptions import EncryptionUnavailable
 from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control.encrypted import reencrypt_schedules
-from queue_app.services.operations.advance import advance
 from queue_app.services.operations.request import Action, OperationOptions, get_operation, start_operation
+from queue_app.services.operations.run import advance
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
 

@@ -13,7 +13,6 @@ from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by_a
 from queue_app.management.verbs._values import instant
 from queue_app.models import Operation
 from queue_app.models.operation import OperationState
-from queue_app.services.operations.advance import advance
 from queue_app.services.operations.request import (
     STOP_AFTER_FAILURES,
     ReplayOptions,
@@ -21,6 +20,7 @@ from queue_app.services.operations.request import (
     get_operation,
     start_replay,
 )
+from queue_app.services.operations.run import advance
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.sql.database import atomic
 

@@ -259,7 +259,7 @@ def test_a_purged_task_is_named_in_the_message(staff, make_task, monkeypatch):
         real.delete()
         return {}
 
-    monkeypatch.setattr("queue_app.services.operations.advance.cancel_many", vanish)
+    monkeypatch.setattr("queue_app.services.operations.run.cancel_many", vanish)
     assert messages_of(select(staff, TASKS, "cancel_selected", [task])) == [
         "Skipped 1 task (ended already): 1 deleted."
     ]

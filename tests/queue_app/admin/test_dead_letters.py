@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from queue_app.models import DeadLetter, Operation, Task
 from queue_app.services import discard, replay
-from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import start_replay
+from queue_app.services.operations.run import run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from tests.support.factories import StaffFactory
 

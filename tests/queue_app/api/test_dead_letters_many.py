@@ -6,8 +6,8 @@ import pytest
 
 from queue_app.core.ids import uuid7
 from queue_app.models import Operation, Task
-from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import cancel_operation
+from queue_app.services.operations.run import run_operations
 from tests.queue_app.api.test_dead_letters import start_replay_of_all
 
 DLQ = "/api/v1/dlq"

@@ -12,7 +12,7 @@ import pytest
 from queue_app import registry, task
 from queue_app.core.priorities import Band
 from queue_app.models import Operation, Task
-from queue_app.services.operations.advance import run_operations
+from queue_app.services.operations.run import run_operations
 from queue_app.services.read import inspect
 from tests.support.factories import AttemptFactory
 

@@ -21,10 +21,10 @@ def advance_until(point: str, operation_id: uuid.UUID) -> None:
 
     from queue_app.models import Operation  # noqa: PLC0415
     from queue_app.models.operation import OperationKind  # noqa: PLC0415
-    from queue_app.services.operations import advance  # noqa: PLC0415
+    from queue_app.services.operations import run  # noqa: PLC0415
     from queue_app.sql.database import alias  # noqa: PLC0415
 
-    apply, save = dict(advance._APPLY), Operation.save
+    apply, save = dict(run._APPLY), Operation.save
 
     def apply_and_die(operation: Operation, ids: list[uuid.UUID]) -> int:
         if point == "committed":
@@ -39,10 +39,10 @@ def advance_until(point: str, operation_id: uuid.UUID) -> None:
         if point == "noted":
             die()
 
-    advance.STEP = 2  # type: ignore[misc]
-    advance._APPLY.update(dict.fromkeys(apply, apply_and_die))
+    run.STEP = 2  # type: ignore[misc]
+    run._APPLY.update(dict.fromkeys(apply, apply_and_die))
     Operation.save = save_and_die  # type: ignore[assignment,method-assign]
-    advance.advance(operation_id)
+    run.advance(operation_id)
     die()
 
 

@@ -8,8 +8,8 @@ from queue_app.models.operation import OperationKind
 from queue_app.services.lifecycle.actions import cancel, delete, delete_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import replay
-from queue_app.services.operations.advance import run_operations
 from queue_app.services.operations.request import Action, start_operation
+from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
 from tests.support.engine import assert_index_agrees, done, failed, put, take
 

@@ -12,7 +12,6 @@ from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFo
 from queue_app.models import DeadLetter, Operation, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services.lifecycle.replay import discard, replay
-from queue_app.services.operations.advance import advance, carry_out, run_operations
 from queue_app.services.operations.request import (
     Action,
     OperationOptions,
@@ -21,6 +20,7 @@ from queue_app.services.operations.request import (
     get_operation,
     start_replay,
 )
+from queue_app.services.operations.run import advance, carry_out, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.maintenance import purge
@@ -135,7 +135,7 @@ def test_nothing_to_replay(engine):
 
 
 def test_more_than_one_step(engine, hand, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 3)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
     make_dead_letters(hand, 8)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     assert run_operations(steps=2) == 6
@@ -145,7 +145,7 @@ def test_more_than_one_step(engine, hand, monkeypatch):
 
 
 def test_two_operations_advance_by_turns(engine, hand, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 2)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 2)
     make_dead_letters(hand, 4)
     make_dead_letters(hand, 4, queue="q")
     operations = [start_replay(DeadLetterFilter(queue=name), UNGUARDED, by="") for name in ("default", "q")]
@@ -176,7 +176,7 @@ def test_ids_that_are_not_open_count_for_nothing(engine, hand):
 
 def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
     """Otherwise an operation would replay for ever the tasks that always fail."""
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 1)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
     first, second = make_dead_letters(hand, 2)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
@@ -263,7 +263,7 @@ def test_a_step_that_dies_in_the_middle_did_nothing(engine, hand, eight, monkeyp
 
 
 def test_between_two_steps_another_process_goes_on(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 3)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
     Side(run_operations).result()
@@ -281,7 +281,7 @@ def test_lost_pushes_are_repaired(engine, hand, eight):
 
 
 def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 3)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
     letters = make_dead_letters(hand, 40)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     handled = at_once([lambda: run_operations(steps=20)] * 4)
@@ -312,7 +312,7 @@ def test_overlapping_operations_replay_each_once(engine, hand, history, eight):
 
 
 def test_cancelling_and_running_at_once(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 1)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     at_once([lambda: run_operations(steps=4), lambda: cancel_operation(operation.id, by="bob")])
     operation.refresh_from_db()

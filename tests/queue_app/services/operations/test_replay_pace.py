@@ -10,10 +10,10 @@ from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations import advance as advancing
 from queue_app.services.operations import request as requesting
-from queue_app.services.operations.advance import advance, run_operations
+from queue_app.services.operations import run as running
 from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay
+from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from tests.support.dead_letters import end_next, letter_of, make_dead_letter, make_dead_letters, pass_time, step
 from tests.support.engine import (
@@ -36,7 +36,7 @@ def still_clock(rows, monkeypatch) -> Callable[[], datetime]:
             stopped.append(read())
         return stopped[0]
 
-    for module in (requesting, advancing):
+    for module in (requesting, running):
         monkeypatch.setattr(module, "clock", clock)
     return clock
 
@@ -126,7 +126,7 @@ def test_a_success_among_the_first_lets_the_others_follow(engine, hand, eight):
 
 
 def test_failures_after_the_first_do_not_stop_it(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 1)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
     advance(operation.id)
     end_next(hand, 1, well=True)

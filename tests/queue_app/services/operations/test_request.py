@@ -13,7 +13,6 @@ from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFo
 from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations.advance import advance, advance_for, run_operations
 from queue_app.services.operations.request import (
     Action,
     OperationOptions,
@@ -24,6 +23,7 @@ from queue_app.services.operations.request import (
     start_operation,
     start_replay,
 )
+from queue_app.services.operations.run import advance, advance_for, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter, matching
 from queue_app.services.repair.reconcile import reconcile_everything
@@ -46,7 +46,7 @@ def progress(operation) -> tuple:
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.advance.STEP", 3)
+    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
 
 
 def test_every_filter(engine):

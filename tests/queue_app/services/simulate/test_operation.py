@@ -12,8 +12,8 @@ from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded
 from queue_app.models import AuditEntry, Limit, Operation, PriorityPolicy, Queue
 from queue_app.services.control.queues import apply
-from queue_app.services.operations.advance import advance, run_operations
 from queue_app.services.operations.request import cancel_operation
+from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.simulate import operation as module
 from queue_app.services.simulate import recorded
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
