@@ -55,13 +55,13 @@ class StandingFilter(admin.SimpleListFilter):
         return queryset.filter(**STANDINGS.get(self.value() or "", {}))
 
 
-def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], said: str) -> Callable[..., str]:
-    """Return an action on one workflow that records itself; ``said`` has a place for the number of tasks."""
+def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], done: str) -> Callable[..., str]:
+    """Return an action on one workflow that records itself; ``done`` has a place for the number of tasks."""
 
     def act(self: WorkflowAdmin, request: HttpRequest, found: Workflow, reason: str) -> str:
         number = do(found, request, {"by": request.user.get_username(), "via": ADMIN, "reason": reason})
-        self.log_action_of(request, [found], said, reason)
-        return _(said) % {"number": number}
+        self.log_action_of(request, [found], done, reason)
+        return _(done) % {"number": number}
 
     return act
 

@@ -82,7 +82,7 @@ def test_the_page_shows_what_happens_and_keeps_what_is_typed(visit, asked):
     visitor.see("#tq-flow:not(:has(h2:text-is('What holds it')))")
     assert page.locator(".tq-graph .tq-node-failed").count() == 0, "the classes of the picture change too"
     assert page.get_by_label("Reason").input_value() == "the printer is broken"
-    assert "waiting" in page.locator("#tq-flow-said").inner_text(), "it is told to screen readers"
+    assert "waiting" in page.locator("#tq-flow-status").inner_text(), "it is told to screen readers"
     page.get_by_role("button", name="Pause").click()
     page.get_by_text("paused by root: the printer is broken").first.wait_for()
     assert visitor.problems == []

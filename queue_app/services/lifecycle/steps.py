@@ -177,7 +177,7 @@ def _check(waits: Sequence[Awaited], name: str, payload: Any) -> None:
 
 def _refusal(what: str, state: str, *, is_over: bool) -> InvalidTransition:
     if is_over:
-        said = predicate(state) if what == "task" else f"is {state}"
-        return InvalidTransition(f"The {what} {said}; it takes no more signals.", status=state)
+        standing = predicate(state) if what == "task" else f"is {state}"
+        return InvalidTransition(f"The {what} {standing}; it takes no more signals.", status=state)
     text = f"The {what} has {rows.MAX_UNTAKEN} signals that it has not taken; it takes no more until it does."
     return InvalidTransition(text, status=state)

@@ -270,10 +270,10 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
         if holders:
             named = [listed([item["task_id"], _on(item["worker"])], "") for item in holders[:NAMED]]
             others = gate.used - len(named)
-            said = listed(named)
+            names = listed(named)
             if others > 0:
-                said = sentence("%(tasks)s and %(n)s more", tasks=said, n=others)
-            text = joined(text, sentence("The slots are held by %(tasks)s.", tasks=said))
+                names = sentence("%(tasks)s and %(n)s more", tasks=names, n=others)
+            text = joined(text, sentence("The slots are held by %(tasks)s.", tasks=names))
         numbers = {"limit": gate.cap, "current": gate.used, "held_by": holders}
         yield Reason("limit_reached", text, details=details | numbers)
     if gate.throttled_until is not None and gate.throttled_until > timezone.now():

@@ -46,7 +46,7 @@ def _stall(known: Mapping[str, Any]) -> Stall:
 def write(stalls: Sequence[Stall]) -> None:
     """Record a check, and the stalls that it found."""
     now = timezone.now()
-    said = [asdict(stall) | {"text": as_json(stall.text), "steps": as_json(stall.steps)} for stall in stalls]
-    progress = {"stalls": said}
+    found = [asdict(stall) | {"text": as_json(stall.text), "steps": as_json(stall.steps)} for stall in stalls]
+    progress = {"stalls": found}
     fields = {"started_at": now, "succeeded_at": now, "done": len(stalls), "progress": progress}
     MaintenanceJob.record(alias(), WATCHDOG, **fields, error="\n".join(stall.text for stall in stalls))

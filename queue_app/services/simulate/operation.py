@@ -100,12 +100,12 @@ def carry_out(operation_id: uuid.UUID) -> Operation:
     """Run a requested simulation and store its result, or its error. Raises ``OperationEnded`` if staff stopped it."""
     operation = Operation.objects.using(alias()).get(pk=operation_id, kind=OperationKind.SIMULATE)
     since, until = (datetime.fromisoformat(operation.filter[name]) for name in ("since", "until"))
-    said = [clock() - SIGN]
+    reported_at = [clock() - SIGN]
 
     def report(what: str, share: float) -> None:
         now = clock()
-        if now - said[0] >= SIGN:
-            said[0] = now
+        if now - reported_at[0] >= SIGN:
+            reported_at[0] = now
             done = min(TOTAL - 1, PARTS[what] + int(90 * share))
             _update(operation, changed=done, result={**(operation.result or {}), "alive": now.isoformat()})
 

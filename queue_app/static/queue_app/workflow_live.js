@@ -5,7 +5,7 @@
   const flow = document.getElementById('tq-flow');
   const live = document.getElementById('tq-flow-live');
   const away = document.getElementById('tq-flow-away');
-  const said = document.getElementById('tq-flow-said');
+  const status = document.getElementById('tq-flow-status');
   if (!flow || !live || !window.taskqueueMorph) return;
   const summary = () => document.getElementById('tq-flow-summary').textContent.replace(/\s+/g, ' ').trim();
 
@@ -15,7 +15,7 @@
     if (!next) throw new Error('no workflow');
     const before = summary();
     window.taskqueueMorph(flow, next);
-    if (summary() !== before) said.textContent = summary();
+    if (summary() !== before) status.textContent = summary();
     if (next.dataset.tqLive) flow.dataset.tqLive = next.dataset.tqLive;
     else delete flow.dataset.tqLive;
     document.dispatchEvent(new CustomEvent('taskqueue:updated', { detail: flow }));
