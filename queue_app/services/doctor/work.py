@@ -11,7 +11,7 @@ from queue_app import conf, registry
 from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.core.stall import StallKind
 from queue_app.exceptions import IndexOfAnotherDatabase
-from queue_app.index import IndexStats, get_index
+from queue_app.index import get_index
 from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
@@ -29,6 +29,8 @@ CONDEMNED: Final = 3
 CONDEMNED_RECENTLY: Final = timedelta(minutes=10)
 #: Maximum number of rows that are counted for the comparison with the index.
 COMPARED: Final = 2_000_000
+#: Number of tasks by which the counts may differ while tasks move.
+SLACK: Final = 50
 #: Pause before a difference is counted again: tasks move between the two counts.
 SETTLE_SECONDS: Final = 1.0
 #: Period in seconds for which dead workers are reported.
@@ -227,11 +229,17 @@ def _how_to_serve(unserved: Sequence[tuple[str, tuple[str, ...]]], serving: Sequ
 
 
 def check_agreement() -> Iterator[Finding]:
-    """Report an index whose counts differ from the rows; repairs nothing."""
-    differs = _difference(get_index().stats())
+    """Report an index whose counts differ from the rows; repairs nothing.
+
+    While tasks move, counts of one moment differ by some tasks. If nothing moves, each missing task counts.
+    """
+    counts, moving = _counts(), ""
+    differs = _difference(counts, 0)
     if differs:
+        moving = ", but for tasks that move now"
         time.sleep(SETTLE_SECONDS)
-        differs = _difference(get_index().stats())
+        before, counts = counts, _counts()
+        differs = _difference(counts, SLACK if counts != before else 0)
     if differs:
         yield warn(
             "agreement",
@@ -239,15 +247,22 @@ def check_agreement() -> Iterator[Finding]:
             "The scheduler repairs this within minutes, `manage.py taskqueue rebuild` at once.",
         )
     else:
-        yield ok("agreement", "the index and the rows have the same counts")
+        yield ok("agreement", f"the index and the rows have the same counts{moving}")
 
 
-def _difference(stats: IndexStats) -> str:
+def _counts() -> tuple[int, int, int, int]:
+    """Return queued tasks in the rows and in the index, executing tasks and leases."""
+    queues = get_index().stats().queues
     queued, executing = rows.counts_to_compare(COMPARED)
-    indexed, leased = sum(queue.total for queue in stats.queues), sum(queue.active for queue in stats.queues)
+    return queued, sum(queue.total for queue in queues), executing, sum(queue.active for queue in queues)
+
+
+def _difference(counts: tuple[int, int, int, int], slack: int) -> str:
+    """Return how counts differ in words; empty if the numbers of queued tasks differ by ``slack`` or 1 % at most."""
+    queued, indexed, executing, leased = counts
     found = []
-    if queued < COMPARED and abs(queued - indexed) > max(50, queued // 100):
+    if queued < COMPARED and abs(queued - indexed) > (slack and max(slack, queued // 100)):
         found.append(f"queued tasks: {queued:,} in the rows, {indexed:,} in the index")
-    if abs(executing - leased) > max(50, executing // 10):
+    if abs(executing - leased) > max(SLACK, executing // 10):
         found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)

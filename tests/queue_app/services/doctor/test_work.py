@@ -1,12 +1,14 @@
 """Faults of the work itself: the index, schedulers, schedules, workers and tasks."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import uuid4
 
+import pytest
 from django.db import connection
 from django.utils import timezone
 
-from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
+from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
 from queue_app.services.doctor import Level, attention, work
@@ -16,7 +18,7 @@ from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
-from tests.support.engine import flush, put, put_many, take
+from tests.support.engine import flush, index_away, put, put_many, take
 from tests.support.factories import DeadLetterFactory
 from tests.support.findings import assert_finding, only, register_live
 from tests.workers import chores
@@ -175,6 +177,34 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
     flush(engine)
     assert_finding(work.check_agreement, Level.WARN, "queued tasks: 120 in the rows, 0 in the index")
     assert engine.index.queues() == []
+
+
+def test_a_single_lost_task_is_reported_if_nothing_moves(engine, monkeypatch):
+    """The index never learned of tasks that were enqueued while Redis refused writes."""
+    monkeypatch.setattr(work, "SETTLE_SECONDS", 0.0)
+    with index_away():
+        put()
+    assert_finding(work.check_agreement, Level.WARN, "queued tasks: 1 in the rows, 0 in the index")
+    monkeypatch.setattr(work, "time", SimpleNamespace(sleep=lambda _: put()))
+    assert_finding(work.check_agreement, Level.OK, "have the same counts, but for tasks that move now")
+
+
+def test_tasks_that_a_limit_holds_are_no_difference(engine, monkeypatch):
+    monkeypatch.setattr(work, "time", SimpleNamespace(sleep=lambda _: pytest.fail("the counts differ")))
+    Queue.objects.create(name="paused", paused=True, paused_at=timezone.now())
+    Queue.objects.create(name="capped", max_concurrent=1)
+    Queue.objects.create(name="paced", rate_count=1, rate_seconds=3600.0, rate_burst=1)
+    Queue.objects.create(name="fair", order="fair", max_concurrent_per_user=1)
+    Limit.objects.create(scope="key", name="customer", max_concurrent=1)
+    pause_type("b", by="ann", reason="moving")
+    for queue in ("paused", "capped", "paced", "fair"):
+        for number in range(3):
+            put("a", queue=queue, user=f"u{number % 2}", concurrency_key="customer:7", weight=1 + number)
+    put("b")
+    put("a", capabilities=("gpu",))
+    assert_finding(work.check_agreement, Level.OK, "have the same counts")
+    assert take(engine.worker("a"), 5)
+    assert_finding(work.check_agreement, Level.OK, "have the same counts")
 
 
 def test_many_deaths(engine, monkeypatch):
