@@ -30,6 +30,8 @@ class Postgres(Server):
     stop_signal = signal.SIGINT  # fast shutdown: rolls back, writes a checkpoint
     #: Options of initdb: the same collation on every machine.
     locale = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C")
+    #: The same for throwaway servers. Each of their thousands of connections would derive a key in 4096 rounds.
+    hurried = ("--no-sync", "--set", "scram_iterations=1")
 
     @cached_property
     def binaries(self) -> Path:
@@ -99,8 +101,7 @@ class Postgres(Server):
                     *(str(self.binaries / "initdb"), "-D", str(fresh), "-U", ADMIN, "-E", "UTF8"),
                     *("--auth=scram-sha-256", f"--pwfile={password}"),
                     *self.locale,
-                    # Each connection works through the password that often: throwaway servers get thousands of them.
-                    *(() if self.durable else ("--no-sync", "--set", "scram_iterations=1")),
+                    *(() if self.durable else self.hurried),
                 ]
             )
         finally:

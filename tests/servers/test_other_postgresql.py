@@ -30,6 +30,7 @@ class SystemPostgres(Postgres):
     """The oldest that the system has installed."""
 
     locale = ("--locale=C",)
+    hurried = ("--no-sync",)  # initdb has --set from PostgreSQL 16 on
 
     @cached_property
     def binaries(self) -> Path:
