@@ -124,7 +124,7 @@ def table_locks(seconds: float) -> list[TableLock]:
         " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         " AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
         " AND c.relkind IN ('r', 'p') AND c.relname LIKE 'queue\\_app\\_%%'"
-        " AND a.xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)"
+        " AND a.xact_start < statement_timestamp() - make_interval(secs => %(seconds)s)"
         " ORDER BY a.pid, l.mode = 'AccessExclusiveLock' DESC, c.relname LIMIT 20",
         {"seconds": seconds},
     )
