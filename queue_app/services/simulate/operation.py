@@ -23,9 +23,6 @@ from queue_app.models.columns import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.read.held import held, mark, operations
-from queue_app.services.simulate.recorded import check_window
-from queue_app.services.simulate.scenario import changed, empty
-from queue_app.services.simulate.simulate import simulate
 from queue_app.sql import advice as rows
 from queue_app.sql.database import alias, atomic, clock
 
@@ -51,6 +48,9 @@ def start_simulation(  # noqa: PLR0913 - by name
 
     ``trial`` is what ``read.held`` finds it by.
     """
+    from queue_app.services.simulate.recorded import check_window  # noqa: PLC0415 - a scheduler rarely needs these
+    from queue_app.services.simulate.scenario import changed, empty  # noqa: PLC0415
+
     check_window(since, until)
     changed(empty(0, 1.0), scenario, with_load=False)  # to refuse what makes no sense now, not later
     return Operation.objects.using(alias()).create(
@@ -98,6 +98,8 @@ def _spawn(operation_id: uuid.UUID) -> None:
 
 def carry_out(operation_id: uuid.UUID) -> Operation:
     """Run a requested simulation and store its result, or its error. Raises ``OperationEnded`` if staff stopped it."""
+    from queue_app.services.simulate.simulate import simulate  # noqa: PLC0415 - the process of one simulation needs it
+
     operation = Operation.objects.using(alias()).get(pk=operation_id, kind=OperationKind.SIMULATE)
     since, until = (datetime.fromisoformat(operation.filter[name]) for name in ("since", "until"))
     reported_at = [clock() - SIGN]

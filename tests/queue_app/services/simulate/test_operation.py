@@ -16,6 +16,7 @@ from queue_app.services.operations.request import cancel_operation
 from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.simulate import operation as module
 from queue_app.services.simulate import recorded
+from queue_app.services.simulate import simulate as simulation
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
 from queue_app.workers.scheduler import Scheduler
 from tests.support.recorded import history, last_window
@@ -96,7 +97,7 @@ def test_staff_stop_it(request_it, monkeypatch):
 def test_an_error_of_the_program_ends_it_with_its_name(request_it, monkeypatch):
     """Without that, two more processes would die, and the operation would say only that they died."""
     operation = request_it()
-    monkeypatch.setattr(module, "simulate", lambda *_args, **_given: 1 // 0)
+    monkeypatch.setattr(simulation, "simulate", lambda *_args, **_given: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         carry_out(operation.pk)
     operation.refresh_from_db()
