@@ -17,7 +17,7 @@ from queue_app.sql.prepared import Row
 
 #: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. PostgreSQL plans
 #: larger batches each time.
-FEW: Final = 16
+FEW: Final = 48
 
 # The `|| ''` hides the partial index of executing tasks from the planner.
 _DONE: Final = """
