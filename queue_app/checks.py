@@ -230,7 +230,7 @@ def check_server(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
 @_check(Tags.database)
 def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
     """Report an index that belongs to another database (E014), once both servers answer and all tables are there."""
-    from queue_app.services.repair import rebuild  # noqa: PLC0415 - imports models
+    from queue_app.services import owner  # noqa: PLC0415 - imports models
     from queue_app.sql import doctor  # noqa: PLC0415 - the same
 
     alias = conf.load()[0].database_alias
@@ -240,9 +240,9 @@ def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
         return  # of Django's test runner, with the index of the developer; processes still refuse to start
     try:
         if not doctor.unapplied_migrations():
-            rebuild.check_owner()
+            owner.check_owner()
     except IndexOfAnotherDatabase as error:
-        yield Error(rebuild.without_advice(error), hint=rebuild.ADVICE, id="queue_app.E014")
+        yield Error(owner.without_advice(error), hint=owner.ADVICE, id="queue_app.E014")
     except (IndexUnavailable, ImproperlyConfigured):  # reported by other checks, and by commands when they start
         pass
 

@@ -21,7 +21,7 @@ from queue_app import checks, conf, console, registry
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
-from queue_app.services.repair.rebuild import check_owner
+from queue_app.services.owner import check_owner
 from queue_app.sql.connections import migrate_command, remedy_for
 
 logger = logging.getLogger("taskqueue")

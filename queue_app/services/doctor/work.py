@@ -17,8 +17,8 @@ from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSett
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.doctor import pauses
 from queue_app.services.doctor.pauses import count_tasks
+from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read import stalls
-from queue_app.services.repair.rebuild import ADVICE, check_owner, without_advice
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 

@@ -22,6 +22,7 @@ from queue_app.core.events import Run
 from queue_app.core.records import Entry, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index, import_client, is_loaded, is_open
+from queue_app.services.owner import check_owner
 from queue_app.sql import snapshot
 from queue_app.sql.database import call_on_commit, is_in_transaction
 
@@ -165,8 +166,17 @@ first = FirstNotifications()
 def on_commit[**P](
     operation: Callable[Concatenate[Index, P], object], name: str, *args: P.args, **kwargs: P.kwargs
 ) -> None:
-    """Call ``notify_index`` once the caller's transaction has committed."""
-    call_on_commit(lambda: notify_index(operation, name, *args, **kwargs))
+    """Call ``notify_index`` once the caller's transaction has committed, if the index belongs to this database.
+
+    A copy of the database has the same tasks and queues. A pause or a cancellation there must not reach the index of
+    the original.
+    """
+
+    def checked(index: Index, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        check_owner()
+        operation(index, *args, **kwargs)
+
+    call_on_commit(lambda: notify_index(checked, name, *args, **kwargs))
 
 
 def remove_on_commit(tasks: Sequence[TaskRef]) -> None:

@@ -22,12 +22,13 @@ from queue_app.core.sentence import joined, listed, sentence, sentence_n
 from queue_app.core.stall import StallKind
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
 from queue_app.index.server import index_health
 from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, StepResult, Task, Worker
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.services.owner import check_owner
 from queue_app.services.read import stalls
 from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
@@ -69,6 +70,9 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     else:
         try:
             reasons = list(_from_index(task, visible))
+        except IndexOfAnotherDatabase:
+            text = sentence("The index in Redis belongs to another database. `manage.py taskqueue doctor` says which.")
+            reasons = [Reason("index_unreachable", text), *_pauses(task, visible)]
         except IndexUnavailable:
             text = sentence(
                 "Redis cannot be reached: no task starts until Redis answers. The task is safe in PostgreSQL."
@@ -157,6 +161,7 @@ def _waits_until(task: Task) -> Reason:
 
 
 def _from_index(task: Task, visible: TaskQuerySet | None) -> Iterator[Reason]:
+    check_owner()
     index, ref = get_index(), TaskRef.of(task)
     placement = index.explain(ref)
     is_known = placement.waits or placement.is_leased

@@ -22,8 +22,9 @@ from django.db import connections
 
 from queue_app import signals
 from queue_app.exceptions import IndexOfAnotherDatabase
-from queue_app.index import Generation, Index, get_index, server_url
+from queue_app.index import Generation, Index, get_index
 from queue_app.models import PriorityPolicy
+from queue_app.services.owner import check_owner, is_foreign
 from queue_app.services.repair.load import Loader, leave_to_load
 from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
@@ -39,10 +40,6 @@ OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
 #: How an index that belongs to another database is dealt with.
-ADVICE = (
-    "Set another TASKQUEUE['KEY_PREFIX'] here (TASKQUEUE__KEY_PREFIX), or another Redis. Only if this database has"
-    " replaced the other one, take the index over: `manage.py taskqueue rebuild --adopt`."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,30 +185,3 @@ def _copy_limits_once() -> int:
     changed = int(index.set_thresholds(PriorityPolicy.thresholds(alias())))
     gone = dict.fromkeys(index.limited() - found.keys())
     return changed + index.copy_limits([*found.items(), *gone.items()])
-
-
-def is_foreign(owner: str) -> bool:
-    """Whether an index with this owner belongs to another database than this one."""
-    return owner not in {"", database_identity()}
-
-
-def check_owner() -> None:
-    """Raise ``IndexOfAnotherDatabase`` if the index belongs to another database."""
-    index = get_index()
-    owner, own = index.generation().owner, database_identity()
-    if is_foreign(owner):
-        raise IndexOfAnotherDatabase(
-            f"The index {index.keys.prefix} in Redis at {server_url(index.alias)} belongs to {_text(owner)}, not to"
-            f" {_text(own)}. {ADVICE}"
-        )
-
-
-def without_advice(error: IndexOfAnotherDatabase) -> str:
-    """Return what is wrong, for messages that show the advice apart."""
-    return str(error).removesuffix(ADVICE).strip()
-
-
-def _text(identity: str) -> str:
-    cluster, _, rest = identity.partition("/")
-    name, _, schema = rest.rpartition("/")
-    return f"the database {name!r} (schema {schema}) of the PostgreSQL cluster {cluster}"

@@ -10,8 +10,14 @@ from queue_app import checks
 from queue_app.core.finding import Level
 from queue_app.exceptions import IndexNotReady, IndexOfAnotherDatabase
 from queue_app.models import IndexGeneration
+from queue_app.services.control.pause import pause, pause_everything
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.doctor.work import check_index
-from queue_app.services.repair.rebuild import check_owner, rebuild, rebuild_if_needed
+from queue_app.services.lifecycle.actions import cancel
+from queue_app.services.notify.index import breaker
+from queue_app.services.owner import check_owner
+from queue_app.services.read.explain import explain
+from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql import identity, snapshot
 from queue_app.sql.identity import database_identity
 from tests.support.engine import assert_index_agrees, flush, index_away, put, take, take_ids
@@ -46,6 +52,23 @@ def test_another_project_changes_nothing_in_the_index(engine):
         with pytest.raises(IndexOfAnotherDatabase, match=r"belongs to the database 'shop' .*KEY_PREFIX"):
             attempt()
     assert dump(engine) == before
+
+
+def test_pauses_limits_and_cancellations_in_a_copy_do_not_reach_the_index_of_the_original(engine):
+    """Staging may have production's data and, by mistake, its Redis."""
+    task, other = put(), put()
+    bind(engine)
+    before = dump(engine)
+    pause("default")
+    breaker.reset()
+    set_queue_limits("default", max_concurrent=1)
+    breaker.reset()
+    pause_everything()
+    breaker.reset()
+    assert cancel(task) == "cancelled"
+    assert dump(engine) == before
+    assert explain(other).codes[0] == "index_unreachable"
+    assert "belongs to another database" in explain(other).reasons[0].text
 
 
 def test_an_index_that_changes_hands_gets_no_task_granted(engine):
