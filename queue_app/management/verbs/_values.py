@@ -29,13 +29,22 @@ def duration(text: str) -> timedelta:
 
 def instant(text: str) -> datetime:
     """Parse a time with its zone, or a duration from now."""
+    return _instant(text, forward=True)
+
+
+def past_instant(text: str) -> datetime:
+    """Parse a time with its zone, or a duration before now: ``2h`` is two hours ago."""
+    return _instant(text, forward=False)
+
+
+def _instant(text: str, *, forward: bool) -> datetime:
     try:
         found = parse_datetime(text)
     except ValueError:
         found = None
     if found is None:
         try:
-            return timezone.now() + duration(text)
+            return timezone.now() + (duration(text) if forward else -duration(text))
         except ArgumentTypeError:
             raise ArgumentTypeError(
                 f"{text!r} is neither a time such as 2030-01-31T08:00:00+01:00 nor a duration with a unit such as 15m"

@@ -1,30 +1,43 @@
-"""Cancel tasks: waiting tasks end at once, running tasks are asked to stop."""
+"""Cancel tasks, by id or filter: waiting tasks end at once, running tasks are asked to stop."""
 
 import uuid
 from argparse import ArgumentParser
 
 from queue_app.exceptions import TaskQueueError
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
+from queue_app.management.verbs._operations import add_options, add_task_filter, run_on_tasks
+from queue_app.models.operation import OperationKind
 from queue_app.services import cancel
+from queue_app.services.operations.request import Action
 from queue_app.sql.database import atomic
 
-EXAMPLE = "taskqueue cancel 0198c5d1-6f0e-7000-8000-000000000001"
+EXAMPLE = "taskqueue cancel --type shop.tasks.report --since 2h --dry-run"
 NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="+", type=uuid.UUID, metavar="ID", help="ids of tasks")
+    parser.add_argument("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of tasks; default: by filter")
+    add_task_filter(parser)
+    add_options(parser, "cancel")
     add_by_and_json(parser)
 
 
 def run(call: Call) -> int:
+    """Cancel each of the named tasks at once, or start an operation on those of a filter."""
+    by_filter = ("task_type", "queue", "user", "status", "since", "until", "all", "dry_run", "rate", "limit")
+    if call["ids"] and not any(call[name] for name in by_filter):
+        return _cancel_each(call)
+    return run_on_tasks(call, Action(kind=OperationKind.CANCEL), "cancelled")
+
+
+def _cancel_each(call: Call) -> int:
     """Cancel each task; an error does not stop the others."""
     results: list[dict[str, str]] = []
     for task_id in call["ids"]:
         try:
             with atomic():
                 status = cancel(task_id)
-                call.record("cancel", "task", [task_id])
+                call.record("cancel", "task", [task_id], reason=call["reason"])
         except TaskQueueError as error:
             results.append({"task_id": str(task_id), "error": error.code})
             call.err.write(f"{task_id}: {error}")

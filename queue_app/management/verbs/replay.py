@@ -1,33 +1,17 @@
 """Queue the tasks of dead letters again, by id or filter; stops when the first tasks fail again."""
 
-import time
 import uuid
 from argparse import ArgumentParser
-from contextlib import suppress
-from typing import Any
 
-from queue_app.exceptions import IndexUnavailable
-from queue_app.index import get_index
-from queue_app.index.server import has_leader
-from queue_app.management.verbs import OK, REFUSED, USAGE, Call, Needs, add_by_and_json
-from queue_app.management.verbs._values import instant
-from queue_app.models import Operation
-from queue_app.models.operation import OperationState
-from queue_app.services.operations.request import (
-    STOP_AFTER_FAILURES,
-    ReplayOptions,
-    check_options,
-    get_operation,
-    start_replay,
-)
-from queue_app.services.operations.run import advance
+from queue_app.management.verbs import USAGE, Call, Needs, add_by_and_json
+from queue_app.management.verbs._operations import add_options, finish
+from queue_app.management.verbs._values import past_instant
+from queue_app.services.operations.request import STOP_AFTER_FAILURES, ReplayOptions, check_options, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue replay --died-of retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.DATABASE
-#: Seconds between two polls of an operation.
-POLL_SECONDS = 0.5
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -39,11 +23,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--user", help="owner of the tasks")
     add("--error", metavar="CLASS", help="exception class, with or without its module")
     add("--text", help="part of the error's message")
-    add("--since", type=instant, metavar="TIME", help="only tasks that died at or after this time")
+    add(
+        "--since",
+        type=past_instant,
+        metavar="TIME",
+        help="only tasks that died since this time (2h: two hours ago)",
+    )
     add("--all", action="store_true", help="all open dead letters; required without ids or filter")
-    add("--dry-run", action="store_true", help="only print the count and the first ids")
-    add("--rate", type=float, metavar="N", help="replay N tasks per second; default: no limit")
-    add("--limit", type=int, metavar="N", help="replay at most N tasks, oldest first")
     add(
         "--stop-after",
         type=int,
@@ -51,8 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K",
         help=f"replay K tasks first and stop if they fail again; 0: never stop (default {STOP_AFTER_FAILURES})",
     )
-    add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
-    add("--wait", action="store_true", help="wait for the end instead of leaving the replay to the scheduler")
+    add_options(parser, "replay")
     add_by_and_json(parser)
 
 
@@ -84,40 +69,4 @@ def run(call: Call) -> int:
             "replay_many", "deadletter", count=operation.total, reason=call["reason"],
             after={"filter": wanted.as_json(), "operation": str(operation.id)},
         )  # fmt: skip
-    if call["wait"]:
-        operation = _wait(operation)
-    call.write(
-        f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} replayed"
-        + ("" if call["wait"] else _continuation())
-    )
-    call.write_json(_as_dict(operation))
-    return REFUSED if operation.state == OperationState.STOPPED else OK
-
-
-def _continuation() -> str:
-    """Say what continues the operation."""
-    with suppress(IndexUnavailable):
-        if not has_leader(get_index()):
-            return "; it waits for a scheduler: start `manage.py runscheduler`"
-    return "; the scheduler continues it"
-
-
-def _wait(operation: Operation) -> Operation:
-    """Advance the operation until it has ended; the scheduler may do so too."""
-    while True:
-        while advance(operation.id):
-            pass
-        operation = get_operation(operation.id)
-        if operation.state != OperationState.RUNNING:
-            return operation
-        time.sleep(POLL_SECONDS)
-
-
-def _as_dict(operation: Operation) -> dict[str, Any]:
-    return {
-        "operation_id": operation.id,
-        "state": operation.state,
-        "total": operation.total,
-        "replayed": operation.changed,
-        "failed_again": operation.failed_again,
-    }
+    return finish(call, operation, "replayed")

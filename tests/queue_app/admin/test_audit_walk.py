@@ -193,6 +193,7 @@ AS = ["--as", "ina"]
 #: Verb -> arguments that make it change something.
 CHANGES = {
     "cancel": lambda s: [s.waiting.pk, *AS],
+    "reprioritise": lambda s: ["low", s.waiting.pk, *AS],
     "encrypt": lambda _: AS,
     "pause": lambda _: ["default", *AS],
     "resume": lambda _: ["paused", *AS],

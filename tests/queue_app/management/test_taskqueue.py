@@ -164,6 +164,39 @@ def test_cancel_continues_after_an_error(engine):
     assert call("cancel", "x")[0] == 2
 
 
+def test_cancel_by_filter_counts_first_and_then_cancels_in_one_operation(engine):
+    """100 000 tasks were enqueued by mistake; others of the queue stay."""
+    wrong, right = put_many(3, "wrong"), put("right")
+    found = read("cancel", "--type", "wrong", "--since", "1h", "--status", "queued", "--dry-run")
+    assert (found["count"], found["dry_run"]) == (3, True)
+    assert read("cancel", "--type", "wrong", "--until", "1h", "--dry-run")["count"] == 0
+    done = read("cancel", "--type", "wrong", "--since", "1h", "--wait", "--reason", "a bad import", "--as", "ops")
+    assert (done["state"], done["cancelled"], done["total"]) == ("done", 3, 3)
+    assert [status(task) for task in wrong] == [Status.CANCELLED] * 3
+    assert status(right) is Status.QUEUED
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.by, entry.count, entry.reason) == ("cancel_all", "ops", 3, "a bad import")
+
+
+def test_cancel_and_reprioritise_require_ids_or_a_filter(engine):
+    put()
+    for words in (["cancel"], ["reprioritise", "low"]):
+        code, text = call(*words)
+        assert (code, "Give ids, a filter such as --queue, or --all." in text) == (2, True)
+    code, text = call("cancel", "--status", "waiting")
+    assert (code, "The states are blocked, cancelled" in text) == (2, True)
+
+
+def test_reprioritise_by_filter(engine):
+    wrong, right = put_many(3, "wrong", priority=Band.CRITICAL), put("right")
+    code, text = call("reprioritise", "low", "--type", "wrong", "--wait")
+    assert (code, text.endswith("done: 3 of 3 moved\n")) == (0, True)
+    assert [row(task).priority for task in wrong] == [Band.LOW] * 3
+    assert row(right).priority == Band.NORMAL
+    code, text = call("reprioritise", "urgent", "--all")
+    assert (code, "urgent" in text) == (2, True)
+
+
 def test_pause_and_resume(engine):
     put()
     code, text = call("pause", "default", "--reason", "moving", "--as", "ops")
@@ -266,6 +299,10 @@ def test_replay_continues_without_the_caller(dead):
 def test_replay_says_that_it_waits_for_a_scheduler(dead):
     code, text = call("replay", "--all")
     assert (code, "start `manage.py runscheduler`" in text) == (0, True)
+
+
+def test_a_duration_as_since_means_ago(dead):
+    assert read("replay", "--since", "1h", "--dry-run")["count"] == 3
 
 
 def test_replay_requires_a_filter(dead):

@@ -1,0 +1,120 @@
+"""Options and output that the verbs share which change many tasks as an operation."""
+
+import time
+from argparse import ArgumentParser
+from contextlib import suppress
+from typing import Any
+
+from queue_app.core.states import Status
+from queue_app.exceptions import IndexUnavailable, InvalidTaskData
+from queue_app.index import get_index
+from queue_app.index.server import has_leader
+from queue_app.management.verbs import OK, REFUSED, USAGE, Call
+from queue_app.management.verbs._values import past_instant
+from queue_app.models import Operation
+from queue_app.models.operation import OperationState
+from queue_app.services.operations.run import advance
+from queue_app.services.operations.request import (
+    Action,
+    OperationOptions,
+    check_options,
+    get_operation,
+    preview_operation,
+    start_operation,
+)
+from queue_app.services.read.task_filter import TaskFilter
+from queue_app.sql.database import atomic
+
+#: Seconds between two polls of an operation.
+POLL_SECONDS = 0.5
+
+
+def add_task_filter(parser: ArgumentParser) -> None:
+    """Declare which tasks an operation changes."""
+    add = parser.add_argument
+    add("--type", dest="task_type", metavar="TASK-TYPE", help="only tasks of this type")
+    add("--queue", help="only tasks of this queue")
+    add("--user", help="only tasks of this owner")
+    add("--status", metavar="STATUS", help="only tasks in this state, such as queued or scheduled")
+    add("--since", type=past_instant, metavar="TIME", help="only tasks stored since this time (15m: 15 minutes ago)")
+    add("--until", type=past_instant, metavar="TIME", help="only tasks stored before this time (15m: 15 minutes ago)")
+    add("--all", action="store_true", help="all tasks; required without ids or filter")
+
+
+def add_options(parser: ArgumentParser, what: str) -> None:
+    """Declare how an operation works; ``what`` it does to N tasks."""
+    add = parser.add_argument
+    add("--dry-run", action="store_true", help="only print the count and the first ids")
+    add("--rate", type=float, metavar="N", help=f"{what} N tasks per second; default: no limit")
+    add("--limit", type=int, metavar="N", help=f"{what} at most N tasks, oldest first")
+    add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
+    add("--wait", action="store_true", help="wait for the end instead of leaving it to the scheduler")
+
+
+def run_on_tasks(call: Call, action: Action, done: str) -> int:
+    """Start an action on the tasks of the filter, or print what it would do; ``done`` is the participle."""
+    wanted = TaskFilter(
+        ids=call["ids"] or None,
+        task_types=[call["task_type"]] if call["task_type"] else (),
+        queues=[call["queue"]] if call["queue"] else (),
+        user=call["user"],
+        statuses=[_status(call["status"])] if call["status"] else (),
+        created_after=call["since"],
+        created_before=call["until"],
+    )
+    if not wanted.as_json() and not call["all"]:
+        call.err.write("Give ids, a filter such as --queue, or --all.")
+        return USAGE
+    options = OperationOptions(rate=call["rate"], limit=call["limit"])
+    if call["dry_run"]:
+        check_options(options)
+        found = preview_operation(action, wanted, options.limit)
+        lines = [f"tasks: {found.count:,}" + ("; the first:" if found.sample else "")]
+        lines += [f"  {task_id}" for task_id in found.sample]
+        return call.answer("\n".join(lines), {"count": found.count, "sample": found.sample, "dry_run": True})
+    with atomic():
+        operation = start_operation(action, wanted, options, by=call.by, reason=call["reason"])
+        call.record(
+            f"{action.kind}_all", "task", count=operation.total, reason=call["reason"],
+            after={"filter": wanted.as_json(), "operation": str(operation.id)},
+        )  # fmt: skip
+    return finish(call, operation, done)
+
+
+def finish(call: Call, operation: Operation, done: str) -> int:
+    """Wait for the end of an operation if the caller wants to, and print its state."""
+    if call["wait"]:
+        operation = _wait(operation)
+    call.write(
+        f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} {done}"
+        + ("" if call["wait"] else _continuation())
+    )
+    facts: dict[str, Any] = {"operation_id": operation.id, "state": operation.state, "total": operation.total}
+    call.write_json(facts | {done: operation.changed, "failed_again": operation.failed_again})
+    return REFUSED if operation.state == OperationState.STOPPED else OK
+
+
+def _status(name: str) -> str:
+    known = {status.value for status in Status}
+    if name not in known:
+        raise InvalidTaskData("status", f"There is no state {name!r}. The states are {', '.join(sorted(known))}.")
+    return name
+
+
+def _continuation() -> str:
+    """Say what continues the operation."""
+    with suppress(IndexUnavailable):
+        if not has_leader(get_index()):
+            return "; it waits for a scheduler: start `manage.py runscheduler`"
+    return "; the scheduler continues it"
+
+
+def _wait(operation: Operation) -> Operation:
+    """Advance the operation until it has ended; the scheduler may do so too."""
+    while True:
+        while advance(operation.id):
+            pass
+        operation = get_operation(operation.id)
+        if operation.state != OperationState.RUNNING:
+            return operation
+        time.sleep(POLL_SECONDS)
