@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from queue_app.core.records import ClaimedTask, Outcome, WorkerReport
 from queue_app.core.states import Status
@@ -50,7 +53,9 @@ class YardWorker:
     def _was_called(self) -> bool:
         index = get_index()
         keys = (index.keys.wake(str(self.id)), index.keys.tell(str(self.id)))
-        return bool(index._client.delete(*keys))
+        with suppress(ResponseError):  # the server refuses writes
+            return bool(index._client.delete(*keys))
+        return False
 
     def _claim(self) -> bool:
         self._claimed_at = self._yard.now

@@ -17,6 +17,7 @@ from queue_app.core.sentence import joined, sentence, sentence_n
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, is_refusal
+from queue_app.index.server import refused_writes
 from queue_app.models import MaintenanceJob
 from queue_app.services.upkeep.jobs import Answers
 from queue_app.services.upkeep.maintenance import JOBS
@@ -71,6 +72,7 @@ class StallDetector:
         self._observed: set[Key] = set()  # keys that this check has observed
         self._next_statement_at = began_at
         self._last_found: list[Stall] = []
+        self._was_away = False  # whether the last check found that the index was away
 
     def check(self, now: float, answers: Answers, jobs: Iterable[Turns]) -> list[Stall]:
         """Return the work that stands still at ``now`` (monotonic)."""
@@ -111,11 +113,17 @@ class StallDetector:
     def _not_started(self, now: float) -> Iterator[Stall]:
         """Yield the queues with a task that could have run at every check, while a worker asked for one."""
         named: set[str] = set()
+        is_away = self._was_away and _index_is_away()
         for task in rows.startable():
             stands = self._stands(task, now) and task.queue not in named
-            if stands and rows.waits_unlocked(task.id) and not _index_is_away():
-                named.add(task.queue)
-                yield Stall(StallKind.NOT_STARTED, task.queue, _evidence(task))
+            if stands and not is_away and rows.waits_unlocked(task.id):
+                is_away = _index_is_away()
+                if not is_away:
+                    named.add(task.queue)
+                    yield Stall(StallKind.NOT_STARTED, task.queue, _evidence(task))
+            if is_away:  # so the wait until now had a reason, and the wait that counts begins when it is back
+                self._excuse(task, now)
+        self._was_away = is_away
 
     def _stands(self, task: Startable, now: float) -> bool:
         """Whether the oldest task of a kind could have run for so long that no limit and no wake-up call excuses it."""
@@ -127,9 +135,13 @@ class StallDetector:
         if now - observed.since < STALL_SECONDS + task.pace or now - task.heard < observed.since + WAKE_SECONDS:
             return False
         if rows.started_since(observed.at, task, observed.gates):
-            observed.since, observed.at = now, task.at
+            self._excuse(task, now)
             return False
         return True
+
+    def _excuse(self, task: Startable, now: float) -> None:
+        observed = self._observations[StallKind.NOT_STARTED, *task.kind]
+        observed.since, observed.at = now, task.at
 
     def _late(self, now: float, answers: Answers, busy: set[str]) -> Iterator[Stall]:
         """Yield tasks that stay scheduled past their time, unless many are due, or executing past every deadline."""
@@ -187,8 +199,10 @@ def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
 
 
 def _index_is_away() -> bool:
-    """Whether tasks wait because Redis does not answer, or because the index is being rebuilt: both are known."""
+    """Whether tasks wait for a known reason: Redis is away or refuses all writes, or the index is being rebuilt."""
     try:
+        if refused_writes(get_index()):
+            return True
         found = get_index().generation()
     except IndexUnavailable as error:
         return not is_refusal(error)

@@ -27,7 +27,8 @@ from queue_app import signals
 from queue_app.core.sentence import joined, sentence
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import is_refusal
+from queue_app.index import get_index, is_refusal
+from queue_app.index.server import refused_writes
 from queue_app.services.notify import events
 from queue_app.services.notify.index import condemn
 from queue_app.services.read import stalls as record
@@ -74,6 +75,8 @@ class IndexRepair:
     def step(self, because: str) -> str:
         """Take the next step against a stall, if its time has come; return what was done, else ''."""
         now = self._clock()
+        if is_refusing_writes():
+            return ""  # a full or read-only server is no damage, and no repair can be written
         if not self._compared:
             self._compared, self._next_at = True, now + REBUILD_AFTER[0]
             return _attempt(sentence("compared index and rows"), reconcile_everything)
@@ -82,6 +85,14 @@ class IndexRepair:
         self._rebuilds += 1
         self._next_at = now + REBUILD_AFTER[min(self._rebuilds, len(REBUILD_AFTER) - 1)]
         return _attempt(sentence("rebuilt the index"), rebuild_until_open)
+
+
+def is_refusing_writes() -> bool:
+    """Whether Redis refuses all writes."""
+    try:
+        return bool(refused_writes(get_index()))
+    except IndexUnavailable:
+        return False
 
 
 def rebuild_is_due() -> bool:

@@ -13,7 +13,7 @@ from queue_app.services.control.pause import pause, pause_everything, pause_key,
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.services.worker.registration import request_drain
 from queue_app.sql import snapshot
-from tests.support.engine import index_away, put, put_many
+from tests.support.engine import REFUSALS, index_away, index_refusing, put, put_many
 
 
 def limit(scope: str, name: str, **limits) -> None:
@@ -259,3 +259,17 @@ def test_nothing_is_said_while_redis_is_away(yard):
     with index_away():
         yard.wait(30)
         assert yard.kinds == []
+    yard.workers.clear()  # their free slots are those of the last heartbeat, from before the outage
+    yard.wait(5)
+    assert yard.kinds == [], "the wait counts from the end of the outage"
+
+
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_redis_that_refuses_writes_does_not_condemn_the_index(yard, cause):
+    """No repair can be written, and nothing damages the index."""
+    yard.hire()
+    put_many(3)
+    before = snapshot.generation()
+    with index_refusing(cause):
+        yard.wait(30)
+        assert (yard.kinds, snapshot.generation()) == ([], before)

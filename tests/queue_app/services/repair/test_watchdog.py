@@ -16,7 +16,7 @@ from queue_app.services.repair import watchdog
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import snapshot
 from queue_app.workers.job import Job
-from tests.support.engine import index_away, put, put_many, row
+from tests.support.engine import index_away, index_refusing, put, put_many, row
 from tests.support.yard import Yard, all_done
 
 
@@ -232,6 +232,23 @@ def test_a_script_that_fails_again_and_again(yard, no_comparison):
     assert levels() == {Level.FAIL}
     assert yard.until(lambda: not yard.kinds) <= 16
     assert levels() == {Level.OK}
+
+
+def test_a_job_that_fails_because_redis_refuses_writes_is_a_stall_without_repairs(yard):
+    job = failing(yard, ValueError("unused"))
+
+    def write() -> None:
+        job.turned_at = yard.now
+        get_index().lock("some", "token", 1)
+
+    job.action = write
+    before = snapshot.generation()
+    with index_refusing("maxmemory"):
+        assert yard.until(lambda: yard.kinds == ["job"]) <= 16
+        yard.wait(20)
+        assert "maxmemory" in next(iter(yard.watchdog.stalls.values())).text
+        assert snapshot.generation() == before
+    assert yard.until(lambda: not yard.kinds) <= 16
 
 
 def test_an_error_of_the_database_does_not_rebuild_the_index(yard):
