@@ -29,6 +29,7 @@ from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry, task_options
 from queue_app.core.ids import Id
+from queue_app.core.other_queues import INSTEAD_OF_OPTIONS, METHODS, OPTIONS
 from queue_app.exceptions import Retry, near_matches
 from queue_app.versions import Upgrade
 
@@ -49,23 +50,6 @@ else:
 
 type AnyResult = TaskResult[..., Any]  # generic in the stubs only; an alias is not evaluated
 type Seconds = float | timedelta
-
-
-#: Names of options in other queues.
-_ELSEWHERE: Final = {
-    "queue": "queue_name",
-    "name": "task_type",
-    "bind": "takes_context",
-    "time_limit": "timeout",
-    **dict.fromkeys(("delay", "countdown", "eta"), "run_after"),
-}
-#: Names of methods in other queues.
-_METHODS_ELSEWHERE: Final = {
-    "delay_on_commit": "enqueue(…) in the transaction",
-    "apply_async": "using(…).enqueue(…)",
-    "send_with_options": "using(…).enqueue(…)",
-    **dict.fromkeys(("delay", "send"), "enqueue(…)"),
-}
 
 
 class Backoff(Protocol):
@@ -213,7 +197,7 @@ class QueueTask[**P, R](_Base[P, R]):
             raise TypeError(f"{name} is a task. Use {name}.enqueue(…) to store a call, {name}.call(…) to run it here.")
 
         def __getattr__(self, name: str) -> Any:  # only for names that do not exist
-            meant = _METHODS_ELSEWHERE.get(name)
+            meant = METHODS.get(name)
             hint = f" Use {meant}." if meant else ""
             raise AttributeError(f"A task has no attribute {name!r}.{hint}", name=name, obj=self)
 
@@ -282,7 +266,9 @@ def _check_names(options: Mapping[str, Any]) -> None:
     """Raise ``TypeError`` for a name that is no option; suggest the one that was meant."""
     for name in options:
         if name not in QueueTask.__dataclass_fields__:
-            meant = [_ELSEWHERE[name]] if name in _ELSEWHERE else near_matches(name, QueueTask.__dataclass_fields__)
+            if name in INSTEAD_OF_OPTIONS:
+                raise TypeError(f"A task has no option {name!r}. {INSTEAD_OF_OPTIONS[name]}")
+            meant = [OPTIONS[name]] if name in OPTIONS else near_matches(name, QueueTask.__dataclass_fields__)
             hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
             raise TypeError(f"A task has no option {name!r}.{hint}")
 

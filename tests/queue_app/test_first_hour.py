@@ -135,6 +135,26 @@ CODE = {
     ),
     "a method of Celery": (lambda: add.delay(1, 2), AttributeError, "A task has no attribute 'delay'. Use enqueue(…)."),
     "bind of Celery": (lambda: task(bind=True), TypeError, "has no option 'bind'. Did you mean 'takes_context'?"),
+    "early acknowledgement of Celery": (
+        lambda: task(acks_late=True),
+        TypeError,
+        "A task has no option 'acks_late'. Leave it out: tasks of a dead worker are always queued again.",
+    ),
+    "the rate of Celery": (
+        lambda: task(rate_limit="10/m"),
+        TypeError,
+        "A task has no option 'rate_limit'. Limit its task type: in the admin, or with `manage.py taskqueue limit`.",
+    ),
+    "the soft limit of Celery": (
+        lambda: task(soft_time_limit=3),
+        TypeError,
+        "A task has no option 'soft_time_limit'. Did you mean 'timeout'?",
+    ),
+    "a signature of Celery": (
+        lambda: add.s(1),
+        AttributeError,
+        "A task has no attribute 's'. Use chain, group or Workflow of queue_app.",
+    ),
     "a user instead of a name": (
         lambda: add.using(user=User(username="ann")).enqueue(1, 2),
         InvalidTaskData,
