@@ -97,14 +97,17 @@ def held_snapshots(seconds: float) -> list[HeldSnapshot]:
 
 
 class TableLock(NamedTuple):
-    """A lock of a whole table of the queue that a session holds or waits for; ``seconds`` is the transaction's age."""
+    """A lock of a whole table of the queue that a session holds or waits for; ``seconds`` is the transaction's age.
+
+    From a role without ``pg_read_all_stats``, PostgreSQL hides what other roles do: then the age is ``None``.
+    """
 
     table: str
     pid: int
-    application: str
-    state: str
+    application: str | None
+    state: str | None
     statement: str
-    seconds: float
+    seconds: float | None
     is_granted: bool
     blocks_reads: bool
     blocked_by: list[int]
@@ -120,15 +123,16 @@ def table_locks(seconds: float) -> list[TableLock]:
         " EXTRACT(EPOCH FROM clock_timestamp() - a.xact_start)::float8 AS age, l.granted,"
         " l.mode = 'AccessExclusiveLock', CASE WHEN l.granted THEN '{}' ELSE pg_blocking_pids(a.pid) END"
         " FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) JOIN pg_class AS c ON c.oid = l.relation"
-        " WHERE l.locktype = 'relation' AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'"
+        " WHERE l.locktype = 'relation' AND a.pid <> pg_backend_pid()"
+        " AND COALESCE(a.backend_type, 'client backend') = 'client backend'"
         " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         " AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
         " AND c.relkind IN ('r', 'p') AND c.relname LIKE 'queue\\_app\\_%%'"
-        " AND a.xact_start < statement_timestamp() - make_interval(secs => %(seconds)s)"
+        " AND COALESCE(a.xact_start < statement_timestamp() - make_interval(secs => %(seconds)s), true)"
         " ORDER BY a.pid, l.mode = 'AccessExclusiveLock' DESC, c.relname LIMIT 20",
         {"seconds": seconds},
     )
-    return sorted((TableLock(*row) for row in found), key=lambda lock: -lock.seconds)
+    return sorted((TableLock(*row) for row in found), key=lambda lock: -(lock.seconds or 0.0))
 
 
 class TableState(NamedTuple):

@@ -219,13 +219,29 @@ def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, monkeypatch):
         assert_finding(locks.check_locks, Level.WARN, f"nothing can write it: pid {pid} ")
 
 
+def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypatch):
+    """The queue's role sees neither the age nor the statement of another role's session."""
+    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    with (
+        transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("CREATE ROLE queue_app_stranger")
+        cursor.execute("SET ROLE queue_app_stranger")
+        try:
+            assert_finding(locks.check_locks, Level.FAIL, f"so nothing can read or write it: pid {pid} (")
+        finally:
+            cursor.execute("RESET ROLE")
+            cursor.execute("DROP ROLE queue_app_stranger")
+
+
 def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypatch):
     monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
     waits = TableLock("queue_app_task", 7, "psql", "active", "ALTER TABLE  queue_app_task", 8.0, False, True, [9])
     monkeypatch.setattr(rows, "table_locks", lambda _seconds: [waits])
     finding = only(locks.check_locks())
     assert finding.message == (
-        "pid 7 (psql, active, ALTER TABLE queue_app_task) has waited 8 s to lock queue_app_task,"
+        "pid 7 (psql, active, ALTER TABLE queue_app_task) has waited for 8 s to lock queue_app_task,"
         " and nothing can read or write it meanwhile; it waits for pid 9"
     )
     assert "pg_terminate_backend(9)" in finding.hint
