@@ -13,7 +13,6 @@ from queue_app.management.verbs import OK, REFUSED, USAGE, Call
 from queue_app.management.verbs._values import past_instant
 from queue_app.models import Operation
 from queue_app.models.operation import OperationState
-from queue_app.services.operations.run import advance
 from queue_app.services.operations.request import (
     Action,
     OperationOptions,
@@ -22,6 +21,7 @@ from queue_app.services.operations.request import (
     preview_operation,
     start_operation,
 )
+from queue_app.services.operations.run import advance
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
 

@@ -46,8 +46,8 @@ RECENT_ROWS = 30_000
 #: scheduler wait meanwhile, and due tasks are promised within 0.5 s.
 GRACE = 0.1
 LONGEST_GRACE = 0.4
-#: Minimum number of rows that a step of the full pass compares. Most of what a page costs beside its rows is the same for
-#: any size, so a step that needs more reads them as one page.
+#: Minimum number of rows that a step of the full pass compares. Most of what a page costs beside its rows is the same
+#: for any size, so a step that needs more reads them as one page.
 PAGE = 5000
 #: Maximum number of rows of a page, which this process holds in memory.
 LARGEST_PAGE = 50_000
