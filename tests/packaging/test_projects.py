@@ -1,6 +1,5 @@
 """A large project that knows nothing of this queue: Wagtail enqueues by django.tasks, and its tasks run unchanged."""
 
-import json
 import sys
 import textwrap
 from uuid import uuid4
@@ -62,6 +61,10 @@ MIGRATE = """
 
     call_command("migrate", "auth", verbosity=0)  # tables without migrations come first, and refer to users
     call_command("migrate", run_syncdb=True, verbosity=0)
+
+    from queue_app.models import Task
+
+    assert not Task.objects.exists()
 """
 EDIT = """
     from django.core.files.base import ContentFile
@@ -83,57 +86,55 @@ DELETE = """
 
     Image.objects.get(title="cat").delete()
 """
-LOOK = """
-    import json
-    from pathlib import Path
-    from django.conf import settings
-    from queue_app.models import Task
 
-    found = {"tasks": sorted(set(Task.objects.values_list("task_type", "status")))}
-    found["files"] = [path.name for path in Path(settings.MEDIA_ROOT).rglob("*.png")]
-    print(json.dumps(found))
-"""
+
+class Project:
+    """A new Wagtail project with a database of its own."""
+
+    def __init__(self, folder, database):
+        self.folder, self.database, self.media = folder, database, folder / "media"
+        (folder / "shop_settings.py").write_text(textwrap.dedent(SETTINGS))
+        (folder / "urls.py").write_text(textwrap.dedent(URLS))
+        self.environment = {
+            "DATABASE_URL": database,
+            "REDIS_URL": settings.REDIS_URL,
+            "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"],
+            "MEDIA_ROOT": str(self.media),
+            "DJANGO_SETTINGS_MODULE": "shop_settings",
+            "PYTHONPATH": f"{folder}:{ROOT}",
+        }
+
+    def manage(self, *arguments):
+        run(sys.executable, "-W", "ignore", "-m", "django", *arguments, env=self.environment, cwd=self.folder)
+
+    def shell(self, *scripts):
+        self.manage("shell", "--no-imports", "-c", "".join(map(textwrap.dedent, scripts)))
+
+    def tasks(self):
+        with psycopg.connect(self.database) as connection:
+            return set(connection.execute("SELECT task_type, status FROM queue_app_task").fetchall())
+
+    def files(self):
+        return [path.name for path in self.media.rglob("*.png")]
 
 
 @pytest.fixture
-def manage(tmp_path):
-    """Return manage.py of a new Wagtail project, with a database of its own."""
+def project(tmp_path):
     name = f"wagtail_{uuid4().hex[:12]}"
-    (tmp_path / "shop_settings.py").write_text(textwrap.dedent(SETTINGS))
-    (tmp_path / "urls.py").write_text(textwrap.dedent(URLS))
     address, _, _ = settings.DATABASE_URL.rpartition("/")
-    environment = {
-        "DATABASE_URL": f"{address}/{name}",
-        "REDIS_URL": settings.REDIS_URL,
-        "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"],
-        "MEDIA_ROOT": str(tmp_path / "media"),
-        "DJANGO_SETTINGS_MODULE": "shop_settings",
-        "PYTHONPATH": f"{tmp_path}:{ROOT}",
-    }
-
-    def call(*arguments):
-        command = [sys.executable, "-W", "ignore", "-m", "django", *arguments]
-        return run(*command, env=environment, cwd=tmp_path)
-
     with psycopg.connect(settings.DATABASE_URL, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
-        yield call
+        yield Project(tmp_path, f"{address}/{name}")
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def test_wagtail(manage):
-    def shell(script):
-        """Run a script, and return what it has left behind."""
-        said = manage("shell", "--no-imports", "-c", textwrap.dedent(script) + textwrap.dedent(LOOK))
-        return json.loads(said.splitlines()[-1])
-
-    assert shell(MIGRATE) == {"tasks": [], "files": []}
-    assert ["wagtail.tasks.update_reference_index_task", "queued"] in shell(EDIT)["tasks"]
-    manage("runworker", "--burst")
-    assert shell(DELETE)["files"] == ["cat.png"]
-    manage("runworker", "--burst")
-
-    ended = shell("")
-    assert ["wagtail.tasks.delete_file_from_storage_task", "completed"] in ended["tasks"]
-    assert {status for _, status in ended["tasks"]} == {"completed"}
-    assert ended["files"] == []
+def test_wagtail(project):
+    project.shell(MIGRATE, EDIT)
+    assert ("wagtail.tasks.update_reference_index_task", "queued") in project.tasks()
+    project.manage("runworker", "--burst")
+    project.shell(DELETE)
+    assert project.files() == ["cat.png"]
+    project.manage("runworker", "--burst")
+    assert ("wagtail.tasks.delete_file_from_storage_task", "completed") in project.tasks()
+    assert {status for _, status in project.tasks()} == {"completed"}
+    assert project.files() == []
