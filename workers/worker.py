@@ -11,6 +11,7 @@ from django.db import connections
 from queue_app.core.records import WorkerReport
 from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE
+from queue_app.services.repair.rebuild_lock import release_at_exit
 from queue_app.workers import capture
 from queue_app.workers.background import Heartbeat, SchedulerThread, WakeListener
 from queue_app.workers.context import ClaimedAttempt
@@ -187,6 +188,7 @@ class Worker(WorkerLoop):
             self._claimer.give_back_unacknowledged,
             self._pass_call_on,
             self._deregister,
+            release_at_exit,  # a supervised worker ends without the functions of atexit
         )
         failed = [step for step in steps if not self._try(step)]
         connections.close_all()

@@ -8,6 +8,7 @@ from queue_app.index import get_index
 from queue_app.models import Worker as WorkerRow
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair.reap import mark_dead
+from queue_app.services.repair.rebuild_lock import rebuild_lock
 from queue_app.services.worker import registration as service
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
@@ -215,3 +216,12 @@ def test_a_request_of_staff_hurries_the_heartbeat(hire, monkeypatch):
     assert hurried.wait(60)
     worker._wake_listener.stop()
     service.deregister(worker.id, worker.profile, tasks_done=0)
+
+
+def test_a_worker_that_exits_lets_another_process_rebuild_the_index(hire):
+    """A supervised worker ends without the functions of ``atexit``."""
+    worker, index = hire(), get_index()
+    with rebuild_lock(index):
+        assert not index.lock("rebuild", "another process", 9)
+        leave(worker)
+        assert index.lock("rebuild", "another process", 9)

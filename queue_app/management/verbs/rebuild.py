@@ -1,6 +1,11 @@
 """Rebuild the index from the rows; claims wait meanwhile, no task is lost."""
 
+import signal
+import sys
+import threading
 from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from queue_app.management.verbs import REFUSED, Call, Needs, add_by_and_json
@@ -21,9 +26,23 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_by_and_json(parser)
 
 
+@contextmanager
+def _unwound_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise in the block, so that another process can rebuild at once."""
+    if threading.current_thread() is not threading.main_thread():  # only this one may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run(call: Call) -> int:
     """Rebuild, and report the numbers."""
-    built = rebuild_if_needed() if call["if_needed"] else rebuild(adopt=call["adopt"])
+    with _unwound_by_sigterm():
+        built = rebuild_if_needed() if call["if_needed"] else rebuild(adopt=call["adopt"])
     if built is None and call["if_needed"]:
         return call.answer("The index is ready or being rebuilt; nothing to do.", None)
     if built is None:

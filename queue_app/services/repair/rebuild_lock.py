@@ -3,8 +3,13 @@
 A thread renews the lock, because any step may take longer than the lock lasts: PostgreSQL reads from a cold disk, or
 the server holds millions of other keys. Without it, two processes would take the lock from each other at each step, and
 no rebuild would ever end.
+
+A rebuild runs in a thread that ends with its process. A process that exits releases the lock, so that another one can
+rebuild at once.
 """
 
+import atexit
+import os
 import threading
 import time
 import uuid
@@ -34,23 +39,26 @@ class RebuildLock:
     def __init__(self, index: Index, token: str) -> None:
         self.token = token
         self._index = index
+        self.pid = os.getpid()
         self._step_began_at = time.monotonic()
         self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="taskqueue-rebuild-lock", daemon=True)
 
     def end_step(self) -> None:
         """Note that the rebuild makes progress."""
         self._step_began_at = time.monotonic()
 
-    @contextmanager
-    def renewed(self) -> Iterator[None]:
-        """Renew the lock during a block."""
-        thread = threading.Thread(target=self._renew, name="taskqueue-rebuild-lock", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._is_over.set()
-            thread.join()  # or it might take the lock again after its release
+    def hold(self) -> None:
+        """Renew the lock until it is released."""
+        self._thread.start()
+        _held.add(self)
+
+    def release(self) -> None:
+        """Release the lock. Raises ``IndexUnavailable``."""
+        _held.discard(self)
+        self._is_over.set()
+        self._thread.join()  # or it might take the lock again after its release
+        self._index.lock(NAME, self.token, 0)
 
     def _renew(self) -> None:
         while not self._is_over.wait(LOCK_SECONDS / RENEWALS):
@@ -61,6 +69,10 @@ class RebuildLock:
                     return  # another process has it
 
 
+#: The locks that this process holds, or its parent held when it was forked.
+_held: Final[set[RebuildLock]] = set()
+
+
 @contextmanager
 def rebuild_lock(index: Index) -> Iterator[RebuildLock | None]:
     """Hold the lock of rebuilds for a block; yield ``None`` if another process holds it."""
@@ -69,12 +81,21 @@ def rebuild_lock(index: Index) -> Iterator[RebuildLock | None]:
         yield None
         return
     lock = RebuildLock(index, token)
+    lock.hold()
     try:
-        with lock.renewed():
-            yield lock
+        yield lock
     finally:
         try:
-            index.lock(NAME, token, 0)
+            lock.release()
         except IndexUnavailable:
             unreleased.append(token)
             raise
+
+
+@atexit.register
+def release_at_exit() -> None:
+    """Release the lock of a rebuild that ends unfinished because its process exits."""
+    for lock in list(_held):
+        if lock.pid == os.getpid():
+            with suppress(IndexUnavailable):
+                lock.release()

@@ -1,8 +1,13 @@
 """rebuild_lock: a slow rebuild keeps the lock, and a dead or hanging one loses it."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
+from django.core.management import call_command
 
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services.repair import rebuild_lock as module
@@ -93,3 +98,44 @@ def test_redis_may_be_away_for_a_moment(engine, remaining, monkeypatch):
     with pytest.raises(IndexUnavailable), rebuild_lock(engine.index), index_away():
         raise IndexUnavailable("away")
     assert module.unreleased == []
+
+
+HOLD_AND_EXIT = """
+import threading, django
+django.setup()
+from queue_app.index import get_index
+from queue_app.services.repair.rebuild_lock import rebuild_lock
+held = threading.Event()
+def hold():
+    with rebuild_lock(get_index()):
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+"""
+
+
+def test_a_process_that_exits_in_the_middle_of_a_rebuild_releases_the_lock(engine, remaining, process_env):
+    subprocess.run([sys.executable, "-c", HOLD_AND_EXIT], env=process_env, check=True)
+    assert remaining() < 0
+
+
+def test_sigterm_ends_the_command_in_the_middle_and_releases_the_lock(engine, remaining, monkeypatch):
+    flush(engine)
+    monkeypatch.setattr(engine.index, "restore_leases", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as exited:
+        call_command("taskqueue", "rebuild")
+    assert exited.value.code == 128 + signal.SIGTERM
+    assert remaining() < 0
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_forked_child_leaves_the_lock_of_its_parent_alone(engine, remaining, monkeypatch):
+    with rebuild_lock(engine.index):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            module.release_at_exit()
+        assert remaining() > 0
+        module.release_at_exit()
+        assert remaining() < 0
