@@ -76,7 +76,7 @@ class AttemptSteps:
     def sleep(self, duration: float | timedelta | datetime) -> Any:
         """Suspend the attempt until the time, unless it has come; inside an event loop, return an awaitable of that."""
         until = duration if isinstance(duration, datetime) else self._now() + _positive(duration)
-        check_aware(until, "until")
+        _check_time(until, "until", self._now())
         name = self._numbered("sleep")
         suspend = partial(self._sleep, self._next(name), name, until)
         return sync_to_async(suspend)() if _in_event_loop() else suspend()
@@ -88,7 +88,7 @@ class AttemptSteps:
         check_signal_name(signal)
         until = timeout if timeout is None or isinstance(timeout, datetime) else self._now() + _positive(timeout)
         if until is not None:
-            check_aware(until, "timeout")
+            _check_time(until, "timeout", self._now())
         name = self._numbered(f"wait for {signal}")
         new = Step(self._next(name), name, StepKind.SIGNAL, until=until, signal=signal, is_done=False)
         wait = partial(self._wait_for, new, read_schema(schema))
@@ -193,6 +193,11 @@ def _positive(duration: float | timedelta) -> timedelta:
     if not 0 <= seconds <= MAX_DEFER_SECONDS:  # false for NaN too
         raise ValueError(f"A task can sleep or wait for 0 to {MAX_DEFER_SECONDS:.0f} seconds, not {duration!r}.")
     return timedelta(seconds=seconds)
+
+
+def _check_time(value: datetime, name: str, now: datetime) -> None:
+    if (check_aware(value, name) - now).total_seconds() > MAX_DEFER_SECONDS:
+        raise ValueError(f"{name} must lie at most {MAX_DEFER_SECONDS:.0f} seconds (ten years) ahead, not at {value}.")
 
 
 def _in_event_loop() -> bool:

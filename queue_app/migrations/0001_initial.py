@@ -1,5 +1,6 @@
 """The tables, with their indexes, constraints and vacuum settings."""
 
+import datetime
 import uuid
 
 import django.contrib.postgres.fields
@@ -649,7 +650,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 4), ('crashes__gte', 0), ('crashes__lte', models.F('attempt')), ('failures__gte', 0), ('failures__lte', models.F('attempt')), ('weight__gte', 1), ('weight__lte', 1000), ('max_retries__gte', 0), ('timeout__gt', 0)), name='taskqueue_numbers'),
+            constraint=models.CheckConstraint(condition=models.Q(('priority__gte', 0), ('priority__lte', 4), ('crashes__gte', 0), ('crashes__lte', models.F('attempt')), ('failures__gte', 0), ('failures__lte', models.F('attempt')), ('weight__gte', 1), ('weight__lte', 1000), ('max_retries__gte', 0), ('timeout__gt', 0), ('queued_at__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('queued_at__lt', datetime.datetime(2286, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('run_after__gte', datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)), ('run_after__lt', datetime.datetime(2286, 1, 1, 0, 0, tzinfo=datetime.timezone.utc))), name='taskqueue_numbers'),
         ),
         migrations.AddField(
             model_name='taskattempt',

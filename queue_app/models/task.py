@@ -7,6 +7,7 @@ no constraint: they are written and deleted in the same statement as the task, a
 would cost each enqueue a lookup and a lock.
 """
 
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from django.db import models
@@ -34,6 +35,9 @@ UNSUCCESSFUL = sorted(TERMINAL - {Status.COMPLETED})
 _PENDING = [Status.BLOCKED, Status.SCHEDULED, Status.QUEUED, Status.EXECUTING]  # migrations compare the list
 #: Terminal states. PostgreSQL would build an array from a list in every statement, even if no task has ended.
 _TERMINAL_PATTERN = f"^({'|'.join(sorted(TERMINAL))})$"
+#: Bounds of the times by which tasks are ordered. The index places a task at band * 10^13 + ms since 1970, so from
+#: November 2286 on it would stand in another band.
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2286, 1, 1, tzinfo=UTC)
 #: Expected number of different values in 8 pages; the bloom filter then takes 120 bytes.
 _FEW = "n_distinct_per_range=100"
 
@@ -181,7 +185,8 @@ class Task(models.Model):
                 condition=Q(priority__gte=min(Band), priority__lte=max(Band))
                 & Q(failures__gte=0, failures__lte=F("attempt"), crashes__gte=0, crashes__lte=F("attempt"))
                 & Q(weight__gte=1, weight__lte=MAX_WEIGHT)
-                & Q(max_retries__gte=0, timeout__gt=0),  # null violates neither
+                & Q(max_retries__gte=0, timeout__gt=0)  # null violates neither
+                & Q(queued_at__gte=_EARLIEST, queued_at__lt=_LATEST, run_after__gte=_EARLIEST, run_after__lt=_LATEST),
                 name="taskqueue_numbers",
             ),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -73,6 +73,16 @@ def deaf(context) -> str:
         with suppress(BaseException):
             context.sleep(3600)
     return work("end")
+
+
+@task(takes_context=True)
+def far(context, how: str) -> None:
+    """Suspend until the last year of a datetime."""
+    until = datetime(9999, 12, 31, tzinfo=UTC)
+    try:
+        context.sleep(until) if how == "sleep" else context.wait_for("go", timeout=until)
+    except ValueError as error:
+        work(str(error))
 
 
 @task(takes_context=True)

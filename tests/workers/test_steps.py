@@ -220,6 +220,14 @@ def test_a_task_that_wakes_too_early_sleeps_for_the_rest(hire):
     assert abs(second.run_after - first.run_after) < timedelta(seconds=1), "not three days more"
 
 
+@pytest.mark.parametrize("how", ["sleep", "wait"])
+def test_a_task_suspends_for_ten_years_at_most(hire, how):
+    task = run(hire(), put(type_of(step_tasks.far), args=[how]))
+    assert task.status == Status.COMPLETED
+    assert "ten years" in calls[0]
+    assert not StepResult.objects.exists()
+
+
 def test_run_now_ends_a_sleep(hire):
     task_id, worker = put(type_of(step_tasks.deaf)), hire()
     run(worker, task_id)

@@ -11,7 +11,7 @@ from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, 
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.models.columns import TYPE_LENGTH
-from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_signal_name, check_text
+from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_signal_name, check_text, check_until
 
 MAX_BATCH: Final = 100
 MAX_RUNNING: Final = 1000
@@ -152,7 +152,7 @@ class StepForm(Body):
     name = kinds.text(STEP_NAME_LENGTH, required=True)
     kind = kinds.word(StepKind, required=True)
     value = kinds.payload(allow_null=True)
-    until = kinds.moment(allow_null=True)
+    until = kinds.moment(check_until, allow_null=True)
     signal = Field(
         lambda value, _: "" if value == "" else check_signal_name(value),
         {"type": "string", "maxLength": kinds.NAME["maxLength"], "pattern": rf"^$|{kinds.NAME['pattern']}"},

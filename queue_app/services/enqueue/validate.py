@@ -203,6 +203,14 @@ def check_run_after(value: Any) -> datetime | None:
     return when
 
 
+def check_until(value: Any) -> datetime:
+    """Return ``value`` if it is an aware time up to ten years from now."""
+    until = check_aware(value, "until")
+    if until > datetime.now(UTC) + MAX_DELAY:
+        raise InvalidTaskData("until", "until must lie at most ten years from now.", code="date_out_of_range")
+    return until
+
+
 def check_aware(value: Any, field: str) -> datetime:
     """Return ``value`` if it is a time with a zone."""
     if not isinstance(value, datetime):

@@ -59,6 +59,12 @@ def test_no_other_status_is_known(rows, facts):
         {"weight": MAX_WEIGHT + 1},
         {"max_retries": -1},
         {"timeout": 0},
+        {"queued_at": datetime(1, 1, 1, tzinfo=UTC)},
+        {"queued_at": datetime(1969, 12, 31, tzinfo=UTC)},
+        {"queued_at": datetime(2286, 1, 1, tzinfo=UTC)},
+        {"queued_at": datetime(9999, 1, 1, tzinfo=UTC)},
+        {"run_after": datetime(1969, 12, 31, tzinfo=UTC)},
+        {"run_after": datetime(9999, 1, 1, tzinfo=UTC)},
         # a null in one rule leaves the other rules in force
         {"weight": 0, "max_retries": None, "timeout": 1},
         {"timeout": -1, "max_retries": None},
@@ -68,7 +74,7 @@ def test_no_other_status_is_known(rows, facts):
 )
 def test_numbers_out_of_their_range(rows, numbers):
     with pytest.raises(IntegrityError, match="taskqueue_numbers"):
-        store("queued", queued_at=NOW, **numbers)
+        store("queued", **{"queued_at": NOW} | numbers)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +86,10 @@ def test_numbers_out_of_their_range(rows, numbers):
         {"weight": MAX_WEIGHT},
         {"max_retries": 0, "timeout": 0.1},
         {"max_retries": None, "timeout": None},
+        {"queued_at": datetime(1970, 1, 1, tzinfo=UTC), "run_after": datetime(1970, 1, 1, tzinfo=UTC)},
+        {"queued_at": datetime(2285, 12, 31, tzinfo=UTC), "run_after": datetime(2285, 12, 31, tzinfo=UTC)},
     ],
     ids=str,
 )
 def test_numbers_at_their_ends(rows, numbers):
-    store("queued", queued_at=NOW, **numbers)
+    store("queued", **{"queued_at": NOW} | numbers)

@@ -395,6 +395,14 @@ def test_errors_are_checked(remote, change):
     assert Task.objects.get().status == Status.EXECUTING
 
 
+def test_a_step_waits_for_ten_years_at_most(remote):
+    put()
+    [task] = remote.take()
+    step = {"position": 1, "name": "sleep", "kind": "sleep", "until": "9999-12-31T00:00:00Z"}
+    answer = remote.call("steps", task_id=task["task_id"], attempt=1, action="store", step=step)
+    assert code(answer) == (400, "date_out_of_range")
+
+
 @pytest.mark.parametrize("text", ["\u0000" * 255, "\ud800" * 255, "x" * 10_000])
 def test_texts_that_a_row_cannot_hold_are_escaped_and_cut(remote, text):
     put()
