@@ -100,8 +100,12 @@ class Claimer:
             return False
         return self._may_miss_tasks or self._refill_at - self._last_granted <= BURST_SECONDS
 
-    def _set_refill(self, seconds: float) -> None:
-        self._refill_at = time.monotonic() + seconds
+    def _set_refill(self, seconds: float | None, is_loading: bool) -> None:  # noqa: FBT001 - an ``OnWait``
+        self._may_miss_tasks = is_loading and self._options.burst
+        if self._may_miss_tasks:
+            seconds = LOAD_SECONDS
+        if seconds is not None:
+            self._refill_at = time.monotonic() + seconds
 
     def claim(self, profile: Profile) -> None:
         """Claim tasks for the room that there is, and hand them to the pool."""
@@ -114,8 +118,7 @@ class Claimer:
         if want <= 0:
             self.free_slots = 0
             return
-        if self._options.burst:  # asked before the claim, which sees all that is loaded by then
-            self._may_miss_tasks = self._transport.is_loading()
+        self._may_miss_tasks = False
         self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
             tasks = self._transport.claim(
@@ -126,8 +129,6 @@ class Claimer:
             self.free_slots = self._unfilled(want, taken)
             raise
         self._take(tasks, want, taken)
-        if self._may_miss_tasks:
-            self._set_refill(LOAD_SECONDS)
 
     def _take(self, tasks: list[ClaimedTask], want: int, taken: int) -> None:
         got = sum(task.weight for task in tasks)

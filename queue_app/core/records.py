@@ -199,6 +199,7 @@ class Proposal:
     leased_at: int
     tasks: tuple[tuple[uuid.UUID, str], ...]  # (id, queue)
     wait: float | None = None  # seconds until a limit allows the next start
+    is_loading: bool = False  # whether a rebuild loads tasks that the claim may have missed
 
 
 class Lease(NamedTuple):

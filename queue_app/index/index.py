@@ -87,7 +87,7 @@ class Index(LimitCopies):
         except ValueError:  # they are leased: the readable ones are proposed, the others go
             tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs if is_id(task_id))
             self._drop_leases([(queue.decode(), task_id, stamp) for task_id, queue in pairs if not is_id(task_id)])
-        return Proposal(number, stamp, tasks, wait)
+        return Proposal(number, stamp, tasks, wait, is_loading=state == b"loading")
 
     def remove(self, tasks: Iterable[TaskRef]) -> int:
         """Remove waiting tasks from their lanes; return how many were there."""

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import Queue, Worker
@@ -312,3 +314,13 @@ def test_a_capped_worker_reports_while_redis_is_away(hire):
     with index_away("claim"):
         worker.run_once()
     assert statuses(*ids) == ["completed", "queued"]
+
+
+@pytest.mark.parametrize("is_loading", [True, False])
+def test_a_burst_waits_for_a_rebuild_however_long_it_loads(hire, monkeypatch, is_loading):
+    """For a limit it waits only while starts follow each other soon."""
+    worker = hire(burst=True)
+    monkeypatch.setattr(worker._transport, "claim", lambda *_, on_wait, **__: on_wait(0.1, is_loading) or [])
+    worker._claimer._last_granted -= 1000
+    worker.run_once()
+    assert worker._finished() is not is_loading

@@ -9,8 +9,9 @@ from queue_app.index import Profile, WorkerMessage
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.workers.context import AttemptStore
 
-#: Called with the seconds until a limit allows another start.
-type OnWait = Callable[[float], object]
+#: Called with the seconds until a limit allows another start, if known, and whether a rebuild still loads tasks, which
+#: the claim may have missed.
+type OnWait = Callable[[float | None, bool], object]
 
 
 class OutcomesRefused(Exception):
@@ -112,10 +113,6 @@ class Transport(AttemptStore, Protocol):
     def wake_idle_workers(self) -> int:
         """Repeat wake-up calls that may have been lost."""
         return 0
-
-    def is_loading(self) -> bool:
-        """Return whether a rebuild still loads tasks, so that a claim may not find those that wait."""
-        return False
 
     def rebuild_if_needed(self) -> bool:
         """Rebuild a lost index, unless another process does; return whether claims are allowed now."""

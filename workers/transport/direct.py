@@ -35,4 +35,3 @@ class DirectTransport(LocalStore):
     push_missing = staticmethod(reconcile.push_missing)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
     rebuild_if_needed = staticmethod(rebuild.rebuild_until_open)
-    is_loading = staticmethod(rebuild.is_loading)

@@ -146,7 +146,7 @@ class HttpTransport(Transport):
         found = self._call(worker_id, "poll", {"available_capacity": min(want, MAX_POLL), "holding": holding})
         tasks = [_task(form, self._ids[worker_id]) for form in found["tasks"]]
         if found.get("next_start_ms") is not None:  # an older server sends none
-            on_wait(found["next_start_ms"] / 1000)
+            on_wait(found["next_start_ms"] / 1000, found.get("loading", False))
         self._running |= {(task.id, task.attempt) for task in tasks}
         return tasks
 

@@ -86,11 +86,12 @@ class PollView(WorkerView):
         does not wait polls again after ``poll_interval_ms``. If the worker should drain, ``drain`` is true, and it gets
         no task. ``notified`` asks for a heartbeat now: a task was cancelled, or the worker should drain. If more tasks
         can start after a known time, because a rate then allows it, this worker polls again after ``next_start_ms``.
+        While a rebuild loads tasks that the poll may have missed, ``loading`` is true.
         """
         found = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
         tasks = [representation.claimed(task) for task in found.tasks]
         next_start = None if found.next_start is None else math.ceil(found.next_start * 1000)
-        news = {"drain": found.drain, "notified": found.notified, "next_start_ms": next_start}
+        news = {"drain": found.drain, "notified": found.notified, "next_start_ms": next_start, "loading": found.loading}
         return Response({"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news)
 
 

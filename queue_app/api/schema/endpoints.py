@@ -207,7 +207,7 @@ ENDPOINTS: Final[dict[tuple[Any, str], EndpointSchema]] = {
         id="poll", problems=(409,),
         answer=record(
             {"tasks": listed(record(_TASK)), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG}
-            | {"next_start_ms": maybe(COUNT)}
+            | {"next_start_ms": maybe(COUNT), "loading": FLAG}
         ),
     ),
     (workers.WaitView, "POST"): EndpointSchema(

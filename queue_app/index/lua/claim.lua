@@ -7,7 +7,8 @@
 -- ARGV[6..] id, leased_at_us, ...: leases that the transaction which grants the new tasks ends first (lib/exchange.lua)
 -- Returns  {'rebuilding'} when there is no generation, or it is of another server run
 --          {'unknown_profile'}
---          {'ready', generation, leased_at_us, wait, id, queue, id, queue, ...} in the order of the scores; wait: ms
+--          {'ready', or 'loading' while a rebuild loads tasks that this claim may have missed,
+--          generation, leased_at_us, wait, id, queue, id, queue, ...} in the order of the scores; wait: ms
 --          until a limit lets a task start again, for one of the workers that found too few tasks; 0 when the claim stopped
 --          early; '' for the others
 --
@@ -22,7 +23,8 @@
 local profile, worker, want, register_idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 profile_of_claim, worker_of_claim, may_reserve = profile, worker, ARGV[5] == '1'
 local generation = redis.call('HMGET', GENERATION, 'number', 'run_id', 'state', 'stamp', 'short')
-if generation[3] ~= 'ready' and true_state(generation[3]) ~= 'loading' or generation[2] ~= server_run() then
+local state = true_state(generation[3])
+if state ~= 'ready' and state ~= 'loading' or generation[2] ~= server_run() then
   return { 'rebuilding' }
 end
 if redis.call('SISMEMBER', PROFILES, profile) == 0 then return { 'unknown_profile' } end
@@ -35,7 +37,7 @@ merge(math.min(want, most, global_room()), want)  -- decides: fills `picks`, `fo
 
 -- Writes. Each claim has a stamp of its own, even when the clock goes back.
 local stamp = whole(math.max(now_us(), within(generation[4], now_us() + FAR_US) + 1))
-local reply, changed, passed = { 'ready', generation[1], stamp, '' }, {}, {}
+local reply, changed, passed = { state, generation[1], stamp, '' }, {}, {}
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('DEL', wake_key(worker))
 move_members(changed)

@@ -41,13 +41,14 @@ def claim(
     want: int,
     *,
     reserve: bool = True,
-    on_wait: Callable[[float], object] | None = None,
+    on_wait: Callable[[float | None, bool], object] | None = None,
 ) -> list[ClaimedTask]:
     """Return up to ``want`` tasks that now belong to this worker, most urgent first.
 
     If the worker got fewer, the index wakes it when more tasks arrive. ``on_wait`` is called with the seconds until a
-    limit allows another start, when this worker must then claim again. With ``reserve`` the worker may drain for a task
-    of more weight than ``want``: only if it will have that many slots free.
+    limit allows another start, when this worker must then claim again, and whether a rebuild still loads tasks, which
+    this claim may have missed. With ``reserve`` the worker may drain for a task of more weight than ``want``: only if
+    it will have that many slots free.
     Raises ``IndexNotReady``, ``UnknownProfile`` and ``IndexUnavailable``.
     """
     index = get_index()
@@ -59,8 +60,8 @@ def claim(
                 raise IndexNotReady("The index is damaged and must be rebuilt from the rows.") from error
             raise
         breaker.reset()  # the index answers: held-back releases would now cost slots
-        if proposal.wait is not None and on_wait is not None:
-            on_wait(proposal.wait)
+        if on_wait is not None and (proposal.wait is not None or proposal.is_loading):
+            on_wait(proposal.wait, proposal.is_loading)
         if not proposal.tasks and proposal.wait == 0:  # it stopped early, to let others have their turn
             continue
         if not proposal.tasks:

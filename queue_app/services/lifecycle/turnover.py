@@ -34,7 +34,7 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
     outcomes: Sequence[Outcome],
     want: int,
     start: Callable[[list[ClaimedTask]], object],
-    on_wait: Callable[[float], object],
+    on_wait: Callable[[float | None, bool], object],
 ) -> set[uuid.UUID]:
     """Record completions and claim up to ``want`` tasks; return the ids of the tasks that the attempts still held.
 
@@ -44,8 +44,8 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
     index = get_index()
     proposal = index.claim(profile, worker_id, want, reserve=False, exchange=[one.task.lease for one in outcomes])
     breaker.reset()
-    if proposal.wait is not None:
-        on_wait(proposal.wait)
+    if proposal.wait is not None or proposal.is_loading:
+        on_wait(proposal.wait, proposal.is_loading)
     if not proposal.tasks:
         start([])
         return finish(outcomes)

@@ -63,11 +63,6 @@ def _needs_rebuild(found: Generation, generation: int) -> bool:
     return True
 
 
-def is_loading() -> bool:
-    """Whether a rebuild has allowed claims and still loads tasks."""
-    return get_index().generation().state == "loading"
-
-
 def rebuild_if_needed() -> Rebuilt | None:
     """Rebuild the index unless it is sound and of the rows' generation; ``None`` when nothing was done."""
     return rebuild() if _is_needed_now() else None

@@ -41,7 +41,7 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.lifecycle.claim import among_executing, claim, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
-from queue_app.services.repair.rebuild import is_loading, rebuild_until_open
+from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.worker import registration as service
 from queue_app.services.worker import tokens
 from queue_app.services.worker.registration import WorkerIdentity
@@ -80,6 +80,7 @@ class Polled(NamedTuple):
     drain: bool  # whether to finish the running tasks and exit
     notified: bool  # whether one of the worker's rows changed, so that a heartbeat brings news
     next_start: float | None  # seconds until a limit allows another start, or a rebuild has loaded more tasks
+    loading: bool  # whether a rebuild still loads tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,10 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     while True:
         drains = worker.drain_requested_at is not None or worker.status == WorkerStatus.DRAINING
         room = 0 if drains else _room(token)
-        tasks, next_start = _claim(profile, worker_id, min(want, room), reserve=want <= room)
+        tasks, next_start, loading = _claim(profile, worker_id, min(want, room), reserve=want <= room)
         left = deadline - time.monotonic()
         if tasks or left <= 0 or notified:
-            return Polled(tasks, drains, notified, next_start)
+            return Polled(tasks, drains, notified, next_start, loading)
         if drains:
             deadline, left = 0.0, min(left, DRAIN_SECONDS)
         seconds = min(left, TOKEN_CHECK_SECONDS)
@@ -351,19 +352,26 @@ def _room(token: WorkerToken) -> int:
 
 def _claim(
     profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool
-) -> tuple[list[ClaimedTask], float | None]:
-    """Return the claimed tasks, and after how many seconds a claim may find more although nothing wakes the worker."""
+) -> tuple[list[ClaimedTask], float | None, bool]:
+    """Claim tasks; return also after how many seconds a claim may find more, though nothing wakes the worker then.
+
+    The third value is whether that is because of a rebuild.
+    """
     if want <= 0:
-        return [], None
-    waits: list[float] = []
+        return [], None, False
+    waits: list[tuple[float | None, bool]] = [(None, False)]
+
+    def once() -> list[ClaimedTask]:
+        return claim(profile, worker_id, want, reserve=reserve, on_wait=lambda *found: waits.append(found))
+
     try:
-        loads = is_loading()  # asked before the claim, which sees all that is loaded by then
         try:
-            tasks = claim(profile, worker_id, want, reserve=reserve, on_wait=waits.append)
+            tasks = once()
         except UnknownProfile:
             service.register_in_index(profile, worker_id)
-            tasks = claim(profile, worker_id, want, reserve=reserve, on_wait=waits.append)
+            tasks = once()
     except IndexNotReady:
         rebuild_until_open()
-        return [], LOAD_SECONDS
-    return tasks, LOAD_SECONDS if loads else next(reversed(waits), None)
+        return [], LOAD_SECONDS, True
+    next_start, is_loading = waits[-1]
+    return tasks, LOAD_SECONDS if is_loading else next_start, is_loading

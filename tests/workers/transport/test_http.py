@@ -137,3 +137,19 @@ def test_a_connection_that_the_server_closed_is_not_used_again():
         worker._drop()
         server.shutdown()
     assert len(set(server.callers)) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "news"),
+    [
+        ({"next_start_ms": None, "loading": False}, []),
+        ({"next_start_ms": 1500, "loading": False}, [(1.5, False)]),
+        ({"next_start_ms": 100, "loading": True}, [(0.1, True)]),
+        ({"next_start_ms": 100}, [(0.1, False)]),  # an older server
+    ],
+)
+def test_a_claim_hears_of_the_next_start_and_of_a_rebuild(server, monkeypatch, answer, news):
+    monkeypatch.setattr(server, "_call", lambda *_: {"tasks": [], **answer})
+    heard = []
+    assert server.claim(None, SERVER, 1, reserve=True, on_wait=lambda *found: heard.append(found)) == []
+    assert heard == news

@@ -283,6 +283,15 @@ def test_a_poll_says_when_a_limit_allows_the_next_start(remote):
     assert (found["tasks"], 0 < found["next_start_ms"] <= 60_000) == ([], True)
 
 
+def test_a_poll_says_that_a_rebuild_still_loads_tasks(remote):
+    index = get_index()
+    index.lock("rebuild", "another process", 60)
+    for state, news in (("loading", (True, 100)), ("ready", (False, None))):
+        index._client.hset(index.keys.generation, "state", state)
+        found = remote.call("poll", want=1).json()
+        assert (found["loading"], found["next_start_ms"]) == news
+
+
 def test_a_poll_that_waits_claims_again_when_a_limit_allows_a_start(remote, monkeypatch):
     """It does not wait for the next check of its token."""
     monkeypatch.setattr(service, "TOKEN_CHECK_SECONDS", 1000.0)
