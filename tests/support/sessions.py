@@ -1,9 +1,14 @@
-"""Sessions of PostgreSQL that outlive the tests: a test database cannot be dropped while one is open."""
+"""Other sessions of PostgreSQL: one that holds locks beside a test, and those that outlive the tests.
+
+A test database cannot be dropped while a session is open.
+"""
 
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 from django.db import connection, connections
@@ -46,3 +51,25 @@ def _threads() -> list[str]:
 
 def _processes() -> list[str]:
     return [f"process {child}" for child in psutil.Process().children(recursive=True)]
+
+
+@contextmanager
+def transaction_of_another(*statements: str) -> Iterator[int]:
+    """Run statements in an open transaction of another session for the block; yield its process number.
+
+    A statement of the test that waits for it fails after 10 s.
+    """
+    other = connection.copy()
+    other.set_autocommit(False)
+    try:
+        with other.cursor() as cursor, connection.cursor() as own:
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("SELECT pg_backend_pid()")
+            own.execute("SET statement_timeout = '10s'")
+            yield cursor.fetchone()[0]
+    finally:
+        other.rollback()
+        other.close()
+        with connection.cursor() as own:
+            own.execute("RESET statement_timeout")

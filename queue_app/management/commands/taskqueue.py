@@ -10,6 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError
 
 from queue_app import registry
+from queue_app.core.finding import Level
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, InvalidTaskData, TaskQueueError
 from queue_app.index import hide_password
 from queue_app.management import verbs
@@ -65,10 +66,21 @@ class Command(ServerCommand):
             self.check_settings()
         if Needs.DATABASE in needs:
             check_postgresql()
+        if Needs.READABLE in needs:
+            _check_locks()
         if Needs.INDEX in needs:
             check_redis()
         if Needs.TASKS in needs:
             registry.discover()
+
+
+def _check_locks() -> None:
+    """Raise ``CommandError`` for a lock beside which the verb would stand still."""
+    from queue_app.services.doctor.locks import check_locks  # noqa: PLC0415 - few verbs need the doctor
+
+    found = next((found for found in check_locks() if found.level is Level.FAIL), None)
+    if found:
+        raise CommandError(f"{found.message}. {found.hint}", returncode=verbs.UNREACHABLE)
 
 
 def _add_common(parser: CommandParser) -> None:

@@ -34,6 +34,7 @@ class Needs(Flag):
 
     NOTHING = 0
     DATABASE = auto()
+    READABLE = auto()  # no session keeps a table of the queue locked against reading
     INDEX = auto()
     TASKS = auto()  # the project's task modules are imported
 

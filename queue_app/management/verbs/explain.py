@@ -12,7 +12,7 @@ from queue_app.services.read.explain import explain
 from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue explain 0198c5d1-6f0e-7000-8000-000000000001"
-NEEDS = Needs.DATABASE
+NEEDS = Needs.DATABASE | Needs.READABLE
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from queue_app.services.read.stats import READY, queue_stats
 from queue_app.services.read.stats import UNREACHABLE as NO_INDEX
 
 EXAMPLE = "taskqueue stats"
-NEEDS = Needs.DATABASE
+NEEDS = Needs.DATABASE | Needs.READABLE
 
 
 def add_arguments(parser: ArgumentParser) -> None:

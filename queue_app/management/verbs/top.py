@@ -21,7 +21,7 @@ from queue_app.services.read.stats import Running, queue_stats, running
 from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue top --interval 2"
-NEEDS = Needs.DATABASE
+NEEDS = Needs.DATABASE | Needs.READABLE
 #: ANSI sequences: enter and leave the alternate screen, go home, clear the rest of the line or screen.
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 HOME, CLEAR_LINE, CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"

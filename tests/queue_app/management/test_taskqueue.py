@@ -30,6 +30,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 from tests.support.factories import let_wait
+from tests.support.sessions import transaction_of_another
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -251,6 +252,17 @@ def test_pause_a_type_a_key_or_everything(engine, what):
 def test_pause_requires_exactly_one_target():
     assert call("pause")[0] == 2
     assert call("pause", "default", "--all")[0] == 2
+
+
+@pytest.mark.parametrize("verb", ["stats", "top", "explain"])
+def test_a_verb_names_the_session_that_locks_a_table_instead_of_waiting_for_it(engine, monkeypatch, verb):
+    monkeypatch.setattr("queue_app.services.doctor.locks.REPORTED_SECONDS", 0.0)
+    words = [verb, put("a")] if verb == "explain" else [verb]
+    assert call(*words)[0] == 0
+    with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
+        code, text = call(*words)
+    assert (code, text.startswith("queue_app_task is locked for ")) == (verbs.UNREACHABLE, True)
+    assert f"pg_terminate_backend({pid})" in text
 
 
 def test_explain_names_the_pause(engine):

@@ -21,6 +21,7 @@ from queue_app.sql import doctor as rows
 from queue_app.sql.doctor import TableLock
 from tests.support.engine import REFUSALS, index_refusing, put, put_many
 from tests.support.findings import assert_finding, only, register_live
+from tests.support.sessions import transaction_of_another
 
 
 @contextmanager
@@ -179,33 +180,11 @@ def test_a_snapshot_that_is_held(engine, monkeypatch):
         other.close()
 
 
-@contextmanager
-def transaction_of_another(*statements: str) -> Iterator[int]:
-    """Run statements in an open transaction of another session for the block; yield its process number."""
-    other = connection.copy()
-    other.set_autocommit(False)
-    try:
-        with other.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-            cursor.execute("SELECT pg_backend_pid()")
-            yield cursor.fetchone()[0]
-    finally:
-        other.rollback()
-        other.close()
-
-
 def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatch):
     assert list(locks.check_locks()) == []
     monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
-    with connection.cursor() as cursor:
-        cursor.execute("SET statement_timeout = '10s'")
-    try:
-        with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
-            findings = list(doctor.examine())
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("RESET statement_timeout")
+    with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
+        findings = list(doctor.examine())
     [locked] = [finding for finding in findings if finding.check == "locks"]
     assert (locked.level, locked.message.startswith("queue_app_task is locked for ")) == (Level.FAIL, True)
     assert f"pid {pid} (" in locked.message
