@@ -132,7 +132,7 @@ class WorkerLoop:
         """
         if self._transport.make_due():
             return True
-        if self._claimer.refills_soon or (self._transport.is_led() and not self.options.with_scheduler):
+        if self._claimer.refills_soon or not (self._transport.why_unled() or self.options.with_scheduler):
             return False
         missing = self._transport.push_missing()
         if missing:

@@ -242,20 +242,17 @@ class Worker(WorkerLoop):
     def _look_for_scheduler(self) -> None:
         """Warn if no scheduler leads: at the first heartbeat; later after two, as a new leader needs some seconds."""
         try:
-            is_led = self._transport.is_led()
+            why = self._transport.why_unled()
         except IndexUnavailable:  # the loop logs it
             return
-        if is_led:
+        if not why:
             if self._beats_without_leader >= PATIENCE_BEATS:
                 logger.info("a scheduler leads now")
             self._beats_without_leader = 0
             return
         self._beats_without_leader += 1
         if self._beats_without_leader == PATIENCE_BEATS:
-            logger.warning(
-                "no scheduler runs: retries and delayed tasks wait, and so do the tasks of workers that die; start"
-                " `manage.py runscheduler`, or workers with --with-scheduler"
-            )
+            logger.warning("%s", why)
 
     def _on_lost(self, why: str) -> None:
         logger.error("worker %s stops: %s", self.options.name, why)

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app.models import Task
 from queue_app.registry import type_of
-from queue_app.services.upkeep.jobs import is_led
+from queue_app.services.upkeep.jobs import why_unled
 from tests.integration.app import tasks
 from tests.integration.processes import eventually
 from tests.support.engine import put, status
@@ -27,7 +27,7 @@ def due(log: str, text: str):
 
 def test_one_of_two_workers_leads_and_the_other_takes_over(fleet, engine, log):
     first = fleet.worker("--with-scheduler", **HURRY)
-    eventually(is_led, "the first leads")
+    eventually(lambda: not why_unled(), "the first leads")
     fleet.worker("--with-scheduler", **HURRY)
     delayed = due(log, "a")
     eventually(lambda: status(delayed) == "completed", "it became due and ran")
@@ -38,10 +38,10 @@ def test_one_of_two_workers_leads_and_the_other_takes_over(fleet, engine, log):
 
 def test_it_resigns_when_its_worker_stops(fleet, engine):
     worker = fleet.worker("--with-scheduler", TASKQUEUE__SCHEDULER__LEADER_SECONDS="600")
-    eventually(is_led, "it leads")
+    eventually(lambda: not why_unled(), "it leads")
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0
-    assert not is_led(), "the lead would lapse after ten minutes only"
+    assert why_unled(), "the lead would lapse after ten minutes only"
 
 
 def test_the_workers_under_a_supervisor_have_schedulers(fleet, engine, log):

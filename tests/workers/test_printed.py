@@ -14,7 +14,7 @@ from queue_app.registry import type_of
 from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.integration.app import tasks
 from tests.integration.processes import eventually, lines
-from tests.support.engine import put
+from tests.support.engine import REFUSALS, index_refusing, put
 
 DEFAULT = {"DJANGO_SETTINGS_MODULE": "tests.workers.default_logging"}
 FAIL, HOLD = type_of(tasks.fail), type_of(tasks.hold)
@@ -139,11 +139,21 @@ def test_a_worker_warns_once_that_no_scheduler_runs(hire, caplog):
     assert caplog.messages[2:] == [warning]
 
 
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_a_worker_says_that_redis_refuses_writes_instead_of_missing_a_scheduler(hire, caplog, cause):
+    worker = hire()
+    with index_refusing(cause):
+        for _ in range(3):
+            assert worker._beat()
+    [warning] = caplog.messages
+    assert warning.startswith("Redis refuses writes, so no scheduler can lead and no task starts: ")
+
+
 def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog, monkeypatch):
-    def away() -> bool:
+    def away() -> str:
         raise IndexUnavailable("gone")
 
     worker = hire()
-    monkeypatch.setattr(worker._transport, "is_led", away)
+    monkeypatch.setattr(worker._transport, "why_unled", away)
     assert worker._beat()
     assert caplog.messages == []

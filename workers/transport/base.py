@@ -106,9 +106,9 @@ class Transport(AttemptStore, Protocol):
         """Push queued tasks that are missing from the index; return their number."""
         return 0
 
-    def is_led(self) -> bool:
-        """Return whether a scheduler leads."""
-        return True
+    def why_unled(self) -> str:
+        """Return why no scheduler leads, and what that means; '' if one does."""
+        return ""
 
     def wake_idle_workers(self) -> int:
         """Repeat wake-up calls that may have been lost."""

@@ -30,7 +30,7 @@ class DirectTransport(LocalStore):
     give_back_unacknowledged = staticmethod(claims.recover)
     give_back_forgotten = staticmethod(claims.give_back_unacknowledged)
     record_progress = staticmethod(outcomes.record_progress)
-    is_led = staticmethod(jobs.is_led)
+    why_unled = staticmethod(jobs.why_unled)
     make_due = staticmethod(promote.make_due)
     push_missing = staticmethod(reconcile.push_missing)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
