@@ -196,10 +196,23 @@ def overdue_tasks(seconds: float) -> list[tuple[uuid.UUID, str, float]]:
     return [(task_id, task_type, late) for task_id, task_type, late in found]
 
 
-def deaths(seconds: float) -> int:
-    """Return how many tasks became dead letters within the last ``seconds``."""
-    sql = "SELECT count(*) FROM queue_app_deadletter WHERE died_at > statement_timestamp() - make_interval(secs => %s)"
-    return int(fetch_value(sql, [seconds]))
+class Deaths(NamedTuple):
+    """The number of tasks of a type that died of the same exception; without one, of the same reason."""
+
+    task_type: str
+    cause: str
+    number: int
+
+
+def deaths(seconds: float) -> list[Deaths]:
+    """Return the dead letters of the last ``seconds`` by type and cause, the most first."""
+    found = fetch_all(
+        "SELECT task_type, COALESCE(NULLIF(exception_class, ''), reason) AS cause, count(*) FROM queue_app_deadletter"
+        " WHERE died_at > statement_timestamp() - make_interval(secs => %s)"
+        " GROUP BY task_type, cause ORDER BY count(*) DESC, task_type, cause",
+        [seconds],
+    )
+    return [Deaths(*row) for row in found]
 
 
 def workers_dead_within(seconds: float) -> int:

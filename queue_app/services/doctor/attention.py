@@ -9,7 +9,7 @@ from queue_app.services.control.advice import advice
 from queue_app.sql import doctor, schedule_health, workflow_health
 from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 
-#: Maximum number of schedules or workflows that a finding names.
+#: Maximum number of schedules, workflows or causes of death that a finding names.
 NAMED: Final = 5
 #: Seconds for which a workflow may be held before it is reported; the alert rule has the same limit.
 HELD_SECONDS: Final = 3600.0
@@ -61,13 +61,12 @@ def check_advice() -> Iterator[Finding]:
 
 def check_deaths() -> Iterator[Finding]:
     """Report a high rate of deaths."""
-    deaths = doctor.deaths(DEATH_WINDOW)
-    minutes = DEATH_WINDOW / 60
+    found = doctor.deaths(DEATH_WINDOW)
+    deaths, minutes = sum(each.number for each in found), DEATH_WINDOW / 60
+    named = ", ".join(f"{each.task_type} ({each.cause}) {each.number:,}" for each in found[:NAMED])
+    within = f"within the last {minutes:.0f} minutes" + (f": {named}" if named else "")
     if deaths / minutes > DEATHS_PER_MINUTE:
-        yield warn(
-            "dead letters",
-            f"{deaths:,} tasks died within the last {minutes:.0f} minutes",
-            "See their errors in the admin, pause the queue, fix the cause, then replay.",
-        )
+        hint = "See their errors in the admin, pause the queue or type, fix the cause, then replay."
+        yield warn("dead letters", f"{deaths:,} tasks died {within}", hint)
     else:
-        yield ok("dead letters", f"{deaths:,} within the last {minutes:.0f} minutes")
+        yield ok("dead letters", f"{deaths:,} {within}")

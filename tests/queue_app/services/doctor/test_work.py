@@ -210,5 +210,7 @@ def test_tasks_that_a_limit_holds_are_no_difference(engine, monkeypatch):
 def test_many_deaths(engine, monkeypatch):
     monkeypatch.setattr(attention, "DEATHS_PER_MINUTE", 1)
     assert_finding(attention.check_deaths, Level.OK, "0 within")
-    DeadLetterFactory.create_batch(6)
-    assert_finding(attention.check_deaths, Level.WARN, "6 tasks died")
+    DeadLetterFactory.create_batch(6, task_type="shop.pay", exception_class="ValueError")
+    DeadLetterFactory.create(task_type="shop.mail", exception_class="", reason="worker_died")
+    named = "shop.pay (ValueError) 6, shop.mail (worker_died) 1"
+    assert_finding(attention.check_deaths, Level.WARN, f"7 tasks died within the last 5 minutes: {named}")
