@@ -71,7 +71,7 @@ def _claim(world: World, number: int) -> list[Any]:
 def _turn_over(world: World, _number: int) -> list[Any]:
     hand = world.hands[0]
     granted: list[Any] = []
-    turn_over(hand.profile, hand.id, [done(task) for task in world.held], 1, granted.extend, lambda _: None)
+    turn_over(hand.profile, hand.id, [done(task) for task in world.held], 1, granted.extend, lambda *_: None)
     return granted
 
 

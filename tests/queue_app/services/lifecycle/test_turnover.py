@@ -27,7 +27,7 @@ from tests.support.scene import Hand
 def turn_over(hand: Hand, outcomes, want: int = 10) -> tuple[set[uuid.UUID], list]:
     """Return the ids of the tasks that were still held, and the new tasks."""
     granted: list = []
-    held = service.turn_over(hand.profile, hand.id, outcomes, want, granted.extend, lambda _: None)
+    held = service.turn_over(hand.profile, hand.id, outcomes, want, granted.extend, lambda *_: None)
     return held, granted
 
 

@@ -73,7 +73,7 @@ class Commotion:
         ended, kept = self._some(mine)
         if ended:
             outcomes, want = [done(task) for task in ended], self.chance.choice([2, 6, 50])
-            service.turn_over(hand.profile, hand.id, outcomes, want, kept.extend, lambda _: None)
+            service.turn_over(hand.profile, hand.id, outcomes, want, kept.extend, lambda *_: None)
         return kept
 
     def _end(self, _hand: Hand, mine: list[ClaimedTask]) -> list[ClaimedTask]:
