@@ -10,7 +10,7 @@ from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_value
 _LIVE: Final = "status IN ('active', 'draining')"
 _BEAT: Final = "(last_heartbeat_at AT TIME ZONE 'UTC')::text"
 #: Expression for the live workers, each as "id interval beat": heartbeat interval (s) and last heartbeat. A server that
-#: refuses writes names none: nobody can send a heartbeat, so no silence counts.
+#: refuses writes names none: no worker can send a heartbeat, so silence means nothing.
 HEARTBEATS: Final = f"""
 ARRAY(SELECT concat_ws(' ', id, heartbeat_seconds, {_BEAT}) FROM queue_app_worker WHERE {_LIVE} AND NOT {IS_READ_ONLY})
 """

@@ -1,4 +1,5 @@
--- Begins a generation: claims are refused until `open_generation` or `finish_generation`, and no worker registers until the wipe has ended.
+-- Begins a generation: claims are refused until `open_generation` or `finish_generation`, and no worker registers until the wipe
+-- has ended.
 --
 -- ARGV[1]  number of the generation
 -- ARGV[2]  token that must hold the lock of rebuilds, or '' to skip that check

@@ -14,8 +14,8 @@ if not place then
   place, score = where[1], exact(own_place(tonumber(ARGV[3]), (split_lane(ARGV[1]))))
 end
 local lane = place[1]
-local ahead = redis.call('ZRANK', lane_key(lane), ARGV[2] .. place[2]) or redis.call('ZCOUNT', lane_key(lane), '-inf', score)
-local position = ahead + 1
+local rank = redis.call('ZRANK', lane_key(lane), ARGV[2] .. place[2]) or redis.call('ZCOUNT', lane_key(lane), '-inf', score)
+local position = rank + 1
 local lanes = redis.call('SSCAN', lanes_key((split_lane(lane))), '0', 'COUNT', 50)[2]
 for i = 1, math.min(#lanes, 100) do
   if lanes[i] ~= lane then position = position + redis.call('ZCOUNT', lane_key(lanes[i]), '-inf', '(' .. score) end

@@ -6,9 +6,10 @@
 --          1000 ids of an address. An address always names the user; the queue decides whether it tells its users apart
 -- Returns  how many ids were missing or misplaced
 --
--- While a rebuild loads the tasks of a queue and band in their order, a task behind those that it has loaded is left to it. Its row
--- is there, so the rebuild finds it. Otherwise an idle worker would start a new task before older ones.
--- Idempotent: a task stays in the lane in which it waits. An id that holds a lease is left alone: its row decides about the claim.
+-- While a rebuild loads the tasks of a queue and band in their order, a task behind those that it has loaded is left to it.
+-- Its row is there, so the rebuild finds it. Otherwise an idle worker would start a new task before older ones.
+-- Idempotent: a task stays in the lane in which it waits. An id that holds a lease is left alone: its row decides about the
+-- claim.
 -- Age lifts a task above its own score. A task that waits below because its promotion has not come yet is lifted, and does
 -- not count as misplaced.
 --! include packed
@@ -24,8 +25,8 @@ local function place_for_new(address)
   return all[1]
 end
 
-local state = redis.call('HGET', GENERATION, 'state')
-local is_loading, loaded = state == 'loading' or state == 'rebuilding', {}  -- queue, band -> score
+local generation_state = redis.call('HGET', GENERATION, 'state')
+local is_loading, loaded = generation_state == 'loading' or generation_state == 'rebuilding', {}  -- queue, band -> score
 local function is_left_to_rebuild(q, given)  -- by band and time of the row
   local part = q .. '\31' .. whole(math.floor(given / 1e13))
   loaded[part] = loaded[part] or tonumber(redis.call('HGET', LOADING, part) or nil) or math.huge

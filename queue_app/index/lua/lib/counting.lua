@@ -16,8 +16,8 @@ local function count_leases(all)
   for g in pairs(gone) do redis.call('DEL', held_key(g)) end
 end
 
--- Begins or ceases to count the leases of a set of gates, in one step if there are few; returns what the caller must do next: 'count'
--- them before the limits take effect, 'forget' them, or ''.
+-- Begins or ceases to count the leases of a set of gates, in one step if there are few; returns what the caller must do
+-- next: 'count' them before the limits take effect, 'forget' them, or ''.
 local AT_ONCE_LEASES = 500
 local function count_from_now(set, key, must_count, is_counting)
   local counts = redis.call('SISMEMBER', LIMITS, set) == 1

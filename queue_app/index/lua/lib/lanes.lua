@@ -14,8 +14,8 @@ local function write_leases(leases)
   if is_new then redis.call('HDEL', LEASES, '') end
 end
 
--- Removes leases from the gates that they passed; returns the gates that were full and are not now. The caller frees the slot of the queue.
--- `given` is the address to use for an incomplete lease whose address the index has lost.
+-- Removes leases from the gates that they passed; returns the gates that were full and are not now. The caller frees the slot of
+-- the queue. `given` is the address to use for an incomplete lease whose address the index has lost.
 local function leave_gates(ids, given)
   if not has_gate_limits() then return {} end
   local gone, opened = {}, {}

@@ -19,7 +19,8 @@ local function read_policy(key)
   local found = redis.call('HMGET', key, unpack(FIELDS))
   return { paused = found[1] == '1', cap = found[2] or nil, burst = tonumber(found[3] or nil),
     interval = tonumber(found[4] or nil), delay = tonumber(found[5] or nil), throttled = tonumber(found[6] or nil),
-    since = found[7] or '0', per_user = found[8] or nil, fair = found[9] or nil, by_user = found[10] == '1', arrival = found[11] == '1' }
+    since = found[7] or '0', per_user = found[8] or nil, fair = found[9] or nil, by_user = found[10] == '1',
+    arrival = found[11] == '1' }
 end
 
 local NONE = { paused = false, since = '0', by_user = false }
