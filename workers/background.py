@@ -16,6 +16,7 @@ from django.db import connections
 
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import WorkerMessage
+from queue_app.telemetry import log_error
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.transport.base import Transport
 
@@ -69,7 +70,7 @@ class Heartbeat:
         except (DatabaseError, IndexUnavailable) as error:  # over HTTP, the server cannot be reached
             if not self._is_failing:
                 server = "PostgreSQL: " if isinstance(error, DatabaseError) else ""
-                logger.warning("heartbeat failed: %s%s; trying again", server, " ".join(str(error).split()))
+                log_error(error, "heartbeat failed: %s%s; trying again", server, " ".join(str(error).split()))
             self._is_failing = True
             connections.close_all()
         except Exception:  # without this thread the worker would be declared dead
@@ -83,7 +84,7 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             while True:
-                self._turn.wait(self._seconds)
+                self._turn.wait(min(self._seconds, RETRY_SECONDS) if self._is_failing else self._seconds)
                 self._turn.clear()
                 if self._stopping:
                     return

@@ -118,7 +118,7 @@ class Claimer:
         if want <= 0:
             self.free_slots = 0
             return
-        self._may_miss_tasks = False
+        self._may_miss_tasks, runs = False, self._in_flight.runs
         self.should_claim = self.was_called = False  # before the claim, so that a call during the claim is not lost
         try:
             tasks = self._transport.claim(
@@ -128,7 +128,17 @@ class Claimer:
             self._has_unacknowledged |= isinstance(error, DatabaseError | IndexUnavailable)
             self.free_slots = self._unfilled(want, taken)
             raise
-        self._take(tasks, want, taken)
+        self._take(self._confirmed(tasks, runs), want, taken)
+
+    def _confirmed(self, tasks: list[ClaimedTask], runs: int) -> list[ClaimedTask]:
+        """Return the tasks that are granted still: a heartbeat during their claim may have met another PostgreSQL.
+
+        It did not name them, so their leases may have been abandoned.
+        """
+        if not tasks or self._in_flight.runs == runs:
+            return tasks
+        lost = self._transport.compare(self._worker_id, [task.key for task in tasks]).lost
+        return [task for task in tasks if task.key not in lost]
 
     def _take(self, tasks: list[ClaimedTask], want: int, taken: int) -> None:
         got = sum(task.weight for task in tasks)
@@ -152,9 +162,11 @@ class Claimer:
         if want < ended:
             return False
 
+        runs = self._in_flight.runs
+
         def report(outcomes: list[Outcome]) -> set[uuid.UUID]:
             def start(tasks: list[ClaimedTask]) -> None:
-                self._take(tasks, want, taken)
+                self._take(self._confirmed(tasks, runs), want, taken)
 
             return self._transport.turn_over(profile, self._worker_id, outcomes, want, start, self._set_refill)
 

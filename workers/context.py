@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -32,6 +33,9 @@ else:
 MESSAGE_LENGTH: Final = 200
 #: Maximum run time of an attempt in seconds, with all its extensions: a year.
 MAX_EXTENSION: Final = 365 * 86_400.0
+
+#: Maximum characters of the name of what a step runs.
+MAX_LABEL: Final = 150
 
 #: Guards ``ClaimedAttempt.shielded`` of all attempts. Shields are rare and entered quickly, so one lock is enough.
 shields = threading.Lock()
@@ -104,13 +108,14 @@ class ClaimedAttempt:
     interruption: type[Interruption] | None = None  # why the attempt was asked to end
     interrupted_at: float = 0.0  # monotonic
     asked_at: float = 0.0  # monotonic; later than ``interrupted_at`` if it was asked again
+    stuck_at: float = 0.0  # monotonic; when the worker gave up waiting for the end; 0: it has not
     shielded: int = 0  # depth of the shields that the attempt is inside of
     steps: AttemptSteps | None = field(default=None, repr=False)  # made by the first step
 
     @property
     def key(self) -> AttemptKey:
-        """The task id and attempt number."""
-        return self.task.id, self.task.attempt
+        """The grant that this worker holds."""
+        return self.task.key
 
     def row_time(self, at: float) -> Any:
         """Return the monotonic time ``at`` by the database's clock."""
@@ -165,6 +170,10 @@ class _HeldSteps:
         return self._held.store.atomic_step(self._held.task, run)
 
 
+async def _awaited(found: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
+    return then(await found)
+
+
 def record_interruption(held: ClaimedAttempt, interruption: type[Interruption]) -> None:
     """Record why and when an attempt is asked to end."""
     held.interruption = interruption
@@ -195,7 +204,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         task = self.held.task if self.held is not None else None
         if task is None or task.workflow_id is None:
             raise WorkflowNotFound("This task is in no workflow; enqueue it with Workflow(…).add().")
-        return RunningWorkflow(task.workflow_id, (task.id, task.attempt), user=task.user)
+        return RunningWorkflow(task.workflow_id, task.key, user=task.user)
 
     @property
     def traceparent(self) -> str | None:
@@ -228,8 +237,8 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
     def shield(self) -> Iterator[None]:
         """Delay a timeout or cancellation to the end of the block.
 
-        Inside the block, ``cancelled`` tells whether the task was cancelled. If the block runs for too long
-        after the timeout, the worker abandons the attempt anyway.
+        Inside the block, ``cancelled`` tells whether the task was cancelled. If the block runs for a minute
+        after the timeout, the worker's process is replaced (a slot process: killed) anyway.
         """
         with shield(self.held):
             yield
@@ -246,6 +255,21 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         transaction.
         """
         return self._steps().step(name, function, partial(function, *args, **kwargs), atomic=atomic)
+
+    def run(self, what: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a task, a ``Workflow``, a chain or a group once per task, and return its result.
+
+        It is enqueued once, in the transaction that stores the step. This attempt ends meanwhile, counts no failure and
+        holds no slot; the task looks again after a second, then less often, after 30 s at most. The result of a
+        workflow is that of its last task, or a list. If what runs ends without success, ``TaskFailed`` is raised; if
+        this task is cancelled, it runs on. In a coroutine, await it.
+        """
+        from queue_app.workers import children  # noqa: PLC0415 - it imports the builder
+
+        pause = min(float(self.held.task.attempt if self.held else 1), children.MAX_PAUSE)
+        label = getattr(what, "name", type(what).__name__.lower())[:MAX_LABEL]
+        found = self._steps().run(label, partial(children.start, what, args, kwargs), children.outcome, pause)
+        return _awaited(found, children.value_of) if inspect.isawaitable(found) else children.value_of(found)
 
     def sleep(self, duration: float | timedelta | datetime) -> Any:
         """End the attempt; a new one, which repeats no step, begins after ``duration`` (or at an aware time).

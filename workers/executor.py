@@ -35,8 +35,9 @@ from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
 from queue_app.results import has_receivers
 from queue_app.services.enqueue.validate import result_text
+from queue_app.services.lifecycle.results import refers, with_results
 from queue_app.tasks import AnyResult
-from queue_app.workers import capture
+from queue_app.workers import capture, sessions
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
 from queue_app.workers.outcomes import describe, ended, has_backoff, interruption_first, set_failed, visible_result
 
@@ -53,6 +54,8 @@ class Executor:
         self.worker_id = worker_id
         self.worker_name = name  # a slot process learns it with each task
         self.reports = reports
+        #: Whether the thread that asgiref uses for calls from coroutines may have database sessions.
+        self.has_shared_sessions: Callable[[], bool] = lambda: True
         self._left: dict[tuple[str, str], float] = {}  # (task type, why left to another worker) -> last reported
 
     def run(self, held: ClaimedAttempt) -> Outcome:
@@ -68,6 +71,8 @@ class Executor:
 
     def _run(self, held: ClaimedAttempt) -> Outcome:
         began = time.monotonic()
+        if self._is_late(held, began):
+            return held.outcome(began, is_late=True)
         capture.enter(held, self.reports)
         try:
             with tracing.attempt(held.task):
@@ -91,10 +96,12 @@ class Executor:
 
     async def _arun(self, held: ClaimedAttempt) -> Outcome:
         began = time.monotonic()
+        if self._is_late(held, began):
+            return held.outcome(began, is_late=True)
         capture.enter(held, self.reports)  # in the context of this asyncio task only
         try:
             with tracing.attempt(held.task):
-                may_block = held.task.failures > 0 or has_receivers(task_started, logging.INFO)
+                may_block = held.task.failures > 0 or refers(held.task) or has_receivers(task_started, logging.INFO)
                 call = await _call_in_thread_if(may_block, self._prepare, held)
                 text = await self._acomplete(held, call)
         except GeneratorExit:  # the loop was closed
@@ -106,12 +113,21 @@ class Executor:
             return await _outcome_of(held, began, error)
         return held.outcome(began, text)
 
+    def _is_late(self, held: ClaimedAttempt, now: float) -> bool:
+        """Whether the limit that let the task start may have let others start in its place since."""
+        is_late = held.task.start_by is not None and now > held.task.start_by
+        if is_late:
+            why = "more than 1 s passed after their claim, so a start could exceed a rate or a minimum delay"
+            self._report_left(held.task.task_type, f"go back to their places: {why}")
+        return is_late
+
     def _prepare(self, held: ClaimedAttempt) -> _Call:
         """Find the function, decode its arguments, and tell listeners that the attempt starts."""
         claimed = held.task
         task = registry.find(claimed.task_type) or registry.get(
             claimed.task_type
         )  # which raises and names similar ones
+        held.task = claimed = with_results(claimed)
         args: list[Any] = json.loads(claimed.args)
         kwargs: dict[str, Any] = json.loads(claimed.parameters)
         try:
@@ -120,7 +136,7 @@ class Executor:
             if claimed.metadata is not None or getattr(task, "version", 1) > 1:
                 args, kwargs = versions.arguments_of(task, claimed.metadata, args, kwargs)
         except Snooze as error:
-            self._report_left(claimed.task_type, str(error))
+            self._report_left(claimed.task_type, f"wait for another worker: {error}")
             raise
         check_arguments(task, args, kwargs)
         seen = (
@@ -136,11 +152,11 @@ class Executor:
         return _Call(task, args, kwargs, seen, is_coded)
 
     def _report_left(self, task_type: str, why: str) -> None:
-        """Log, at most once a minute, why this process leaves a task to another worker; perhaps there is none."""
+        """Log, at most once a minute, why this process leaves a task to a later claim, perhaps of another worker."""
         now = time.monotonic()
         if now - self._left.get((task_type, why), -LEFT_SECONDS) >= LEFT_SECONDS:
             self._left[task_type, why] = now
-            logger.warning("tasks of %s wait for another worker: %s", task_type, why)
+            logger.warning("tasks of %s %s", task_type, why)
 
     def _complete(self, held: ClaimedAttempt, call: _Call, function: Callable[[], Any]) -> str | None:
         """Call the function; return its result as JSON text, ``None`` for null."""
@@ -148,6 +164,7 @@ class Executor:
         try:
             with interruption_first(held), around_run(held.task):
                 text = _end(held, function())
+            sessions.check_committed()
         except (Snooze, Suspended, Throttle):  # the task will run again later; it has not ended
             raise
         except BaseException as error:
@@ -166,6 +183,8 @@ class Executor:
                     await enter_async(stack, held.task)
                     args, kwargs = await _call_in_thread_if(call.is_coded, call.real)
                     text = _end(held, await call.task.func(*args, **kwargs))
+            if self.has_shared_sessions():
+                await sync_to_async(sessions.check_committed)()
         except (Snooze, Suspended, Throttle, GeneratorExit):
             raise
         except BaseException as error:

@@ -2,13 +2,13 @@
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from django.db import DataError, IntegrityError
 
 from queue_app.callbacks import MARK
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
+from queue_app.core.records import AttemptKey, Outcome
 from queue_app.index import MAX_CLAIM
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.outcomes import describe
@@ -20,12 +20,9 @@ logger = logging.getLogger("taskqueue")
 #: Maximum number of outcomes that are stored in one transaction with the claim of the next tasks.
 FEW = 100
 
+TOO_LATE = "the outcome of %s attempt %d came too late and was refused"
 #: Errors of outcomes that can never be stored, however often the worker tries.
 REFUSED = (DataError, IntegrityError, OutcomesRefused)
-
-
-def _key(task: ClaimedTask) -> AttemptKey:
-    return task.id, task.attempt
 
 
 class InFlight:
@@ -40,6 +37,8 @@ class InFlight:
         self._held: dict[AttemptKey, ClaimedAttempt] = {}
         self._unreported: list[Outcome] = []
         self._returning: dict[AttemptKey, ClaimedAttempt] = {}
+        self.lost: frozenset[AttemptKey] = frozenset()  # held attempts whose grants the rows name no more
+        self.runs = 0  # runs of PostgreSQL that heartbeats have met
         self.claimed = 0  # tasks since the start, without those given back
         self.done = 0
         self.summary = Summary()
@@ -49,7 +48,12 @@ class InFlight:
 
     @property
     def ids(self) -> list[uuid.UUID]:
-        return [task_id for task_id, _ in self._held]
+        return [task_id for task_id, *_ in self._held]
+
+    @property
+    def grants(self) -> list[AttemptKey]:
+        """The grants that the worker holds. Other threads may ask."""
+        return list(self._held)
 
     @property
     def slots(self) -> int:
@@ -62,19 +66,34 @@ class InFlight:
         return bool(self._unreported or self._returning)
 
     def add(self, held: list[ClaimedAttempt]) -> None:
-        self._held.update((_key(item.task), item) for item in held)
+        self._held.update((item.key, item) for item in held)
         self.claimed += len(held)
 
     def record(self, outcome: Outcome) -> None:
-        self._unreported.append(outcome)
+        """Keep an outcome for the next report; give back a task that did not start; drop the end of a lost one."""
+        key = outcome.task.key
+        if key in self.lost:
+            logger.warning(TOO_LATE, *key[:2])
+            self.drop([key])
+        elif not outcome.is_late:
+            self._unreported.append(outcome)
+        elif (held := self._held.get(key)) is not None:
+            self.return_later([held])
+
+    def drop(self, lost: Iterable[AttemptKey]) -> None:
+        """Forget attempts that have lost their tasks and do not run any more."""
+        for key in lost:
+            if self._held.pop(key, None) is not None:
+                logger.warning("task %s attempt %d is not this worker's any more", *key[:2])
+        self.lost &= frozenset(self._held)
 
     def return_later(self, held: list[ClaimedAttempt]) -> None:
         """Mark tasks; the next ``give_back`` returns them to the queue."""
-        self._returning.update((_key(item.task), item) for item in held)
+        self._returning.update((item.key, item) for item in held)
 
     def running(self) -> list[ClaimedAttempt]:
         """Return the attempts that have not ended and are not marked by ``return_later``."""
-        ended = {_key(outcome.task) for outcome in self._unreported}
+        ended = {outcome.task.key for outcome in self._unreported}
         return [item for key, item in self._held.items() if key not in ended and key not in self._returning]
 
     def report(self) -> bool:
@@ -100,12 +119,12 @@ class InFlight:
         del self._unreported[: len(batch)]
         self.done += len(accepted)
         for outcome in batch:
-            key = _key(outcome.task)
+            key = outcome.task.key
             self._held.pop(key, None)
             if outcome.task.id in accepted:
                 self._note(outcome)
             else:
-                logger.warning("the outcome of %s attempt %d came too late and was refused", *key)
+                logger.warning(TOO_LATE, *key[:2])
 
     @property
     def unreported(self) -> int:

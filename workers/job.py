@@ -12,6 +12,7 @@ from django.db import connections
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.services.notify.index import condemn
 from queue_app.services.upkeep.jobs import Answers
+from queue_app.telemetry import log_error, outage_over
 
 logger = logging.getLogger("taskqueue")
 
@@ -53,7 +54,7 @@ class Job:
             self.has_more = self._may_find_work(answers) and self.action() is True
         except Exception as error:
             if not self.failures and isinstance(error, IndexUnavailable | DatabaseError):
-                logger.warning("%s failed: %s", self.name, line(error))
+                log_error(error, "%s failed: %s", self.name, line(error))
             elif not self.failures:
                 logger.exception("%s failed", self.name)
             self.failures += 1
@@ -64,6 +65,8 @@ class Job:
             if isinstance(error, DatabaseError):
                 connections.close_all()
             return not isinstance(error, IndexUnavailable)
+        if self.failures:
+            outage_over()
         self.failures, self.failing_since, self.error = 0, None, None
         return True
 

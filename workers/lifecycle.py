@@ -53,6 +53,7 @@ class Exit(IntEnum):
     LOST = 3  # the worker was declared dead, or its supervisor is gone
     UNREACHABLE = 4  # PostgreSQL or Redis at start
     GAVE_BACK = 5  # tasks still ran when the worker had to exit; they are queued again
+    REPLACE = 6  # a task does not end; another process must take the place of this one
 
 
 class Shutdown:
@@ -62,6 +63,7 @@ class Shutdown:
         self.lost = ""  # why the worker lost its tasks: it was declared dead, or its supervisor is gone
         self.draining = False  # claims nothing more, and exits when its tasks have ended
         self.quiet = False  # claims nothing more, and stays
+        self.is_stuck = False  # drains, because a task does not end, and does not wait for that task
         self._grace = grace_seconds
         self._at: float | None = None  # monotonic time at which the grace period ends
 
@@ -112,6 +114,8 @@ class Shutdown:
             return Exit.CRASHED
         if self.lost:
             return Exit.LOST
+        if self.is_stuck:
+            return Exit.REPLACE
         return Exit.GAVE_BACK if gave_back else Exit.OK
 
 
@@ -229,13 +233,14 @@ def _remember(connection: Any, **_: Any) -> None:
 def forget_connections() -> None:
     """Drop the connections that a fork inherited without telling the server: they belong to the parent.
 
-    Their sockets are replaced, so that no code can write to them by mistake.
+    Their sockets are replaced, so that no code can write to them by mistake; then the driver may close them.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     try:
         for raw in list(_open):
             with suppress(Exception):
                 os.dup2(nowhere, raw.fileno(), inheritable=False)
+                raw.pgconn.finish()
     finally:
         os.close(nowhere)
     _open.clear()

@@ -15,15 +15,18 @@ from django.db import connections
 from queue_app.core.records import AttemptKey, ProgressReport
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile
+from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.claimer import Claimer, TaskDiscovery
-from queue_app.workers.deadlines import enforce, next_due
+from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.deadlines import REPLACE_SECONDS, end_by_force, enforce, must_be_replaced, next_due
 from queue_app.workers.executor import Executor
-from queue_app.workers.health import LoopHeartbeat
+from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.lifecycle import Shutdown, Wakeup
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools import make_pool
 from queue_app.workers.pools.base import Pool
+from queue_app.workers.process_guard import ProcessGuard
 from queue_app.workers.progress import ProgressReports
 from queue_app.workers.slot_watch import AutoSlots
 from queue_app.workers.transport.base import Transport
@@ -47,6 +50,7 @@ class WorkerLoop:
         self._check_cancelled = False  # whether a caller may have cancelled a running task
         self._wakeup = Wakeup()
         self._shutdown = Shutdown(options.grace_seconds)
+        self.guard = ProcessGuard(stale_seconds(options.heartbeat_seconds), self._shutdown)
         self._backoff = ErrorBackoff(options.name)
         self._in_flight = InFlight(transport)
         self._reports = ProgressReports(self._wakeup.set)
@@ -121,8 +125,12 @@ class WorkerLoop:
             register = self._transport.register_again
             self._backoff.recover(error, lambda: register(self.profile, self.id), self._transport.rebuild_if_needed)
         else:
-            self._backoff.reset()
+            if self._backoff.reset():
+                self._on_recovery()
         self._in_flight.summary.log_if_due(len(self._in_flight))
+
+    def _on_recovery(self) -> None:
+        """React to the first turn without an error after others."""
 
     def _finds_more(self) -> bool:
         """Whether tasks can be claimed that the index did not propose: due ones, and ones that it never learned of.
@@ -142,7 +150,10 @@ class WorkerLoop:
     def _gather(self) -> None:
         for outcome in self._pool.take_outcomes():
             self._in_flight.record(outcome)
-            self._ended.add((outcome.task.id, outcome.task.attempt))
+            self._ended.add(outcome.task.key)
+            if outcome.is_late:
+                self._claimer.should_claim = True
+                continue
             self._claimer.observe(outcome.task.task_type, (outcome.finished_at - outcome.started_at).total_seconds())
 
     def _let_others_end(self) -> None:
@@ -162,13 +173,54 @@ class WorkerLoop:
             self._unstored = []
 
     def _interrupt(self) -> None:
-        """End attempts that are past their timeout or were cancelled."""
+        """End attempts that are past their timeout, were cancelled, or have lost their tasks.
+
+        Time in which they were frozen does not count.
+        """
+        if frozen := self.guard.take_frozen():
+            logger.warning("worker %s was frozen for %.0f s", self.options.name, frozen)
+            for held, _ in self._pool.running():
+                held.extended += frozen
+                held.interrupted_at += frozen
+                self._reports.extend(held, frozen)
         cancelled: set[uuid.UUID] = set()
         if self._check_cancelled and self._pool.running():
             self._check_cancelled = False
             cancelled = self._transport.cancel_requests(self.id, self._in_flight.ids)
-        for outcome in enforce(self._pool, cancelled):
+        lost = self._in_flight.lost
+        if lost:
+            unstarted = self._pool.take_unstarted()
+            self._in_flight.drop(held.key for held in unstarted if held.key in lost)
+            self._pool.submit([held for held in unstarted if held.key not in lost])
+        for outcome in enforce(self._pool, cancelled, self._on_stuck, lost):
             self._in_flight.record(outcome)
+        if not self._shutdown.wanted and must_be_replaced(self._pool):
+            logger.error("worker %s drains, and its process is replaced: a task does not end", self.options.name)
+            self._shutdown.is_stuck = True
+            self._shutdown.drain()
+
+    def _on_stuck(self, held: ClaimedAttempt) -> None:
+        """Keep the task until its function has ended or the process is replaced; the reaper waits for that, too."""
+        logger.error(
+            "%s %s does not end, and keeps its slot; if it has not ended after %g s, the worker's process is replaced",
+            held.task.task_type,
+            held.task.id,
+            REPLACE_SECONDS,
+        )
+        self._reports.extend(held, REPLACE_SECONDS + self.options.grace_seconds)
+
+    def _end_stuck(self) -> None:
+        """Record the outcomes of the attempts that only the end of the process ends."""
+        for held, _ in self._pool.running():
+            if held.stuck_at:
+                for outcome in end_by_force(self._pool, held):
+                    self._in_flight.record(outcome)
+
+    @property
+    def _waits_for_stuck(self) -> bool:
+        """Whether nothing is left but attempts that are stuck."""
+        running = self._pool.running()
+        return len(running) == len(self._in_flight) and all(held.stuck_at for held, _ in running)
 
     def _give_back_unstarted(self) -> None:
         self._in_flight.return_later(self._pool.take_unstarted())
@@ -202,7 +254,7 @@ class WorkerLoop:
 
     def _finished(self) -> bool:
         """Whether the loop is over."""
-        if self._shutdown.is_now:
+        if self._shutdown.is_now or (self._shutdown.is_stuck and self._waits_for_stuck):
             return True
         if self._in_flight or self._in_flight.is_pending:
             return False
@@ -241,11 +293,16 @@ class ErrorBackoff:
         except Exception as again:  # noqa: BLE001 - the next line logs it
             self._log(again)
 
-    def reset(self) -> None:
-        """Log the next error even if it is the same as the last: a turn of the loop succeeded in between."""
-        if self._last:
+    def reset(self) -> bool:
+        """Log the next error even if it is the same as the last: a turn of the loop succeeded in between.
+
+        Returns whether the turn before had failed.
+        """
+        had_failed, self._last = bool(self._last), ""
+        if had_failed:
             logger.info("worker %s works again", self._worker_name)
-            self._last = ""
+            outage_over()
+        return had_failed
 
     def _log(self, error: Exception) -> None:
         """Log an error once while it stays the same; close connections that may be broken."""
@@ -257,9 +314,9 @@ class ErrorBackoff:
         if same == self._last:
             return
         if isinstance(error, IndexUnavailable):
-            logger.warning("%s; trying again", text.rstrip("."))
+            log_error(error, "%s; trying again", text.rstrip("."))
         elif isinstance(error, DatabaseError):
-            logger.warning("PostgreSQL failed: %s; trying again", text.rstrip("."))
+            log_error(error, "PostgreSQL failed: %s; trying again", text.rstrip("."))
         else:
             logger.error("worker %s failed; trying again", self._worker_name, exc_info=error)
         self._last = same  # after the log: where a handler of the project fails, the next try logs again

@@ -17,7 +17,18 @@ from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from queue_app import registry
 from queue_app.core.payload import storable_text
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, Outcome, TaskFailure, Throttling
-from queue_app.exceptions import Discard, Retry, Snooze, Suspended, TaskCancelled, TaskTimeout, Throttle, WrongArguments
+from queue_app.exceptions import (
+    Discard,
+    InputTooLarge,
+    ResultMissing,
+    Retry,
+    Snooze,
+    Suspended,
+    TaskCancelled,
+    TaskTimeout,
+    Throttle,
+    WrongArguments,
+)
 from queue_app.registry import AnyTask
 from queue_app.tasks import AnyResult, next_try
 from queue_app.workers.context import ClaimedAttempt
@@ -87,7 +98,7 @@ def failed(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     match error:
         case Retry():
             failure = replace(failure, retry_after=error.after)
-        case Discard():
+        case Discard() | ResultMissing() | InputTooLarge():
             failure = replace(failure, retriable=False)
         case WrongArguments() if error.task_type == held.task.task_type:  # a retry would get the same arguments
             failure = replace(failure, retriable=False)

@@ -35,8 +35,9 @@ class _Pending:
         task = self.held.task
         lines = "\n".join(self.lines) if self.has_new_lines else None
         report = ProgressReport(
-            task.id, task.attempt, task.worker_id, self.progress, self.message, lines, self.dropped, self.extend
-        )
+            task.id, task.attempt, task.worker_id, self.progress, self.message, lines, self.dropped, self.extend,
+            task.leased_at,
+        )  # fmt: skip
         self.progress, self.extend, self.has_new_lines = None, 0.0, False
         return report
 

@@ -65,8 +65,9 @@ class Reloader:
                 return
 
 
-def restart() -> None:
-    """Replace this process by one with the same command line."""
+def restart(folder: str) -> None:
+    """Replace this process by one with the same command line, in the ``folder`` in which this one began."""
+    os.chdir(folder)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the command line of this process
@@ -77,6 +78,7 @@ def run_workers(
 ) -> Exit:
     """Run one worker in this process, or several under a supervisor. Raises ``PortUnavailable``."""
     runner: Worker | Supervisor
+    folder = os.getcwd()  # noqa: PTH109 - a task may change it
     if processes == 1:
         runner = Worker(options, transport)
         loop_heartbeats = [runner.loop_heartbeat]
@@ -90,7 +92,9 @@ def run_workers(
     gc.collect()
     gc.freeze()  # the collector no longer touches existing objects, so their pages stay shared with the workers
     code = runner.run()
+    if code is Exit.REPLACE:
+        restart(folder)
     notify_systemd("STOPPING=1")
     if reloader.changed:
-        restart()
+        restart(folder)
     return code

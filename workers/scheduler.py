@@ -34,6 +34,7 @@ from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_l
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.job import TOGETHER_SECONDS, Job, line
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
@@ -63,6 +64,7 @@ class Scheduler:
         self.token = uuid.uuid4().hex
         self.leader_seconds = settings.leader_seconds
         self.leads = False
+        self._has_reported = False  # whether the log says if this scheduler leads
         self._with_maintenance = with_maintenance
         self._purging = False
         self._stopping = False
@@ -245,16 +247,19 @@ class Scheduler:
             leads = take_lead(self.token, self.leader_seconds)
         except IndexUnavailable as error:
             if not self._index_is_away:
-                logger.warning("jobs that need only PostgreSQL continue without the index: %s", line(error))
+                log_error(error, "jobs that need only PostgreSQL continue without the index: %s", line(error))
             self._index_is_away = True
             self._pause_index(began)
             leads = True
         else:
+            if self._index_is_away:
+                outage_over()
             self._index_is_away = False
             self._renew_at = began + self.leader_seconds / RENEWALS
-        if leads != self.leads:
-            logger.info("scheduler %s %s", self.token[:8], "leads" if leads else "stands by")
-            self.leads = leads
+        if leads != self.leads or not self._has_reported:
+            role = "leads" if leads else "stands by: another one leads, and this one takes over if that one ends"
+            logger.info("scheduler %s %s", self.token[:8], role)
+            self.leads, self._has_reported = leads, True
             for job in self._upkeep:
                 job.due_at = max(job.due_at, began + UPKEEP_AFTER_SECONDS)
         return leads

@@ -7,17 +7,21 @@ closed. The next task gets a new one with all settings of the project, those of 
 
 import logging
 import re
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from django.conf import settings
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
+from queue_app.exceptions import TransactionLeftOpen
+from queue_app.sql.database import has_news
 from queue_app.workers.context import ClaimedAttempt
 
 logger = logging.getLogger("taskqueue")
@@ -42,6 +46,9 @@ _LOCK: Final = re.compile(r"pg_(try_)?advisory_(unlock_all|unlock|lock)")
 
 #: Statements that a session remembers under ``DEBUG``. Django keeps 9 000 until a request begins, which none does here.
 _REMEMBERED: Final = 100
+
+#: Time for which a session serves the tasks of its slot, whatever ``CONN_MAX_AGE`` says for web processes (s).
+KEEP_SECONDS: Final = 60.0
 
 _opened = 0
 
@@ -127,9 +134,40 @@ def _watch(connection: BaseDatabaseWrapper, **_: Any) -> None:
     global _opened  # noqa: PLW0603 - two threads that count at once may count one; it only has to change
     _opened += 1
     connection.queries_log = deque(connection.queries_log, maxlen=_REMEMBERED)
+    if connection.close_at is not None and not connection.settings_dict["OPTIONS"].get("pool"):  # a pool keeps its own
+        connection.close_at = max(connection.close_at, time.monotonic() + KEEP_SECONDS)
     others = [wrapper for wrapper in connection.execute_wrappers if not isinstance(wrapper, SessionWatch)]
     # The first, because leaving ``connection.execute_wrapper()`` removes the last.
     connection.execute_wrappers[:] = [SessionWatch(connection), *others]
+
+
+def renew() -> None:
+    """Close the sessions of this thread that are too old, or that the server has ended, before a task meets them."""
+    for connection in connections.all(initialized_only=True):
+        raw, close_at = connection.connection, connection.close_at
+        is_old = close_at is not None and time.monotonic() >= close_at
+        if raw is not None and (is_old or (isinstance(raw, Connection) and has_news(raw))):
+            connection.close()
+
+
+def check_committed() -> None:
+    """Raise ``TransactionLeftOpen`` if this thread's sessions hold writes that nobody will commit."""
+    for connection in connections.all(initialized_only=True):
+        raw = connection.connection
+        if isinstance(raw, Connection) and _holds_writes(raw):
+            raise TransactionLeftOpen(
+                f"The function returned with an open transaction on the database {connection.alias!r}, so its writes"
+                " were rolled back. Use `with transaction.atomic():`, or commit before the function returns."
+            )
+
+
+def _holds_writes(raw: Connection[Any]) -> bool:
+    """Return whether a transaction is open and has written, or has failed; asks the server only if one is open."""
+    status = raw.pgconn.transaction_status
+    if status != TransactionStatus.INTRANS:
+        return status == TransactionStatus.INERROR
+    answer = raw.pgconn.exec_(b"SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+    return answer.get_value(0, 0) == b"t"
 
 
 def clean(connection: BaseDatabaseWrapper, held: ClaimedAttempt) -> None:

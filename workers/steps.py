@@ -13,16 +13,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from asgiref.sync import sync_to_async
 
-from queue_app import codecs
+from queue_app import codecs, encryption
 from queue_app.core import steps
 from queue_app.core.signals import Fields, read_schema
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, SignalTimeout, StepRefused, StepsChanged, Suspended
 from queue_app.services.enqueue.validate import check_aware, check_signal_name, check_text, result_text
+
+#: In the place of an outcome that may be secret, and is read again.
+_UNSTORED: Final = {"read": "again"}
 
 
 class StepStore(Protocol):
@@ -73,6 +76,16 @@ class AttemptSteps:
             return sync_to_async(self._run)(place, name, call, atomic=atomic)
         return self._arun(place, name, call)
 
+    def run(
+        self, label: str, start: Callable[[], Any], look: Callable[[Any], dict[str, Any] | None], pause: float
+    ) -> Any:
+        """Start something once, suspend the attempt until it has ended, and return its outcome; awaitable as above.
+
+        ``look`` returns the outcome, or ``None`` as long as there is none; the task then looks again after ``pause``.
+        """
+        run = partial(self._run_child, self._numbered(f"run {label}"), start, look, pause)
+        return sync_to_async(run)() if _in_event_loop() else run()
+
     def sleep(self, duration: float | timedelta | datetime) -> Any:
         """Suspend the attempt until the time, unless it has come; inside an event loop, return an awaitable of that."""
         until = duration if isinstance(duration, datetime) else self._now() + _positive(duration)
@@ -117,6 +130,22 @@ class AttemptSteps:
             found = _result(place, name, await call())
             await sync_to_async(self._store.record)(found)
         return _value(found)
+
+    def _run_child(
+        self, name: str, start: Callable[[], Any], look: Callable[[Any], dict[str, Any] | None], pause: float
+    ) -> Any:
+        child = self._run(self._next(name), name, start, atomic=True)
+        end = f"{name}: end"
+        place = self._next(end)
+        found = self._find(place, end)
+        if found is None:
+            outcome = look(child)
+            if outcome is None:
+                self._suspend(Suspended(pause))
+            found = _result(place, end, outcome if not encryption.is_on() else _UNSTORED)
+            self._store.record(found)
+        outcome = _value(found)
+        return look(child) if outcome == _UNSTORED else outcome
 
     def _sleep(self, place: int, name: str, until: datetime) -> None:
         found = self._find(place, name)

@@ -32,7 +32,7 @@ from queue_app.workers.lifecycle import (
     signals_held,
 )
 from queue_app.workers.options import WorkerOptions, numbered_name
-from queue_app.workers.process_guard import EXIT_SECONDS, WINDS
+from queue_app.workers.process_guard import CHECKS, EXIT_SECONDS, MAX_GAP_SECONDS, LifeWatch
 from queue_app.workers.transport.base import Transport
 from queue_app.workers.worker import Worker
 
@@ -42,9 +42,6 @@ logger = logging.getLogger("taskqueue")
 STABLE_SECONDS = 10.0
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-#: Number of checks in a row without a sign of life after which the supervisor kills a child. They take twice the time
-#: in which the child's own guard ends it. This matters for a process that the system has stopped.
-MAX_MISSED = 2 * WINDS
 #: Time after which a child that was asked to end, and whose guard has not ended it either, is killed.
 KILL_SECONDS = EXIT_SECONDS + 5.0
 #: Exit code of a child that has done its work (``--burst``, ``--max-tasks``), or that staff asked to drain. A task
@@ -60,9 +57,8 @@ class Child:
     worker_id: uuid.UUID
     pid: int
     started_at: float
-    backoff: float = 0.0
-    seen: float = 0.0  # the last sign of life that the supervisor has seen (monotonic)
-    missed: int = 0  # checks since then
+    backoff: float
+    watch: LifeWatch
 
 
 class Supervisor:
@@ -75,6 +71,7 @@ class Supervisor:
         self._heartbeats = [LoopHeartbeat() for _ in range(processes)]  # of their guards
         self._stale = stale_seconds(options.heartbeat_seconds)
         self._check_at = 0.0  # when to check the children again (monotonic)
+        self._turned_at = math.inf  # the last turn of the loop (monotonic)
         self._kill_at = math.inf  # when to kill the children that have not ended (monotonic)
         self._transport = transport
         self._children: dict[int, Child] = {}
@@ -122,6 +119,8 @@ class Supervisor:
         while self._to_forward:
             self._send(self._to_forward.popleft())
         now = time.monotonic()
+        self._kill_at += max(0.0, now - self._turned_at - self._stale / CHECKS - MAX_GAP_SECONDS)  # all were frozen
+        self._turned_at = now
         if now >= min(self._check_at, self._kill_at):
             self._kill_stuck(now)
         due = [child for at, child in self._restarts if at <= now]
@@ -131,22 +130,17 @@ class Supervisor:
                 self._start(child.number, child.backoff)
 
     def _kill_stuck(self, now: float) -> None:
-        """Kill the children that showed no life in several checks, or that have not ended long after a stop signal.
-
-        The supervisor counts checks, not seconds, because it may have been suspended together with its children.
-        """
-        self._check_at = now + self._stale / WINDS
+        """End the children that showed no life in several checks, or that have not ended long after a stop signal."""
+        self._check_at = now + self._stale / CHECKS
         is_over = now >= self._kill_at
         if is_over:
             self._kill_at = now + KILL_SECONDS
         for child in self._children.values():
-            at = self._heartbeats[child.number - 1].at
-            child.missed = child.missed + 1 if at and at == child.seen else 0
-            child.seen = at
-            if is_over or child.missed > MAX_MISSED:
+            number = signal.SIGKILL if is_over else child.watch.check()
+            if number is not None:
                 why = "has not ended in time" if is_over else "shows no life"
-                logger.error("worker process %d (pid %d) %s; the supervisor kills it", child.number, child.pid, why)
-                os.kill(child.pid, signal.SIGKILL)
+                logger.error("worker process %d (pid %d) %s; the supervisor ends it", child.number, child.pid, why)
+                os.kill(child.pid, number)
 
     def quiet(self) -> None:
         """Let the workers and their replacements claim nothing more."""
@@ -174,9 +168,10 @@ class Supervisor:
     def _start(self, number: int, backoff: float) -> None:
         """Fork a worker. Close all connections first, or parent and child would share them."""
         connections.close_all()
-        worker_id, supervisor = uuid.uuid4(), os.getpid()
+        supervisor, heartbeat = os.getpid(), self._heartbeats[number - 1]
         self.loop_heartbeats[number - 1].reset()
-        self._heartbeats[number - 1].reset()
+        heartbeat.reset()
+        child = Child(number, uuid.uuid4(), 0, time.monotonic(), backoff, LifeWatch(heartbeat))
         with signals_held():  # until the child has replaced the handlers that it inherits
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # the health monitor's thread holds no lock of ours
@@ -184,11 +179,12 @@ class Supervisor:
                     pid = os.fork()
                 except OSError as error:  # no memory, or too many processes; the other workers continue
                     logger.error("worker process %d cannot be started: %s", number, error)  # noqa: TRY400
-                    self._schedule_restart(Child(number, worker_id, 0, time.monotonic(), backoff))
+                    self._schedule_restart(child)
                     return
             if pid == 0:
-                self._run_child(number, worker_id, supervisor)
-        self._children[pid] = Child(number, worker_id, pid, time.monotonic(), backoff)
+                self._run_child(number, child.worker_id, supervisor)
+        child.pid = pid
+        self._children[pid] = child
 
     def _run_child(self, number: int, worker_id: uuid.UUID, supervisor: int) -> NoReturn:
         code = int(Exit.CRASHED)
@@ -213,8 +209,9 @@ class Supervisor:
         """Record how a child ended, and give back its tasks unless it did so itself."""
         if code == DONE or (code == Exit.OK and self._stops):
             return
-        if code not in (Exit.LOST, Exit.GAVE_BACK):
-            logger.error("worker process %d (pid %d) %s", child.number, child.pid, _how(code))
+        if code not in (Exit.LOST, Exit.GAVE_BACK, Exit.REPLACE):
+            name = numbered_name(self.options.name, child.number)
+            logger.error("worker %s (process %d, pid %d) %s", name, child.number, child.pid, _how(code))
             self._mark_dead(child.worker_id)
         if self._stops:
             self._worst = max(self._worst, Exit(code) if code in list(Exit) else Exit.CRASHED)

@@ -45,6 +45,7 @@ def outcome_form(outcome: Outcome) -> dict[str, Any]:
         "snooze": outcome.snooze,
         "throttle": outcome.throttle,
         "waits": outcome.waits,
+        "is_late": outcome.is_late,
     }
 
 
@@ -58,6 +59,7 @@ def outcome_of(form: dict[str, Any], held: ClaimedAttempt, began: float) -> Outc
         snooze=form["snooze"],
         throttle=throttle and Throttling(*throttle),
         waits=form["waits"],
+        is_late=form["is_late"],
     )
 
 

@@ -15,11 +15,9 @@ from queue_app.services.repair.rebuild_lock import release_at_exit
 from queue_app.workers import capture
 from queue_app.workers.background import Heartbeat, SchedulerThread, WakeListener
 from queue_app.workers.context import ClaimedAttempt
-from queue_app.workers.health import stale_seconds
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_hangup, on_signals
 from queue_app.workers.loop import WorkerLoop
 from queue_app.workers.options import WorkerOptions, identify
-from queue_app.workers.process_guard import ProcessGuard
 from queue_app.workers.summary import counted
 from queue_app.workers.transport.base import Transport
 from queue_app.workers.usage import UsageMeter
@@ -46,7 +44,6 @@ class Worker(WorkerLoop):
         self.is_signalled = False  # whether the worker ends because of a signal
         self._supervisor = supervisor
         self._usage = UsageMeter(lambda: self._pool.pids)
-        self.guard = ProcessGuard(stale_seconds(options.heartbeat_seconds), self._shutdown)
         self._is_drain_logged = self._is_drain_reported = False
         self._beats_without_leader = PATIENCE_BEATS - 1
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
@@ -70,6 +67,8 @@ class Worker(WorkerLoop):
                 return Exit.UNREACHABLE
             capture.install()
             guard_forks()
+            if self._supervisor is None:
+                self.guard.fork_watcher()
             self._pool.start()
             with self.guard:
                 self._heartbeat.start()
@@ -177,6 +176,8 @@ class Worker(WorkerLoop):
         self._heartbeat.stop()
         self._wake_listener.stop()
         self._in_flight.return_later(self._pool.take_unstarted())
+        self._gather()
+        self._end_stuck()
         self._pool.stop()
         self._gather()
         running = self._in_flight.running()
@@ -193,6 +194,7 @@ class Worker(WorkerLoop):
         failed = [step for step in steps if not self._try(step)]
         connections.close_all()
         self._log_end(running)
+        self._shutdown.is_stuck &= not self.is_signalled  # then nothing takes its place
         return self._shutdown.code(failed=bool(failed), gave_back=bool(running))
 
     def _log_end(self, running: list[ClaimedAttempt]) -> None:
@@ -229,7 +231,12 @@ class Worker(WorkerLoop):
         draining = self._shutdown.draining
         done, free = self._in_flight.done, 0 if self._shutdown.is_closed else self._claimer.free_slots
         slots = self.slots if self.auto_slots else None
-        answer = self._transport.heartbeat(self.id, WorkerReport(draining, done, free, self._usage.read(), slots))
+        report, held = WorkerReport(draining, done, free, self._usage.read(), slots), self._in_flight.grants
+        answer = self._transport.heartbeat(self.id, report, held)
+        self._in_flight.lost |= answer.lost
+        if answer.is_first:  # PostgreSQL has crashed since the last one, perhaps after this one was begun
+            self._in_flight.runs += 1
+            self._heartbeat.hurry()
         if answer.should_drain and not self._shutdown.draining:
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()
@@ -238,6 +245,9 @@ class Worker(WorkerLoop):
         if not self._shutdown.draining:  # else its own scheduler has resigned
             self._look_for_scheduler()
         return answer.alive
+
+    def _on_recovery(self) -> None:
+        self._heartbeat.hurry()  # PostgreSQL may have forgotten what this worker holds
 
     def _look_for_scheduler(self) -> None:
         """Warn if no scheduler leads: at the first heartbeat; later after two, as a new leader needs some seconds."""

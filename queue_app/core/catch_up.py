@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from queue_app.core.recurrence import Recurrence
 
-#: Delay after which a tick counts as missed, so that it is the schedule's to say whether it still runs.
-LATE: Final = timedelta(seconds=60)
 #: Missed ticks that are counted one by one. If there are more, those up to ``RECENT`` before now are passed over.
 COUNTED: Final = 10_000
 RECENT: Final = timedelta(days=7)
 
 
 class Policy(NamedTuple):
-    """How many missed ticks a schedule makes up for, newest first, and how old they may be."""
+    """Which ticks run although they are late."""
 
-    limit: int  # 0: none
-    window: timedelta
+    grace: timedelta  # a tick that is less late than this runs
+    limit: int = 0  # maximum number of ticks that run, if the older ones are missed; the newest ones do
+    window: timedelta = timedelta()  # age after which a missed tick never runs
 
 
 class Missed(NamedTuple):
@@ -32,11 +31,11 @@ class Missed(NamedTuple):
 
 
 class DueTicks(NamedTuple):
-    """What is due: ticks that do not run, then ticks that run, in order; and the first tick in the future."""
+    """What is due, in order: ticks that do not run, missed ticks that run, ticks that run; the first future tick."""
 
     missed: Missed | None
+    caught_up: list[datetime]
     run: list[datetime]
-    is_late: bool  # the newest of ``run`` was missed too
     next_instant: datetime | None
 
 
@@ -51,8 +50,7 @@ def plan(  # noqa: PLR0913 - the last one by name
 ) -> DueTicks:
     """Divide the ticks that are due ``now``, from ``first`` on; ``delay`` is the jitter of a tick.
 
-    A policy with the limit 0 still runs the newest tick if it is not late. Ticks that are ``recorded`` already count,
-    but are left out.
+    A tick is missed once it is late by ``policy.grace``. Ticks that are ``recorded`` already count, but are left out.
     """
     instants = _due_from(recurrence, first, now)
     due: list[datetime] = []
@@ -62,17 +60,14 @@ def plan(  # noqa: PLR0913 - the last one by name
             following = instant
             break
         due.append(instant)
-    if not due:
-        return DueTicks(None, [], False, following)
-    is_late = now - (due[-1] + delay(due[-1])) > LATE
-    wanted = policy.limit if is_late else max(policy.limit, 1)
-    run = [instant for instant in due[len(due) - wanted :] if wanted and now - instant <= policy.window]
-    if not is_late and not run:  # the newest is on time, whatever the window
-        run = due[-1:]
-    skipped = [instant for instant in due[: len(due) - len(run)] if instant not in recorded]
-    run = [instant for instant in run if instant not in recorded]
+    late = list(takewhile(lambda instant: now - (instant + delay(instant)) >= policy.grace, due))
+    run = due[len(late) :]
+    newest = late[max(0, len(due) - policy.limit) :]
+    caught_up = [instant for instant in newest if now - instant <= policy.window]
+    skipped = [instant for instant in late[: len(late) - len(caught_up)] if instant not in recorded]
+    caught_up, run = ([instant for instant in found if instant not in recorded] for found in (caught_up, run))
     missed = Missed(skipped[0], skipped[-1], len(skipped)) if skipped else None
-    return DueTicks(missed, run, is_late, following)
+    return DueTicks(missed, caught_up, run, following)
 
 
 def _due_from(recurrence: Recurrence, first: datetime, now: datetime) -> Iterator[datetime]:

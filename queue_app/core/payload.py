@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from queue_app.exceptions import PayloadTooLarge, UnserializableParameters
 
+#: Codecs that the app brings, for values of types with the same name (``queue_app.codecs.ready``).
+READY_CODECS: Final = frozenset({"decimal", "uuid", "datetime", "date", "time", "timedelta", "bytes"})
 #: Integers outside +-2^53 lose digits in JavaScript and in Lua.
 MAX_SAFE_INTEGER: Final = 2**53
 #: Maximum growth of UTF-8 text when every letter is written as a JSON escape (control characters grow more).
@@ -158,11 +160,13 @@ def _check_scalar(value: Any, path: str) -> None:
             raise UnserializableParameters(path, f"{path} is not a finite number.", code="non_finite_number")
     else:
         kind = type(value)
+        name = kind.__name__.lower()
+        codec = f"the codec {name!r}" if name in READY_CODECS else "a codec"
         raise UnserializableParameters(
             path,
             f"Unsupported type: {path} is a {kind.__module__}.{kind.__qualname__}, which JSON cannot hold; "
             "pass plain strings, numbers, lists and dicts (a model instance by its primary key),"
-            " or turn a codec on in TASKQUEUE CODECS.",
+            f" or turn {codec} on in TASKQUEUE CODECS.",
         )
 
 

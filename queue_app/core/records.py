@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
@@ -15,8 +16,9 @@ from queue_app.core.states import Status
 if TYPE_CHECKING:
     from queue_app.core.unique import Unique
 
-#: A task id and an attempt number; one worker may run two attempts of the same task.
-type AttemptKey = tuple[uuid.UUID, int]
+#: One grant: the task's id, the number of the attempt, and the stamp of the lease that it was granted under. A crash of
+#: PostgreSQL can undo a grant, so a worker may run two attempts of a task, and even two of the same number.
+type AttemptKey = tuple[uuid.UUID, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +202,8 @@ class Proposal:
     tasks: tuple[tuple[uuid.UUID, str], ...]  # (id, queue)
     wait: float | None = None  # seconds until a limit allows the next start
     is_loading: bool = False  # whether a rebuild loads tasks that the claim may have missed
+    paced: AbstractSet[uuid.UUID] = frozenset()  # tasks that a rate or a minimum delay lets start now
+    asked_at: float = 0.0  # when the worker asked the index (monotonic, s)
 
 
 class Lease(NamedTuple):
@@ -214,8 +218,8 @@ class Lease(NamedTuple):
 class ClaimedTask:
     """A task whose row a worker holds under the fencing token ``attempt``.
 
-    The commit of a claim does not wait for the disk. If PostgreSQL crashes right after the commit,
-    another worker may be granted the same attempt number, so the worker is part of the fence.
+    The commit of a claim does not wait for the disk. If PostgreSQL crashes right after the commit, it may grant the
+    same attempt number again, so the worker and the stamp of the lease are part of the fence.
     """
 
     id: uuid.UUID
@@ -236,17 +240,23 @@ class ClaimedTask:
     parameters: str  # JSON text
     concurrency_key: str = ""
     weight: int = 1  # slots of a worker
-    worker_id: uuid.UUID | None = None  # the other half of the fence
+    worker_id: uuid.UUID | None = None  # part of the fence
     trace: str | None = None  # W3C traceparent of the caller
-    leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs)
+    leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs), part of the fence
     workflow_id: uuid.UUID | None = None
     metadata: str | None = None  # JSON text of what hooks added at the enqueue
+    start_by: float | None = None  # when its rate's or delay's leave to start ends, by this machine's monotonic clock
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
         """Return the record of a row with the columns ``sql.columns.CLAIMED``."""
         task_id, attempt, task_type, queue, priority, capabilities, *rest = row
         return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest)
+
+    @property
+    def key(self) -> AttemptKey:
+        """The grant that the worker holds."""
+        return self.id, self.attempt, self.leased_at
 
     @property
     def traceparent(self) -> str:
@@ -326,13 +336,16 @@ class Outcome:
     snooze: float | None = None
     throttle: Throttling | None = None
     waits: bool = False
+    #: Whether the attempt could start only after its ``start_by``: the function was not called, and the task goes back.
+    is_late: bool = False
     #: The exception itself, if this process raised it in a last attempt; for the log, never stored.
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_completion(self) -> bool:
         """Whether the function has returned."""
-        return self.failure is None and self.snooze is None and self.throttle is None and not self.waits
+        is_put_off = self.snooze is not None or self.throttle is not None or self.waits or self.is_late
+        return self.failure is None and not is_put_off
 
 
 class Usage(NamedTuple):
@@ -360,6 +373,8 @@ class HeartbeatAnswer(NamedTuple):
 
     alive: bool  # false: it was declared dead, and must stop its tasks, or has stopped
     should_drain: bool = False
+    lost: frozenset[AttemptKey] = frozenset()  # what it holds and the rows grant no more
+    is_first: bool = False  # PostgreSQL has restarted since its last heartbeat: it sends another at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,3 +389,4 @@ class ProgressReport:
     lines: str | None = None  # all log lines that are kept; None: nothing new
     dropped: int = 0  # number of earlier lines left out
     extend: float = 0.0  # seconds
+    leased_at: int = 0  # 0: a remote worker that sends no stamp

@@ -22,6 +22,8 @@ class Status(StrEnum):
 
 #: Name for all pending states, which filters accept beside the states.
 PENDING_NAME: Final = "pending"
+#: Names of states in other queues, which filters accept too.
+OTHER_NAMES: Final = {"succeeded": Status.COMPLETED, "running": Status.EXECUTING}
 WAITING: Final = frozenset({Status.BLOCKED, Status.SCHEDULED, Status.QUEUED})
 PENDING: Final = WAITING | {Status.EXECUTING}
 TERMINAL: Final = frozenset(Status) - PENDING

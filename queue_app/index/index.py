@@ -6,6 +6,7 @@ blocks the server for long.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -71,7 +72,7 @@ class Index(LimitCopies):
         Raises ``IndexNotReady`` until a rebuild has finished, ``UnknownProfile`` when the worker must register again.
         """
         given = chain.from_iterable((lease.id.bytes, lease.leased_at) for lease in exchange)
-        flags = int(register_idle), int(reserve)
+        flags, asked_at = (int(register_idle), int(reserve)), time.monotonic()
         reply = self._call("claim", profile.id, str(worker_id), min(want, MAX_CLAIM), *flags, *given)
         state = reply[0]
         if state == b"rebuilding":
@@ -79,7 +80,7 @@ class Index(LimitCopies):
         if state == b"unknown_profile":
             raise UnknownProfile(f"The index does not know profile {profile.id}.")
         wait = int(reply[3]) / 1000 if reply[3] != b"" else None
-        pairs = list(zip(reply[4::2], reply[5::2], strict=True))
+        pairs = list(zip(reply[5::2], reply[6::2], strict=True))
         with readable("claim"):
             number, stamp = int(reply[1]), int(reply[2])
         try:
@@ -87,7 +88,8 @@ class Index(LimitCopies):
         except ValueError:  # they are leased: the readable ones are proposed, the others go
             tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs if is_id(task_id))
             self._drop_leases([(queue.decode(), task_id, stamp) for task_id, queue in pairs if not is_id(task_id)])
-        return Proposal(number, stamp, tasks, wait, is_loading=state == b"loading")
+        paced = frozenset(uuid.UUID(bytes=task_id) for task_id in reply[4] if is_id(task_id))
+        return Proposal(number, stamp, tasks, wait, state == b"loading", paced, asked_at)
 
     def remove(self, tasks: Iterable[TaskRef]) -> int:
         """Remove waiting tasks from their lanes; return how many were there."""

@@ -26,6 +26,7 @@ KINDS: Final = {
     "profiles": KeyKind("set"),
     "refills": KeyKind("zset"),
     "reservations": KeyKind("hash"),
+    "exchanges": KeyKind("hash"),
     "gates": KeyKind("set"),
     "loading": KeyKind("hash", is_kept=True),
     "queue:": KeyKind("hash", is_kept=True),

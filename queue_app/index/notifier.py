@@ -113,8 +113,12 @@ class Notifier:
             if is_full or (is_urgent and now - self._sent_at >= GATHER_SECONDS):
                 self._send_gathered(now)
             elif not self._gathering.is_set():
-                self._start_thread()
-                self._gathering.set()
+                try:
+                    self._start_thread()
+                except RuntimeError:  # the interpreter is about to exit, or the system has no room for a thread
+                    self._send_gathered(now)
+                else:
+                    self._gathering.set()
 
     def post(self, calls: Sequence[ScriptCall]) -> None:
         """Send calls of scripts without waiting for their replies; the next call of this process goes after them."""

@@ -30,6 +30,7 @@ ADMIN = (
     *OPERATOR, "add_queue", "change_queue", "delete_queue", "add_limit", "change_limit", "delete_limit",
     "change_prioritypolicy", "change_runtimesettings", "change_savedview",
     "add_schedule", "change_schedule", "delete_schedule", "delete_task",
+    "stop_undoing_workflow",  # a permission of 0005, which gives it to the group
     "view_apikey", "add_apikey", "change_apikey", "view_workertoken", "add_workertoken", "change_workertoken",
 )
 GROUPS = {"Task queue: Viewer": VIEWER, "Task queue: Operator": OPERATOR, "Task queue: Admin": ADMIN}

@@ -3,6 +3,7 @@
 from queue_app.models.api_key import ApiKey as ApiKey
 from queue_app.models.audit_entry import AuditEntry as AuditEntry
 from queue_app.models.dead_letter import DeadLetter as DeadLetter
+from queue_app.models.idempotent_request import IdempotentRequest as IdempotentRequest
 from queue_app.models.limit import Limit as Limit
 from queue_app.models.limit_step import LimitStep as LimitStep
 from queue_app.models.maintenance_job import MaintenanceJob as MaintenanceJob
@@ -30,3 +31,6 @@ from queue_app.models.workflow import DependencyCounter as DependencyCounter
 from queue_app.models.workflow import TaskDependency as TaskDependency
 from queue_app.models.workflow import Workflow as Workflow
 from queue_app.models.workflow import WorkflowNode as WorkflowNode
+
+#: ``from queue_app.models import *`` leaves out ``Workflow``, which is the builder in ``queue_app``.
+__all__ = [name for name in dir() if name[0].isupper() and name != "Workflow"]

@@ -114,6 +114,7 @@ class IndexGeneration(models.Model):
     leases = models.BigIntegerField(default=0)  # executing rows that it wrote
     condemned = models.SmallIntegerField(default=0, db_default=0)  # condemnations in a row (services.notify.index)
     condemned_at = models.DateTimeField(null=True, blank=True)
+    damaged_at = models.DateTimeField(null=True, blank=True)  # when the damage of this generation was first found
     condemned_because = models.CharField(max_length=300, blank=True, default="", db_default="")
 
     class Meta:

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, rises
-from queue_app.core.states import PENDING, PENDING_NAME, Status
+from queue_app.core.states import OTHER_NAMES, PENDING, PENDING_NAME, Status
 from queue_app.models.policy import PriorityPolicy
 from queue_app.models.queue import Queue
 
@@ -21,7 +21,7 @@ def expand_statuses(names: Iterable[str]) -> frozenset[Status]:
     """Return the named states (``pending`` means several); raise ``ValueError`` for an unknown name."""
     statuses: set[Status] = set()
     for name in names:
-        statuses |= PENDING if name == PENDING_NAME else {Status(name)}
+        statuses |= PENDING if name == PENDING_NAME else {OTHER_NAMES.get(name) or Status(name)}
     return frozenset(statuses)
 
 

@@ -36,6 +36,7 @@ MAX_CATCH_UP: Final = 1000
 #: What is encrypted while the project has a key.
 SEALED_FIELDS: Final = ("args", "parameters", "declaration")
 MAX_JITTER: Final = 86_400.0
+MAX_GRACE: Final = 604_800.0
 
 
 class CatchUp(StrEnum):
@@ -131,6 +132,12 @@ class Schedule(Pausable):
         help_text=_lazy("Ticks are put off by up to this many seconds, so that schedules do not all run at once."),
     )
 
+    grace_seconds = models.FloatField(
+        default=60,
+        db_default=60,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_GRACE)],
+        help_text=_lazy("A tick that is late by less runs. A later one is missed."),
+    )
     catch_up = models.CharField(max_length=4, choices=_choices(CatchUp), default=CatchUp.LAST.value)
     catch_up_limit = models.PositiveSmallIntegerField(
         default=10, validators=[MinValueValidator(1), MaxValueValidator(MAX_CATCH_UP)]

@@ -56,7 +56,7 @@ class Task(models.Model):
     weight = models.SmallIntegerField(default=1, db_default=1)  # worker slots that it takes
     attempt = models.IntegerField(default=0)  # fencing token: rises with every claim, never falls
     failures = models.SmallIntegerField(default=0)  # attempts that count against max_retries
-    crashes = models.SmallIntegerField(default=0, db_default=0)  # attempts whose worker died
+    crashes = models.SmallIntegerField(default=0, db_default=0)  # attempts whose worker died since the last step
     max_retries = models.SmallIntegerField(null=True, blank=True)  # null: by the queue, else by the policy of the band
     timeout = models.FloatField(null=True, blank=True)  # seconds; null: as above
     retry_delay = models.FloatField(null=True, blank=True)  # seconds; null: TASKQUEUE RETRY BASE_SECONDS

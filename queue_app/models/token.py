@@ -21,6 +21,8 @@ class WorkerToken(models.Model):
     queues = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: none
     max_in_flight = models.PositiveIntegerField(default=100)  # maximum number of tasks that its workers hold together
+    #: Whether its workers get encrypted tasks, which the server decrypts for them.
+    reads_encrypted = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
     expires_at = models.DateTimeField(null=True, blank=True)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.models.audit_entry import REASON_LENGTH
@@ -35,7 +35,7 @@ class WorkflowState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"  # a task, or a compensation, did not complete
     CANCELLED = "cancelled"
-    COMPENSATED = "compensated"  # it did not complete, and all that had completed was undone
+    COMPENSATED = "compensated"  # it did not complete, and all that had completed was undone, except for its gaps
 
 
 #: State that readers never see: its tasks are being deleted.
@@ -51,7 +51,7 @@ STANDINGS: Final[dict[str, dict[str, Any]]] = {
 class OnFailure(StrEnum):
     """What happens to the rest of a workflow when one of its tasks ends without success."""
 
-    HOLD = "hold"  # what waits for it keeps waiting, until staff replay or discard the dead letter
+    HOLD = "hold"  # what waits for it keeps waiting, until staff retry or skip it
     CANCEL = "cancel"  # the rest is cancelled
     CONTINUE = "continue"  # what waits for it runs as if it had completed
 
@@ -63,6 +63,14 @@ class Condition(StrEnum):
     CANCEL = "cancel"  # complete; if it fails, the other is cancelled
     CONTINUE = "continue"  # end
     FAILURE = "failure"  # fail; if it completes, the other is cancelled
+
+
+class Closed(StrEnum):
+    """What a person decided about a compensation that did not complete."""
+
+    SKIPPED = "skipped"  # the others go on; what it should have undone is a gap
+    DONE = "done"  # a person undid it by hand
+    STOPPED = "stopped"  # undoing was stopped as a whole
 
 
 def _choices(kinds: type[StrEnum]) -> list[tuple[str, str]]:
@@ -96,6 +104,8 @@ class Workflow(models.Model):
     paused_reason = models.CharField(max_length=REASON_LENGTH, default="", blank=True)
     paused_by = models.CharField(max_length=USER_LENGTH, default="", blank=True)
     paused_at = models.DateTimeField(null=True, blank=True)
+    #: The completed tasks that stay as they are, because what undoes them was given up: [{task_id, name, reason}].
+    gaps = _JSONField(default=list, db_default=Value([], _JSONField()), blank=True)
 
     objects = Workflows()
 
@@ -125,7 +135,10 @@ class Workflow(models.Model):
                 name="taskqueue_workflow_end",
             ),
         ]
-        permissions: ClassVar = [("steer_workflow", "Can cancel, pause, resume, retry and reprioritise workflows")]
+        permissions: ClassVar = [
+            ("steer_workflow", "Can cancel, pause, resume, retry and reprioritise workflows"),
+            ("stop_undoing_workflow", "Can stop what undoes workflows"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} {self.id}"
@@ -185,6 +198,8 @@ class WorkflowNode(models.Model):
     compensation = _JSONField(null=True, blank=True)  # the call that undoes it
     compensates = models.UUIDField(null=True, blank=True)  # the task that this one undoes
     added_by = models.UUIDField(null=True, blank=True)  # the task that added it while it ran
+    closed = models.CharField(max_length=8, choices=_choices(Closed), default="", db_default="", blank=True)
+    closed_reason = models.CharField(max_length=REASON_LENGTH, default="", db_default="", blank=True)
 
     class Meta:
         indexes: ClassVar = [

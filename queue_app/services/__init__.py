@@ -14,30 +14,37 @@ from queue_app.services.control.pause import (
     pause,
     pause_everything,
     pause_key,
+    pause_schedule,
     pause_type,
     resume,
     resume_everything,
     resume_key,
+    resume_schedule,
     resume_type,
 )
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, reprioritise_many
 from queue_app.services.lifecycle.replay import discard, discard_many, replay
+from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import start_replay
+from queue_app.services.schedules.edit import delete_schedule, set_schedule
 
 __all__ = [
-    "acancel", "acancel_many", "aenqueue", "aenqueue_many", "apause", "areplay", "areprioritise", "aresume", "cancel",
-    "cancel_many", "discard", "discard_many", "enqueue", "enqueue_many", "pause", "pause_everything", "pause_key",
-    "pause_type", "replay", "reprioritise", "reprioritise_many", "resume", "resume_everything", "resume_key",
-    "resume_type", "set_queue_limits", "start_replay",
+    "acancel", "acancel_many", "adelete_schedule", "aenqueue", "aenqueue_many", "apause", "areplay", "areprioritise",
+    "aresume", "aset_schedule", "cancel", "cancel_many", "delete_schedule", "discard", "discard_many", "enqueue",
+    "enqueue_many", "pause", "pause_everything", "pause_key", "pause_schedule", "pause_type", "replay", "reprioritise",
+    "reprioritise_many", "resume", "resume_everything", "resume_key", "resume_schedule", "resume_type", "run_schedule",
+    "set_queue_limits", "set_schedule", "start_replay",
 ]  # fmt: skip
 
 acancel = sync_to_async(cancel)
 acancel_many = sync_to_async(cancel_many)
+adelete_schedule = sync_to_async(delete_schedule)
 aenqueue = sync_to_async(enqueue)
 aenqueue_many = sync_to_async(enqueue_many)
 apause = sync_to_async(pause)
 areplay = sync_to_async(replay)
 areprioritise = sync_to_async(reprioritise)
 aresume = sync_to_async(resume)
+aset_schedule = sync_to_async(set_schedule)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from queue_app.core.events import EventName, occasion_of
 from queue_app.core.states import FAILURES, TERMINAL, Status
-from queue_app.models.workflow import Condition
+from queue_app.models.workflow import Closed, Condition
 from queue_app.services.notify import events
 from queue_app.sql import workflow_advance as rows
+from queue_app.sql import workflow_settle
 from queue_app.sql.database import atomic
 
 if TYPE_CHECKING:
@@ -118,11 +119,20 @@ def advance_ended(tasks: Iterable[TaskRef], status: Status) -> None:
         advance({task.id: status for task in of_workflow})
 
 
-def give_up(ids: Collection[uuid.UUID]) -> None:
-    """Cancel the tasks that wait for these, whose dead letters were closed for good."""
-    waiting = [after for _, after, _, condition, _ in rows.edges_from(ids) if condition == Condition.HOLD]
-    if waiting:
-        advance(_cancelled(rows.cancel_doomed(waiting)))
+def give_up(ids: Collection[uuid.UUID], how: Closed = Closed.SKIPPED, reason: str = "") -> bool:
+    """Cancel the tasks that wait for these, which failed for good; return whether anything changed.
+
+    What waits for a compensation goes on: the others are still made.
+    """
+    undoing = set(workflow_settle.close(ids, how, reason))
+    edges = [edge for edge in rows.edges_from(ids) if edge[3] == Condition.HOLD]
+    if going_on := [edge for edge in edges if edge[0] in undoing]:
+        rows.meet((after, before) for before, after, *_ in going_on)
+        push_opened(rows.go_on([(after, shard, int(is_counted)) for _, after, shard, _, is_counted in going_on]))
+    waiting = [edge[1] for edge in edges if edge[0] not in undoing]
+    cancelled = rows.cancel_doomed(waiting) if waiting else []
+    advance(_cancelled(cancelled))
+    return bool(undoing or cancelled)
 
 
 def open_tasks(ids: Collection[uuid.UUID]) -> int:

@@ -311,7 +311,7 @@ def _new_task(values: dict[str, Any]) -> NewTask:
     if "run_after" in values:
         options["run_after"] = timestamp(values["run_after"], "run_after")
     options.setdefault("idempotency_key", request_id)
-    registry.get(check_task_type(task_type))
+    registry.get_for_caller(check_task_type(task_type))
     if applies_to(task_type):
         message = "The task is encrypted, and a request holds its parameters in plain text; submit it over the API."
         raise InvalidTaskData("task_type", message, code="encrypted")

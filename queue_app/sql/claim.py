@@ -10,7 +10,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 from queue_app import conf
 from queue_app.core.records import ClaimedTask, Returned
 from queue_app.core.states import Status
-from queue_app.sql.columns import CLAIMED, RETURNED, effective, returned
+from queue_app.sql.columns import CLAIMED, FENCE, GRANTED, RETURNED, effective, fence, returned
 from queue_app.sql.database import (
     BY_KEYS_ONLY,
     GENERATION_LOCK,
@@ -34,18 +34,20 @@ LOCK_SECONDS: Final = 1
 # Another transaction may hold a row locked, for example because it cancelled the task and continues. Such a row must
 # not delay the rest of the proposal. So the claim waits for LOCK_SECONDS, then skips locked rows. It does not skip them
 # at once, because locking rows first costs every claim a write for each row.
-# The commit does not wait for the disk: a claim that is lost with the server leaves a queued row.
+# The commit does not wait for the disk: a claim that is lost with the server leaves a queued row, and the worker that
+# runs the task takes its grant again (sql.grants).
 # PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BY_KEYS_ONLY forces plans
 # that suit full tables. The `|| ''` hides the partial indexes of waiting and executing tasks from the planner.
 _LOCK: Final = f"""
 SELECT pg_advisory_xact_lock_shared(%s), set_config('synchronous_commit', 'off', true),
     set_config('lock_timeout', '{LOCK_SECONDS}s', true), {BY_KEYS_ONLY}
 """
+DEADLINE: Final = f"""now.clock + make_interval(
+        secs => LEAST(31536000, {effective("timeout", "timeout_seconds", 600)} * power(%s::float8, t.failures)))"""
 GRANT: Final = f"""
 UPDATE queue_app_task AS t
 SET status = 'executing', attempt = t.attempt + 1, worker_id = %s, leased_at = %s, started_at = now.clock,
-    deadline = now.clock + make_interval(
-        secs => LEAST(31536000, {effective("timeout", "timeout_seconds", 600)} * power(%s::float8, t.failures)))
+    deadline = {DEADLINE}
 FROM (SELECT clock_timestamp() AS clock) AS now, queue_app_taskpayload AS payload
 WHERE t.id = ANY(%s) AND t.status || '' = 'queued' AND payload.task_id = t.id AND payload.task_id = ANY(%s)
     AND (SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s
@@ -60,7 +62,8 @@ _GRANT_UNLOCKED: Final = GRANT.replace(
 def claim(ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, leased_at: int) -> list[ClaimedTask]:
     """Grant the still queued tasks among ``ids`` to the worker; return them in the order of ``ids``.
 
-    This is the only statement that grants tasks. It skips rows that others keep locked.
+    It skips rows that others keep locked. Beside it, only ``turn_over`` grants tasks, and ``grants.grant_again`` what
+    PostgreSQL has forgotten.
     """
     lock = (_LOCK, [GENERATION_LOCK])
     factor = conf.get().retry.timeout_factor
@@ -100,8 +103,8 @@ SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancell
 """
 _GIVE_BACK: Final = f"""
 UPDATE queue_app_task AS t {_BACK_IN_PLACE}
-FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS held (id, attempt, worker_id)
-WHERE t.id = held.id AND t.attempt = held.attempt AND t.worker_id = held.worker_id AND t.status = 'executing'
+FROM unnest({FENCE}) AS v (id, attempt, worker_id, leased_at)
+WHERE {GRANTED} AND t.status = 'executing'
 RETURNING {RETURNED}
 """
 _UNACKNOWLEDGED: Final = "t.worker_id = %s AND t.status = 'executing' AND t.id <> ALL(%s)"
@@ -121,9 +124,8 @@ _GIVE_BACK_UNACKNOWLEDGED: Final = (
 def give_back(tasks: Sequence[ClaimedTask]) -> list[Returned]:
     """Return claimed tasks to their places without counting a failure; return those that were still held."""
     held = sorted(tasks, key=lambda task: task.id)
-    ids = [task.id for task in held]
-    params = [ids, [task.attempt for task in held], [task.worker_id for task in held]]
-    return returned(fetch_locked(ids, _GIVE_BACK, params))
+    params = fence(held)
+    return returned(fetch_locked(params[0], _GIVE_BACK, params))
 
 
 def give_back_unacknowledged(

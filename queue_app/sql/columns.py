@@ -44,6 +44,7 @@ _OPTIONS: Final = {
     "leased_at": "COALESCE(t.leased_at, 0)",
     "timeout": "EXTRACT(EPOCH FROM t.deadline - t.started_at)::float8",
     "max_retries": effective("max_retries", "max_retries", 3),
+    "start_by": "NULL::float8",  # of this process only
 }
 #: For ``ClaimedTask.from_row``, with the table ``payload``.
 CLAIMED: Final = _of(
@@ -62,11 +63,25 @@ CLAIMED_WITHOUT_PAYLOAD: Final = _of(
     ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE, metadata=METADATA
 )
 
+#: Types of the columns of ``fence``.
+FENCE: Final = "%s::uuid[], %s::int[], %s::uuid[], %s::bigint[]"
+#: Condition that the row ``t`` names the grant ``v`` (id, attempt, worker_id, leased_at). A remote worker may leave the
+#: stamp out (0).
+GRANTED: Final = (
+    "t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND v.leased_at IN (0, t.leased_at)"
+)
+
 INSERT_ATTEMPTS: Final = """INSERT INTO queue_app_taskattempt
         (task_id, attempt, worker_id, started_at, finished_at, exception_class, message, traceback)"""
 INSERT_DEAD_LETTERS: Final = """INSERT INTO queue_app_deadletter
         (id, task_id, task_type, queue, priority, "user", reason, attempts, exception_class, message, died_at,
          expires_at, replayed_by, fingerprint)"""
+
+
+def fence(tasks: Sequence[ClaimedTask]) -> list[list[Any]]:
+    """Return the columns of the grants that workers hold: id, attempt, worker and stamp."""
+    rows = [(task.id, task.attempt, task.worker_id, task.leased_at) for task in tasks]
+    return [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
 
 
 def returned(rows: Iterable[Sequence[Any]]) -> list[Returned]:

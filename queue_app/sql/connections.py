@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
+from traceback import walk_stack
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -15,10 +17,10 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, ProgrammingError, connect
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg import DataError
-from psycopg.errors import UndefinedTable
+from psycopg.errors import UndefinedColumn, UndefinedTable
 from psycopg.pq import Format
 
-from queue_app import conf
+from queue_app import conf, migrations
 from queue_app.sql.database import connection
 
 TYPE: Final = "timestamptz"
@@ -97,8 +99,21 @@ def missing_tables_explained() -> Iterator[None]:
             raise ImproperlyConfigured(message) from None
         if isinstance(error.__cause__, UndefinedTable):
             message = f"The tables of the task queue are missing: run `{migrate_command(database.alias)}`."
+            raise ProgrammingError(_in_migration() or message) from None
+        if isinstance(error.__cause__, UndefinedColumn) and (message := _in_migration()):
             raise ProgrammingError(message) from None
         raise
+
+
+def _in_migration() -> str:
+    """Return what to do if a migration of the project is under way, which has run before those of the queue."""
+    if all(frame.f_globals.get("__name__") != "django.db.migrations.migration" for frame, _ in walk_stack(None)):
+        return ""
+    last = max(path.stem for path in Path(migrations.__path__[0]).glob("0*.py"))
+    return (
+        "This migration enqueues a task before the tables of the task queue are up to date. Add"
+        f' ("queue_app", "{last}") to its dependencies.'
+    )
 
 
 def remedy_for(error: str, name: str) -> str:

@@ -7,12 +7,13 @@ Statements write ``clock_timestamp()``, the current time, but compare columns wi
 """
 
 import logging
+import re
 import select
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import psycopg
@@ -44,17 +45,24 @@ MAX_MANUAL_HOOKS = 1000
 #: Condition that new transactions on this server cannot write: it is a standby, or was made read-only for a change.
 IS_READ_ONLY = "(pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool)"
 #: Columns of a SELECT that make the rest of its transaction look rows up by index, even if PostgreSQL's statistics say
-#: that the tables are small. Such a plan suits all parameters. Without the last setting, PostgreSQL would often plan a
-#: prepared statement for its parameters at each run, which takes longer than running it.
+#: that the tables are small. Such a plan suits all parameters. With the usual ``plan_cache_mode``, PostgreSQL would
+#: often plan a prepared statement for its parameters at each run, which takes longer than running it. Up to PostgreSQL
+#: 17, each scan of a small table that has no index for it costs 10^10 in such a plan. JIT would compile the plan for
+#: that cost, at each run, which takes half a second.
 BY_KEYS_ONLY = (
     "set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
-    " set_config('enable_mergejoin', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)"
+    " set_config('enable_mergejoin', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),"
+    " set_config('jit', 'off', true)"
 )
 
+#: Precedes a statement that reads many rows: compiling it takes longer than it saves.
+WITHOUT_JIT = ("SELECT set_config('jit', 'off', true)", ())
 #: Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
 LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
 
 _log = logging.getLogger("taskqueue")
+#: A setting that a statement changes for the rest of its transaction.
+_LOCAL_SETTING = re.compile(r"set_config\('([a-z_]+)', [^()]*, true\)")
 
 
 def alias() -> str:
@@ -163,21 +171,22 @@ def clock() -> datetime:
 def fetch_together(*statements: Statement) -> list[Row]:
     """Run statements in one round trip and return the rows of the last one.
 
-    They are one transaction, or part of the caller's. Under READ COMMITTED each has its own snapshot,
-    as if it had been sent alone. They are sent as one text, which needs a cursor that fills in the parameters
-    itself, even if the project sets ``server_side_binding``. Query logging gets them one by one.
+    They are one transaction, or part of the caller's, whose settings they leave as they were. Under READ COMMITTED each
+    has its own snapshot, as if it had been sent alone. They are sent as one text, which needs a cursor that fills in
+    the parameters itself, even if the project sets ``server_side_binding``. Query logging gets them one by one.
     """
     database = connection()
     if len(statements) == 1:
         return fetch_all(*statements[0])
+    statements, answer = _as_it_was(statements)
     if database.queries_logged:
         with atomic():
-            return [fetch_all(sql, params) for sql, params in statements][-1]
+            return [fetch_all(sql, params) for sql, params in statements][answer]
     texts, params = zip(*statements, strict=True)
     with database.wrap_database_errors, psycopg.ClientCursor(_driver(database)) as cursor:
         cursor.execute(";".join(texts), [param for some in params for param in some])
-        while cursor.nextset():
-            pass
+        for _ in range(answer):
+            cursor.nextset()
         return cursor.fetchall()
 
 
@@ -193,16 +202,35 @@ def fetch_prepared(*statements: Statement) -> list[Row]:
     is_pooled = database.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     if is_pooled or database.queries_logged or not (is_single or _can_pipeline()):
         return fetch_together(*statements)
+    statements, answer = _as_it_was(statements)
     with database.wrap_database_errors:
         raw = _driver(database)
         try:
-            return prepared.run(raw, statements)
+            return prepared.run(raw, statements, answer)
         except prepared.Declined:
             pass
         # The rows are fetched after the pipeline, because leaving it sends the statements and commits them.
         with nullcontext() if is_single else raw.pipeline():
             cursors = [psycopg.Cursor(raw).execute(sql, params) for sql, params in statements]
-        return cursors[-1].fetchall()
+        return cursors[answer].fetchall()
+
+
+def _as_it_was(statements: tuple[Statement, ...]) -> tuple[tuple[Statement, ...], int]:
+    """Return statements that leave the settings of the caller's transaction as they were, and which one answers."""
+    database, last = connection(), len(statements) - 1
+    if not last or (database.autocommit and not database.in_atomic_block):  # known without asking the driver
+        return statements, last
+    keep, restore = _around(tuple(sql for sql, _ in statements))
+    return ((keep, *statements, restore), last + 1) if keep[0] else (statements, last)
+
+
+@lru_cache
+def _around(texts: tuple[str, ...]) -> tuple[Statement, Statement]:
+    """Return the statement that keeps the settings that others change, and the one that restores them."""
+    names = sorted({name for text in texts for name in _LOCAL_SETTING.findall(text)})
+    keep = ", ".join(f"set_config('taskqueue.was_{name}', current_setting('{name}'), true)" for name in names)
+    restore = ", ".join(f"set_config('{name}', current_setting('taskqueue.was_{name}'), true)" for name in names)
+    return (keep and f"SELECT {keep}", ()), (f"SELECT {restore}", ())
 
 
 def fetch_locked(ids: Sequence[uuid.UUID], sql: str, params: Sequence[Any]) -> list[Row]:
@@ -235,7 +263,7 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
     With ``CONN_HEALTH_CHECKS``, Django checks a connection at its first use in a request, which costs a round trip.
     A connection on which nothing has arrived is healthy, because a server that ends a connection says so or closes it.
     """
-    if database.settings_dict["CONN_HEALTH_CHECKS"] and _has_news(database.connection):
+    if database.settings_dict["CONN_HEALTH_CHECKS"] and has_news(database.connection):
         database.close_if_health_check_failed()
     database.ensure_connection()
     database.validate_no_broken_transaction()
@@ -243,7 +271,7 @@ def _driver(database: BaseDatabaseWrapper) -> psycopg.Connection[Any]:
     return raw
 
 
-def _has_news(raw: psycopg.Connection[Any] | None) -> bool:
+def has_news(raw: psycopg.Connection[Any] | None) -> bool:
     """Return whether the connection is closed, or the server has sent something unasked."""
     if raw is None:
         return False

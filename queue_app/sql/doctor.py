@@ -30,6 +30,13 @@ def server() -> ServerState:
     return ServerState(version, *found)
 
 
+def jit_above_cost() -> float | None:
+    """Return the cost from which on PostgreSQL compiles a query; ``None`` for never."""
+    sql = "SELECT CASE WHEN current_setting('jit')::bool THEN current_setting('jit_above_cost')::float8 ELSE -1 END"
+    cost = float(fetch_value(sql))
+    return None if cost < 0 else cost
+
+
 def has_tables() -> bool:
     """Return whether the tables of the queue exist: the others are made with that of the tasks."""
     return bool(fetch_value("SELECT to_regclass('queue_app_task') IS NOT NULL"))

@@ -1,4 +1,4 @@
-"""Record how attempts ended, in batches, fenced by the attempt and its worker; or end them and grant the next tasks."""
+"""Record how attempts ended, in batches, fenced by their grants; or end them and grant the next tasks."""
 
 import uuid
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, Proposal
 from queue_app.core.states import Status
 from queue_app.encryption import sealed_if
 from queue_app.sql.claim import GRANT
-from queue_app.sql.columns import INSERT_ATTEMPTS, INSERT_DEAD_LETTERS
+from queue_app.sql.columns import FENCE, GRANTED, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, fence
 from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, LOOK_UP, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
 
@@ -25,32 +25,31 @@ UPDATE queue_app_task AS t
 SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
     finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
 FROM {ended}
-WHERE t.id = ANY(%s) AND t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
-    AND t.status || '' = 'executing'
-RETURNING t.id, t.attempt, t.status
+WHERE t.id = ANY(%s) AND {granted} AND t.status || '' = 'executing'
+RETURNING t.id, t.attempt, v.leased_at, t.status
 """
 _COMPLETE: Final = _DONE.format(
-    ended="unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[]) AS v (id, attempt, worker_id, started_at)"
+    ended=f"unnest({FENCE}, %s::timestamptz[]) AS v (id, attempt, worker_id, leased_at, started_at)", granted=GRANTED
 )
 # Stores the results of the tasks that pass the fence in the same statement.
 COMPLETE_WITH_RESULTS: Final = f"""
 WITH v AS (
-    SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[], %s::text[])
-        AS v (id, attempt, worker_id, started_at, result)
-), done AS ({_DONE.format(ended="v")}), results AS (
+    SELECT * FROM unnest({FENCE}, %s::timestamptz[], %s::text[])
+        AS v (id, attempt, worker_id, leased_at, started_at, result)
+), done AS ({_DONE.format(ended="v", granted=GRANTED)}), results AS (
     INSERT INTO queue_app_taskresult (task_id, value)
-    SELECT v.id, v.result::jsonb FROM v JOIN done USING (id, attempt)
+    SELECT v.id, v.result::jsonb FROM v JOIN done USING (id, attempt, leased_at)
     WHERE v.result IS NOT NULL AND done.status = 'completed'
     ON CONFLICT (task_id) DO UPDATE SET value = EXCLUDED.value
 )
-SELECT id, attempt, status FROM done
+SELECT id, attempt, leased_at, status FROM done
 """
 
 
 def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     """Mark the attempts' tasks as completed, or as cancelled if that was requested meanwhile.
 
-    Returns {(id, attempt): status now} of the attempts that still held their task. The result of a
+    Returns {grant: status now} of the attempts that still held their task. The result of a
     cancelled task is not stored.
     """
     if any(outcome.result is not None for outcome in outcomes):
@@ -69,38 +68,36 @@ def completion(outcomes: Sequence[Outcome]) -> list[Any]:
 
 
 def _fence(outcomes: Sequence[Outcome]) -> list[list[Any]]:
-    """Return the columns id, attempt and worker."""
-    tasks = [outcome.task for outcome in outcomes]
-    return [[task.id for task in tasks], [task.attempt for task in tasks], [task.worker_id for task in tasks]]
+    return fence([outcome.task for outcome in outcomes])
 
 
 def _by_attempt(found: list[Row]) -> dict[AttemptKey, Status]:
-    return {(task_id, attempt): Status(status) for task_id, attempt, status in found}
+    return {(task_id, attempt, leased_at): Status(status) for task_id, attempt, leased_at, status in found}
 
 
-_SNOOZE: Final = """
+_SNOOZE: Final = f"""
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'scheduled' ELSE 'cancelled' END,
     run_after = clock_timestamp() + make_interval(secs => v.seconds), queued_at = NULL, deadline = NULL,
     finished_at = CASE WHEN t.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END
-FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::float8[]) AS v (id, attempt, worker_id, seconds)
-WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status = 'executing'
-RETURNING t.id, t.attempt, t.status
+FROM unnest({FENCE}, %s::float8[]) AS v (id, attempt, worker_id, leased_at, seconds)
+WHERE {GRANTED} AND t.status = 'executing'
+RETURNING t.id, t.attempt, v.leased_at, t.status
 """
 
 
 def snooze(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
-    """Delay tasks without counting a failure; return {(id, attempt): status now} as ``complete`` does."""
+    """Delay tasks without counting a failure; return {grant: status now} as ``complete`` does."""
     params = [*_fence(outcomes), [outcome.snooze for outcome in outcomes]]
     return _by_attempt(fetch_all(_SNOOZE, params))
 
 
 # The caller has locked the rows. If a signal came before that, or the time is over, the task is due now.
-_WAIT: Final = """
+_WAIT: Final = f"""
 UPDATE queue_app_task AS t
-SET status = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN step.is_over THEN 'scheduled'
+SET status = CASE WHEN t.cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN v.is_over THEN 'scheduled'
         ELSE 'blocked' END,
-    run_after = CASE WHEN step.is_over THEN clock_timestamp() ELSE step.until END, queued_at = NULL, deadline = NULL,
+    run_after = CASE WHEN v.is_over THEN clock_timestamp() ELSE v.until END, queued_at = NULL, deadline = NULL,
     finished_at = CASE WHEN t.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END
 FROM (
     SELECT v.*, step.until, COALESCE(step.until <= statement_timestamp(), false) OR EXISTS (
@@ -109,17 +106,17 @@ FROM (
         SELECT FROM queue_app_signal AS s
         WHERE s.workflow_id = own.workflow_id AND s.name = step.signal AND s.taken_at IS NULL
     ) AS is_over
-    FROM unnest(%s::uuid[], %s::int[], %s::uuid[]) AS v (id, attempt, worker_id)
+    FROM unnest({FENCE}) AS v (id, attempt, worker_id, leased_at)
         JOIN queue_app_task AS own ON own.id = v.id
         JOIN queue_app_stepresult AS step ON step.task_id = v.id AND step.done_at IS NULL
-) AS step
-WHERE t.id = step.id AND t.attempt = step.attempt AND t.worker_id = step.worker_id AND t.status = 'executing'
-RETURNING t.id, t.attempt, t.status
+) AS v
+WHERE {GRANTED} AND t.status = 'executing'
+RETURNING t.id, t.attempt, v.leased_at, t.status
 """
 
 
 def wait(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
-    """Let tasks wait for their signals; return {(id, attempt): status now} as ``complete`` does."""
+    """Let tasks wait for their signals; return {grant: status now} as ``complete`` does."""
     return _by_attempt(fetch_all(_WAIT, _fence(outcomes)))
 
 
@@ -139,9 +136,9 @@ class Verdict:
 
 _FAIL: Final = f"""
 WITH v AS (
-    SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::text[], %s::float8[], %s::timestamptz[],
+    SELECT * FROM unnest({FENCE}, %s::text[], %s::float8[], %s::timestamptz[],
         %s::timestamptz[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])
-        AS v (id, attempt, worker_id, status, retry_in, started_at,
+        AS v (id, attempt, worker_id, leased_at, status, retry_in, started_at,
             finished_at, exception_class, message, traceback, reason, fingerprint)
 ), done AS (
     UPDATE queue_app_task AS t
@@ -152,29 +149,29 @@ WITH v AS (
         queued_at = CASE WHEN v.retry_in IS NULL OR t.cancel_requested_at IS NOT NULL THEN t.queued_at ELSE NULL END,
         finished_at = CASE WHEN v.retry_in IS NULL OR t.cancel_requested_at IS NOT NULL THEN clock_timestamp() END
     FROM v
-    WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status = 'executing'
-    RETURNING t.id, t.attempt, t.task_type, t.queue, t.priority, t."user", t.status, t.worker_id
+    WHERE {GRANTED} AND t.status = 'executing'
+    RETURNING t.id, t.attempt, v.leased_at, t.task_type, t.queue, t.priority, t."user", t.status, t.worker_id
 ), attempts AS (
     {INSERT_ATTEMPTS}
     SELECT v.id, v.attempt, done.worker_id, v.started_at, v.finished_at, v.exception_class, v.message, v.traceback
-    FROM v JOIN done USING (id, attempt)
+    FROM v JOIN done USING (id, attempt, leased_at)
     ON CONFLICT (task_id, attempt) DO NOTHING
 ), dead AS (
     {INSERT_DEAD_LETTERS}
     SELECT gen_random_uuid(), v.id, done.task_type, done.queue, done.priority, done."user",
         COALESCE(v.reason, 'retries_exhausted'), v.attempt, v.exception_class, v.message, clock_timestamp(),
         clock_timestamp() + make_interval(secs => %s), '', v.fingerprint
-    FROM v JOIN done USING (id, attempt) WHERE done.status = 'dead_letter'
+    FROM v JOIN done USING (id, attempt, leased_at) WHERE done.status = 'dead_letter'
     ON CONFLICT DO NOTHING
 )
-SELECT id, attempt, status FROM done
+SELECT id, attempt, leased_at, status FROM done
 """
 
 
 _of_verdict: Final = attrgetter(
-    "outcome.task.id", "outcome.task.attempt", "outcome.task.worker_id", "status", "retry_in", "outcome.started_at",
-    "outcome.finished_at", "outcome.failure.exception_class", "outcome.failure.message", "outcome.failure.traceback",
-    "reason", "fingerprint",
+    "outcome.task.id", "outcome.task.attempt", "outcome.task.worker_id", "outcome.task.leased_at", "status",
+    "retry_in", "outcome.started_at", "outcome.finished_at", "outcome.failure.exception_class",
+    "outcome.failure.message", "outcome.failure.traceback", "reason", "fingerprint",
 )  # fmt: skip
 
 
@@ -188,10 +185,10 @@ def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[Attemp
 _LOCK_CLAIMS: Final = f"SELECT pg_advisory_xact_lock_shared(%s), set_config('lock_timeout', '1s', true), {BY_KEYS_ONLY}"
 # The new tasks take the slots of the ended ones. So nothing is granted unless every attempt still held its task.
 _TURN_OVER: Final = f"""
-{COMPLETE_WITH_RESULTS.rsplit("SELECT id, attempt, status FROM done", 1)[0]}, granted AS (
+{COMPLETE_WITH_RESULTS.rsplit("SELECT id, attempt, leased_at, status FROM done", 1)[0]}, granted AS (
     {GRANT.replace("RETURNING", "AND (SELECT count(*) FROM done) = %s RETURNING")}
 )
-SELECT (SELECT string_agg(id || ' ' || attempt || ' ' || status, ',') FROM done), granted.*
+SELECT (SELECT string_agg(concat_ws(' ', id, attempt, leased_at, status), ',') FROM done), granted.*
 FROM (SELECT 1) AS once LEFT JOIN granted ON true
 """
 
@@ -209,5 +206,5 @@ def turn_over(
     rows = fetch_prepared((_LOCK_CLAIMS, [GENERATION_LOCK]), (_TURN_OVER, [*params, len(outcomes)]))
     ended = [part.split(" ") for part in (rows[0][0] or "").split(",") if part]
     granted = {row[1]: ClaimedTask.from_row(row[1:]) for row in rows if row[1] is not None}
-    held = {(uuid.UUID(task_id), int(attempt)): Status(status) for task_id, attempt, status in ended}
+    held = {(uuid.UUID(task_id), int(attempt), int(stamp)): Status(status) for task_id, attempt, stamp, status in ended}
     return held, [granted[task_id] for task_id in ids if task_id in granted]

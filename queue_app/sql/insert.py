@@ -171,11 +171,12 @@ def free_key(row: TaskRow, seconds: float) -> bool:
     return bool(fetch_all(_FREE_KEY, [row.spec.user, row.spec.idempotency_key, seconds]))
 
 
-def ensure_queue(name: str) -> None:
-    """Create the queue with the defaults unless it exists."""
-    if not fetch_all("SELECT 1 FROM queue_app_queue WHERE name = %s", [name]):
-        fetch_all(
-            "INSERT INTO queue_app_queue (name, description, paused, paused_reason, paused_by, created_at, updated_at)"
-            " VALUES (%s, '', false, '', '', now(), now()) ON CONFLICT DO NOTHING RETURNING name",
-            [name],
-        )
+def ensure_queue(name: str) -> bool:
+    """Create the queue with the defaults unless it exists; return whether it is new."""
+    if fetch_all("SELECT 1 FROM queue_app_queue WHERE name = %s", [name]):
+        return False
+    sql = (
+        "INSERT INTO queue_app_queue (name, description, paused, paused_reason, paused_by, created_at, updated_at)"
+        " VALUES (%s, '', false, '', '', now(), now()) ON CONFLICT DO NOTHING RETURNING name"
+    )
+    return bool(fetch_all(sql, [name]))

@@ -78,8 +78,8 @@ class _Time(Loader):
 _known: weakref.WeakKeyDictionary[psycopg.Connection[Any], _Known] = weakref.WeakKeyDictionary()
 
 
-def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[Row]:
-    """Run statements in one round trip and, outside a transaction, as one; return the rows of the last.
+def run(raw: psycopg.Connection[Any], statements: Sequence[Statement], answer: int = -1) -> list[Row]:
+    """Run statements in one round trip and, outside a transaction, as one; return the rows of one, usually the last.
 
     Each has a snapshot of its own under READ COMMITTED, as if it had been sent alone. Raises
     ``Declined`` before anything is sent, and psycopg's errors.
@@ -108,11 +108,10 @@ def run(raw: psycopg.Connection[Any], statements: Sequence[Statement]) -> list[R
             results = raw.wait(_execute(pgconn))
         else:
             results = _pipelined(raw, names, values)
-        last = results[-1]
-        if last.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        if results[-1].status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             transformer = known.transformer = known.transformer or Transformer(_Context(raw))
-            transformer.set_pgresult(last)
-            return transformer.load_rows(0, last.ntuples, tuple)
+            transformer.set_pgresult(results[answer])
+            return transformer.load_rows(0, results[answer].ntuples, tuple)
     error = errors.error_from_result(next(result for result in results if result.status == pq.ExecStatus.FATAL_ERROR))
     if isinstance(error, _STALE):
         del _known[raw]

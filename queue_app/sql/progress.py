@@ -4,22 +4,18 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from queue_app.core.records import ClaimedTask, ProgressReport
-from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD
+from queue_app.core.records import AttemptKey, ClaimedTask, ProgressReport
+from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, FENCE, GRANTED
 from queue_app.sql.database import fetch_all, fetch_together, fetch_value, lock_rows
 from queue_app.sql.prepared import Statement
 
 _RELAXED: Final = ("SELECT set_config('synchronous_commit', 'off', true)", ())
-_HELD: Final = """
-JOIN queue_app_task AS t ON t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id
-    AND t.status = 'executing'
-"""
+_HELD: Final = f"JOIN queue_app_task AS t ON {GRANTED} AND t.status = 'executing'"
 
 _PROGRESS: Final = f"""
 INSERT INTO queue_app_taskprogress (task_id, attempt, fraction, message, updated_at)
 SELECT v.id, v.attempt, v.fraction, v.message, clock_timestamp()
-FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::float8[], %s::text[])
-    AS v (id, attempt, worker_id, fraction, message)
+FROM unnest({FENCE}, %s::float8[], %s::text[]) AS v (id, attempt, worker_id, leased_at, fraction, message)
 {_HELD}
 ON CONFLICT (task_id) DO UPDATE
 SET attempt = EXCLUDED.attempt, fraction = EXCLUDED.fraction, message = EXCLUDED.message,
@@ -30,8 +26,7 @@ RETURNING task_id
 _LINES: Final = f"""
 INSERT INTO queue_app_tasklog (task_id, attempt, lines, dropped, updated_at)
 SELECT v.id, v.attempt, v.lines, v.dropped, clock_timestamp()
-FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::text[], %s::int[])
-    AS v (id, attempt, worker_id, lines, dropped)
+FROM unnest({FENCE}, %s::text[], %s::int[]) AS v (id, attempt, worker_id, leased_at, lines, dropped)
 {_HELD}
 ON CONFLICT (task_id, attempt) DO UPDATE
 SET lines = EXCLUDED.lines, dropped = EXCLUDED.dropped, updated_at = EXCLUDED.updated_at
@@ -39,11 +34,11 @@ RETURNING task_id
 """
 
 # At most a year from now: the same limit as in a claim.
-_EXTEND: Final = """
+_EXTEND: Final = f"""
 UPDATE queue_app_task AS t
 SET deadline = LEAST(t.deadline + make_interval(secs => v.seconds), clock_timestamp() + interval '1 year')
-FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::float8[]) AS v (id, attempt, worker_id, seconds)
-WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status = 'executing'
+FROM unnest({FENCE}, %s::float8[]) AS v (id, attempt, worker_id, leased_at, seconds)
+WHERE {GRANTED} AND t.status = 'executing'
 RETURNING t.id
 """
 
@@ -64,20 +59,19 @@ def extend(reports: Sequence[ProgressReport]) -> None:
 
 
 def _store(sql: str, reports: Sequence[ProgressReport], *names: str, first: Sequence[Statement] = ()) -> None:
-    columns: list[list[Any]] = [
-        [getattr(report, name) for report in reports] for name in ("task_id", "attempt", "worker_id", *names)
-    ]
+    fields = ("task_id", "attempt", "worker_id", "leased_at", *names)
+    columns: list[list[Any]] = [[getattr(report, name) for report in reports] for name in fields]
     fetch_together(_RELAXED, *first, (sql, columns))
 
 
-def held_by(worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:
-    """Return the tasks that the worker holds under one of the attempts (id, number), without payloads."""
-    ids, numbers = [task_id for task_id, _ in attempts], [number for _, number in attempts]
+def held_by(worker_id: uuid.UUID, attempts: Sequence[AttemptKey]) -> list[ClaimedTask]:
+    """Return the tasks that the worker holds under one of these grants, without payloads."""
+    columns = [list(column) for column in zip(*attempts, strict=True)] or [[], [], []]
     found = fetch_all(
-        f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM unnest(%s::uuid[], %s::int[]) AS v (id, attempt)"
-        " JOIN queue_app_task AS t ON t.id = v.id AND t.attempt = v.attempt AND t.worker_id = %s"
-        " AND t.status = 'executing'",
-        [ids, numbers, worker_id],
+        f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM (SELECT *, %s::uuid AS worker_id"
+        " FROM unnest(%s::uuid[], %s::int[], %s::bigint[]) AS held (id, attempt, leased_at)) AS v"
+        f" JOIN queue_app_task AS t ON {GRANTED} AND t.status = 'executing'",
+        [worker_id, *columns],
     )
     return [ClaimedTask.from_row(row) for row in found]
 

@@ -10,6 +10,9 @@ from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSE
 from queue_app.sql.database import fetch_all
 from queue_app.sql.workflow_advance import TRY_SHARE
 
+# The attempt has stored a step: the next one goes on behind it, so this death does not count.
+_PROGRESSED: Final = """EXISTS (SELECT FROM queue_app_stepresult AS step
+            WHERE step.task_id = task.id AND step.attempt = task.attempt AND step.done_at IS NOT NULL)"""
 # SKIP LOCKED waits for no row, so the order in which this statement locks them cannot cause a deadlock. Locks of
 # workflows come before those of rows: a task whose workflow another transaction has alone is left to the next turn.
 # Requeue tasks whose worker is dead. They keep their place in the queue, and their attempt number as the fence.
@@ -24,8 +27,9 @@ WITH gone AS MATERIALIZED (
 ), lost AS (
     SELECT task.id, task.attempt, task.started_at, task.worker_id,
         task.cancel_requested_at IS NOT NULL AS cancelled,
-        task.crashes + 1 >= %(max_crashes)s AS hopeless,
-        task.crashes > 0 AS suspect
+        task.crashes + 1 >= %(max_crashes)s AND NOT {_PROGRESSED} AS hopeless,
+        task.crashes > 0 AND NOT {_PROGRESSED} AS suspect,
+        CASE WHEN {_PROGRESSED} THEN 0 ELSE task.crashes + 1 END AS crashes
     FROM gone JOIN queue_app_task AS task USING (id) LEFT JOIN queue_app_worker AS worker ON worker.id = task.worker_id
     WHERE (gone.workflow_id IS NULL OR {TRY_SHARE.format(id="gone.workflow_id")})
         AND task.status || '' = 'executing' AND (worker.id IS NULL OR worker.status IN ('dead', 'stopped'))
@@ -38,7 +42,7 @@ WITH gone AS MATERIALIZED (
     FROM lost
 ), done AS (
     UPDATE queue_app_task AS t
-    SET status = fates.fate, crashes = t.crashes + 1, deadline = NULL,
+    SET status = fates.fate, crashes = fates.crashes, deadline = NULL,
         started_at = CASE WHEN fates.fate IN ('queued', 'scheduled') THEN NULL ELSE t.started_at END,
         worker_id = CASE WHEN fates.fate IN ('queued', 'scheduled') THEN NULL ELSE t.worker_id END,
         queued_at = CASE WHEN fates.fate = 'scheduled' THEN NULL ELSE t.queued_at END,

@@ -108,9 +108,9 @@ def live_tasks(schedule_ids: Sequence[int]) -> dict[int, list[tuple[uuid.UUID, s
 
 def recorded_ahead(schedule_ids: Sequence[int]) -> dict[int, set[datetime]]:
     """Return {schedule: its instants from the next one on that are recorded already}."""
-    found: dict[int, set[datetime]] = {}
+    found: dict[int, set[datetime]] = {schedule_id: set() for schedule_id in schedule_ids}
     for schedule_id, instant in fetch_all(_RECORDED_AHEAD, [list(schedule_ids)]):
-        found.setdefault(schedule_id, set()).add(instant)
+        found[schedule_id].add(instant)
     return found
 
 
@@ -121,11 +121,11 @@ def record(ticks: Sequence[NewTick]) -> set[tuple[int, datetime]]:
     return {(schedule_id, instant) for schedule_id, instant in fetch_all(_RECORD, _columns(ticks))}
 
 
-def extend(tick: NewTick) -> bool:
-    """Add a tick without a task to the newest record of its schedule, if that has the same reason; return whether."""
-    return bool(
-        execute(_EXTEND, [tick.instant, tick.at, tick.late_seconds, tick.number, tick.schedule_id, tick.reason])
-    )
+def record_passed(tick: NewTick) -> None:
+    """Store ticks without a task; add them to the newest record of their schedule if that has the same reason."""
+    values = [tick.instant, tick.at, tick.late_seconds, tick.number, tick.schedule_id, tick.reason]
+    if not execute(_EXTEND, values):
+        record([tick])
 
 
 def give_up(ticks: Iterable[tuple[int, datetime, str]]) -> None:

@@ -5,6 +5,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
+
 from queue_app.core.lanes import lane_name
 from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
 from queue_app.core.records import Lease, TaskRef
@@ -37,20 +40,21 @@ def executing(ids: Sequence[uuid.UUID] | None = None) -> list[Lease]:
     """Return the leases of all executing tasks, or of the executing tasks among ``ids``."""
     among, params = ("", []) if ids is None else (" AND id = ANY(%s)", [list(ids)])
     found = fetch_all(f"SELECT {_LEASE} FROM queue_app_task AS t WHERE status = 'executing'{among}", params)
-    return [_lease(row) for row in found]
+    return [lease_of(row) for row in found]
 
 
 def leases(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, tuple[Status, Lease]]:
     """Return the status of each task that exists, and the lease that it was granted under last."""
     sql = f"SELECT t.status, {_LEASE} FROM queue_app_task AS t WHERE id = ANY(%s)"
     found = fetch_all(sql, [list(ids)]) if ids else []
-    return {row[0]: (Status(status), _lease(row)) for status, *row in found}
+    return {row[0]: (Status(status), lease_of(row)) for status, *row in found}
 
 
 _LEASE: Final = f"t.id, COALESCE(t.leased_at, 0), {LANE}"
 
 
-def _lease(row: Sequence[Any]) -> Lease:
+def lease_of(row: Sequence[Any]) -> Lease:
+    """Return the lease of a row: the task's id, the stamp, and its lane."""
     task_id, leased_at, *lane = row
     return Lease(task_id, lane_name(*lane), leased_at)
 
@@ -102,17 +106,20 @@ def _limits(row: Sequence[Any]) -> Limits:
     return Limits(**paces, max_concurrent_per_user=per_user, fair_by=fair_by, shares=shares, by_arrival=by_arrival)
 
 
-def abandon(leased_at: int) -> None:
-    """Refuse from now on every grant whose stamp is not later than ``leased_at``.
+def abandon(leased_at: int, unless: str = "false") -> bool:
+    """Refuse from now on every claim whose stamp is not later than ``leased_at``; return false if ``unless`` holds.
 
-    Waits for the grants that are being committed. A task that is queued when this returns is never granted under such a
+    Waits for the grants that are being committed. A task that is queued when this returns is never claimed under such a
     stamp.
     """
     with atomic():
         _lock_generation()
-        execute(
-            "UPDATE queue_app_indexgeneration SET abandoned_until = GREATEST(abandoned_until, %s) WHERE id = 1",
-            [leased_at],
+        return bool(
+            execute(
+                "UPDATE queue_app_indexgeneration SET abandoned_until = GREATEST(abandoned_until, %s)"
+                f" WHERE id = 1 AND NOT ({unless})",
+                [leased_at],
+            )
         )
 
 
@@ -143,57 +150,86 @@ def raise_generation(above: int = 0) -> int:
             " ON CONFLICT (id) DO UPDATE SET number = 1 + CASE"
             " WHEN %(above)s BETWEEN queue_app_indexgeneration.number AND queue_app_indexgeneration.number + 1000000"
             " THEN %(above)s ELSE queue_app_indexgeneration.number END,"
-            " abandoned_until = 0, started_at = clock_timestamp(), ready_at = NULL RETURNING number",
+            " abandoned_until = 0, damaged_at = NULL, started_at = clock_timestamp(), ready_at = NULL RETURNING number",
             {"above": above},
         )
     return number
 
 
-#: The first condemnation is accepted at once; the one after n others comes at least 2^n - 1 s after the last.
-_MAY_CONDEMN: Final = """
+#: Whether the last rebuild helped: damage was found only some seconds later, or a task has started since.
+_HELPED: Final = """
+(COALESCE(damaged_at, statement_timestamp()) > g.started_at + interval '3 seconds'
+    OR EXISTS (SELECT FROM queue_app_task AS t WHERE status = 'executing' AND t.started_at > g.started_at)
+    OR EXISTS (SELECT FROM queue_app_task AS t WHERE finished_at > g.started_at AND t.started_at > g.started_at))
+"""
+#: The first condemnation is accepted at once; the one after n others comes at least 2^n - 1 s after the last. Where the
+#: last rebuild has helped, 7 s are enough.
+_MAY_CONDEMN: Final = f"""
 id = 1
 AND (ready_at IS NOT NULL OR started_at < statement_timestamp() - interval '1 minute')
 AND (condemned_at IS NULL OR condemned_at NOT BETWEEN
-     statement_timestamp() - LEAST(2 ^ condemned - 1, 300) * interval '1 second' AND statement_timestamp())
+     statement_timestamp() - LEAST(2 ^ condemned - 1, CASE WHEN {_HELPED} THEN 7 ELSE 300 END) * interval '1 second'
+     AND statement_timestamp())
 """
 
 
 def condemn(because: str) -> bool:
     """Raise the generation, so that the present index is rebuilt; return false if it is too early to do so again."""
-    if not fetch_all(f"SELECT FROM queue_app_indexgeneration WHERE {_MAY_CONDEMN}"):
-        return False  # without the lock, for which every grant would have to wait
+    if not fetch_all(f"SELECT FROM queue_app_indexgeneration AS g WHERE {_MAY_CONDEMN}"):
+        execute(  # without the lock, for which every grant would have to wait
+            "UPDATE queue_app_indexgeneration SET damaged_at = clock_timestamp()"
+            " WHERE id = 1 AND damaged_at IS NULL AND ready_at IS NOT NULL"
+        )
+        return False
     with atomic():
         _lock_generation()
         return bool(
             execute(
-                "UPDATE queue_app_indexgeneration SET number = number + 1, abandoned_until = 0,"
+                "UPDATE queue_app_indexgeneration AS g SET number = number + 1, abandoned_until = 0, damaged_at = NULL,"
                 " started_at = clock_timestamp(), ready_at = NULL, condemned_because = %s,"
                 " condemned = CASE WHEN condemned_at > statement_timestamp() - interval '10 minutes'"
-                " THEN LEAST(condemned + 1, 10) ELSE 1 END, condemned_at = clock_timestamp()"
+                f" THEN LEAST(condemned + 1, CASE WHEN {_HELPED} THEN 3 ELSE 10 END) ELSE 1 END,"
+                " condemned_at = clock_timestamp()"
                 f" WHERE {_MAY_CONDEMN}",
                 [because],
             )
         )
 
 
-#: Sessions that hold the lock, and whose process has sent nothing for a while although PostgreSQL waits for it.
+#: Ends the sessions that hold the lock and whose process has sent nothing for a while: PostgreSQL waits for it.
+#: Returns all that hold it: whether this role may look at them and end them, their processes and roles, and this role.
+#: What ends them stands in the list of columns: PostgreSQL may evaluate a condition for other sessions, too.
 _END_FROZEN_GRANTS: Final = """
-SELECT pg_terminate_backend(activity.pid)
+SELECT pg_has_role(activity.usesysid, 'USAGE'), activity.pid, activity.usename, current_user,
+    CASE WHEN pg_has_role(activity.usesysid, 'USAGE') AND activity.wait_event = 'ClientRead'
+        AND activity.state_change < statement_timestamp() - %s::interval THEN pg_terminate_backend(activity.pid) END
 FROM pg_locks AS lock JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
 WHERE lock.locktype = 'advisory' AND lock.objsubid = 1 AND lock.granted AND activity.datname = current_database()
     AND (lock.classid::bigint << 32) | lock.objid::bigint = %s
-    AND activity.wait_event = 'ClientRead' AND activity.state_change < statement_timestamp() - %s::interval
 """
 
 
 def _lock_generation() -> None:
     """Wait for the grants that are being committed; end the sessions whose process is gone or frozen.
 
-    Raises ``OperationalError`` if that takes longer than ``LOCK_WAIT``; the caller tries again at its next turn.
+    Raises ``OperationalError`` if that takes longer than ``LOCK_WAIT``; the caller tries again at its next turn. The
+    error names a session that another role holds: it may be frozen, and this role may not end it.
     """
     bound_transaction()  # every grant waits for this lock
-    fetch_all(_END_FROZEN_GRANTS, [GENERATION_LOCK, f"{database.FROZEN_SECONDS} s"])
-    fetch_all("SELECT set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)", [LOCK_WAIT, GENERATION_LOCK])
+    holders = fetch_all(_END_FROZEN_GRANTS, [f"{database.FROZEN_SECONDS} s", GENERATION_LOCK])
+    foreign = [holder for is_ours, *holder, _ in holders if not is_ours]
+    try:
+        fetch_all(
+            "SELECT set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)", [LOCK_WAIT, GENERATION_LOCK]
+        )
+    except OperationalError as error:
+        if not (foreign and isinstance(error.__cause__, LockNotAvailable)):
+            raise
+        pid, role, own = foreign[0]
+        raise OperationalError(
+            f"The session {pid} of the role {role} keeps the lock that claims share, perhaps because its process is"
+            f" frozen. This role, {own}, may not end it. Let it: GRANT {role} TO {own}"
+        ) from error.__cause__
 
 
 def accepts(number: int, leased_at: int) -> bool:

@@ -1,4 +1,4 @@
-"""Store and read the steps of tasks, fenced by the attempt and its worker; send signals, and let steps take them.
+"""Store and read the steps of tasks, fenced by the grant; send signals, and let steps take them.
 
 All statements about signals lock the task's row first. So a signal either sees that the task waits and queues it, or
 the task sees the signal when it begins to wait.
@@ -26,7 +26,8 @@ _LOAD: Final = f"SELECT {_COLUMNS} FROM queue_app_stepresult WHERE task_id = %s 
 _HELD: Final = """
 held AS (
     SELECT id FROM queue_app_task
-    WHERE id = %s AND attempt = %s AND worker_id = %s AND status || '' = 'executing' FOR NO KEY UPDATE
+    WHERE id = %s AND attempt = %s AND worker_id = %s AND COALESCE(leased_at, 0) = %s AND status || '' = 'executing'
+    FOR NO KEY UPDATE
 )
 """
 # A repetition, after an answer that was lost, changes nothing.
@@ -49,7 +50,7 @@ def load(task_id: uuid.UUID) -> list[Step]:
 
 def record(task: ClaimedTask, step: Step) -> bool:
     """Store a step; return false if the attempt no longer holds the task."""
-    fence = [task.id, task.attempt, task.worker_id]
+    fence = [task.id, task.attempt, task.worker_id, task.leased_at]
     values = [task.attempt, step.position, step.name, str(step.kind), step.value, step.until]
     return bool(fetch_prepared(LOOK_UP, (_RECORD, [*fence, *values])))
 
@@ -98,7 +99,7 @@ WITH target AS (
 _TAKE: Final = """
 WITH held AS (
     SELECT id, workflow_id FROM queue_app_task
-    WHERE id = %s AND attempt = %s AND worker_id = %s AND status || '' = 'executing'
+    WHERE id = %s AND attempt = %s AND worker_id = %s AND COALESCE(leased_at, 0) = %s AND status || '' = 'executing'
 ), taken AS (
     UPDATE queue_app_signal AS s SET taken_at = clock_timestamp()
     FROM held
@@ -151,7 +152,7 @@ def send_to_workflow(
 def take(task: ClaimedTask, step: Step, schema: str | None) -> Step | None:
     """Let a step take the oldest signal of its name, or wait for one; return ``None`` if nothing was stored."""
     params: list[Any] = [
-        task.id, task.attempt, task.worker_id, step.signal, step.signal, step.name, step.until,
+        task.id, task.attempt, task.worker_id, task.leased_at, step.signal, step.signal, step.name, step.until,
         task.attempt, step.position, step.name, step.signal, step.until, schema,
     ]  # fmt: skip
     found = fetch_prepared(lock_rows([task.id]), (_TAKE, params))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from queue_app.core.histogram import BOUNDS, from_json, percentile
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import WITHOUT_JIT, fetch_together
 
 #: One pass over the ended tasks; a group for the totals, and one for each bucket and version.
 _ENDED: Final = """
@@ -15,11 +15,11 @@ SELECT name, since, ran, waited, version, GROUPING(ran, waited, version), count(
     sum(failures)::bigint, max(finished_at)
 FROM (
     SELECT {column} AS name, date_trunc('{unit}', finished_at, 'UTC') AS since, t.status, failures, finished_at,
-        width_bucket(EXTRACT(EPOCH FROM finished_at - t.started_at)::float8, %(bounds)s::float8[]) AS ran,
-        width_bucket(GREATEST(0, EXTRACT(EPOCH FROM t.started_at - queued_at))::float8, %(bounds)s::float8[]) AS waited,
+        width_bucket(EXTRACT(EPOCH FROM finished_at - t.started_at)::float8, %s::float8[]) AS ran,
+        width_bucket(GREATEST(0, EXTRACT(EPOCH FROM t.started_at - queued_at))::float8, %s::float8[]) AS waited,
         COALESCE(w.version, '') AS version
     FROM queue_app_task AS t LEFT JOIN queue_app_worker AS w ON w.id = t.worker_id
-    WHERE finished_at > %(since)s AND finished_at <= %(until)s AND {column} <> ''
+    WHERE finished_at > %s AND finished_at <= %s AND {column} <> ''
 ) AS ended
 GROUP BY GROUPING SETS ((name, since), (name, since, ran), (name, since, waited), (name, since, version))
 """
@@ -92,7 +92,8 @@ def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
     """Return the tasks that ended after ``since``, up to ``until``, summed by name and period."""
     column, unit = _KINDS[kind]
     found: dict[tuple[str, datetime], EndedInPeriod] = {}
-    rows = fetch_all(_ENDED.format(column=column, unit=unit), {"bounds": list(BOUNDS), "since": since, "until": until})
+    bounds = list(BOUNDS)
+    rows = fetch_together(WITHOUT_JIT, (_ENDED.format(column=column, unit=unit), [bounds, bounds, since, until]))
     for name, period, ran, waited, version, group, count, *totals in rows:
         row = found.setdefault((name, period), EndedInPeriod(name, since=period))
         if group == _TOTAL:

@@ -145,6 +145,7 @@ def delete_ended(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
 #: Table -> the rows past a retention of %s seconds; an ORDER BY names the index that finds them.
 _OLD: Final = {
     "deadletter": f"expires_at < {_AGO}",
+    "idempotentrequest": f"created_at < {_AGO} ORDER BY created_at",
     "operation": f"finished_at < {_AGO}",
     "queuestats": f"taken_at < {_AGO}",
     "taskstats": f"kind IN ('type', 'user', 'key') AND since < {_AGO}",  # the index begins with the kind

@@ -37,13 +37,17 @@ RETURNING {REF}
 """
 _DUE_RECENTLY: Final = _DUE.replace("ORDER BY run_after LIMIT", f"AND {RECENTLY} ORDER BY run_after LIMIT")
 
+# What undoes another task is cancelled only if undoing is stopped.
+_SPARED: Final = """
+    AND (t.workflow_id IS NULL OR NOT EXISTS (
+        SELECT FROM queue_app_workflownode AS node WHERE node.task_id = t.id AND node.compensates IS NOT NULL))"""
 # Waiting tasks end here; the worker of an executing task is asked to stop it.
 _CANCEL: Final = f"""
 UPDATE queue_app_task AS t
 SET status = CASE WHEN t.status = 'executing' THEN t.status ELSE 'cancelled' END,
     finished_at = CASE WHEN t.status = 'executing' THEN NULL ELSE clock_timestamp() END,
     cancel_requested_at = COALESCE(t.cancel_requested_at, clock_timestamp())
-WHERE t.id = ANY(%s) AND t.status IN ('blocked', 'scheduled', 'queued', 'executing')
+WHERE t.id = ANY(%s) AND t.status IN ('blocked', 'scheduled', 'queued', 'executing'){_SPARED}
 RETURNING CASE WHEN t.status = 'executing' THEN t.status WHEN t.queued_at IS NULL THEN 'scheduled' ELSE 'queued' END,
     t.worker_id, {REF}
 """
@@ -108,9 +112,12 @@ def make_due(limit: int, *, recent: bool = False) -> list[TaskRef]:
     return sorted(_refs(_DUE_RECENTLY if recent else _DUE, [limit, limit]), key=lambda ref: ref.queued_at)
 
 
-def cancel(ids: Sequence[uuid.UUID]) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:
-    """Cancel waiting tasks and request it of executing ones; return (status before, worker, task) of each."""
-    found = fetch_locked(ids, _CANCEL, [list(ids)])
+def cancel(ids: Sequence[uuid.UUID], *, undoing: bool = False) -> list[tuple[Status, uuid.UUID | None, TaskRef]]:
+    """Cancel waiting tasks and request it of executing ones; return (status before, worker, task) of each.
+
+    With ``undoing``, compensations too.
+    """
+    found = fetch_locked(ids, _CANCEL.replace(_SPARED, "") if undoing else _CANCEL, [list(ids)])
     return [(Status(status), worker_id, TaskRef.from_row(row)) for status, worker_id, *row in found]
 
 

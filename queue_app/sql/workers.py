@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from queue_app.core.records import HeartbeatAnswer, WorkerReport
 from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_value
+from queue_app.sql.grants import NEXT_ANSWER, RUN
+from queue_app.sql.prepared import Row
 
 _LIVE: Final = "status IN ('active', 'draining')"
 _BEAT: Final = "(last_heartbeat_at AT TIME ZONE 'UTC')::text"
@@ -17,9 +19,10 @@ ARRAY(SELECT concat_ws(' ', id, heartbeat_seconds, {_BEAT}) FROM queue_app_worke
 #: Condition for live workers on a machine, whose name begins their process identities.
 NEIGHBOURS: Final = f"{_LIVE} AND starts_with(process_identity, %s)"
 
+_ANSWERED: Final = f", answered_run = {NEXT_ANSWER}"
 _MARK_DEAD: Final = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
-WHERE {_LIVE} AND id {{which}} RETURNING id, profile
+WHERE {_LIVE} AND id {{which}} RETURNING id, name, profile
 """
 # A worker that sent a heartbeat since it was found to be silent lives.
 _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
@@ -29,17 +32,29 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 )
 
 
-def heartbeat(worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
-    """Record that the worker lives; return whether it was declared dead, and whether staff asked it to drain."""
+def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = True) -> HeartbeatAnswer:
+    """Record that the worker lives; return whether it was declared dead, and whether staff asked it to drain.
+
+    With ``names_all`` the worker has just named all grants that it holds (``sql.grants``).
+    """
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
         " free_slots = %s, concurrency = COALESCE(%s, concurrency), cpu_percent = %s, memory_bytes = %s"
-        f" WHERE id = %s AND {_LIVE} RETURNING drain_requested_at IS NOT NULL"
+        f"{_ANSWERED if names_all else ''}"
+        f" WHERE id = %s AND {_LIVE} RETURNING drain_requested_at IS NOT NULL, right(answered_run, 1) = '?'"
     )
     status = "draining" if report.draining else "active"
     params = [status, report.tasks_done, report.free_slots, report.slots, *report.usage, worker_id]
     found = fetch_all(sql, params)
-    return HeartbeatAnswer(alive=bool(found), should_drain=bool(found) and found[0][0])
+    if not found:
+        return HeartbeatAnswer(alive=False)
+    should_drain, is_first = found[0]
+    return HeartbeatAnswer(alive=True, should_drain=should_drain, is_first=names_all and is_first)
+
+
+def start(worker_id: uuid.UUID) -> None:
+    """Record that a worker that registers holds no grant."""
+    execute(f"UPDATE queue_app_worker SET answered_run = {RUN} WHERE id = %s", [worker_id])
 
 
 def request_drain(worker_id: uuid.UUID, by: str) -> bool:
@@ -56,15 +71,14 @@ def heartbeats() -> list[str]:
     return list(fetch_value(f"SELECT {HEARTBEATS}"))
 
 
-def mark_silent_dead(silent: Mapping[uuid.UUID, str]) -> list[tuple[uuid.UUID, str]]:
-    """Declare workers dead whose last heartbeat is still the given one; return (id, profile) of each."""
-    found = fetch_all(_MARK_SILENT_DEAD, [list(silent), list(silent.values())]) if silent else []
-    return [(worker_id, profile) for worker_id, profile in found]
+def mark_silent_dead(silent: Mapping[uuid.UUID, str]) -> list[Row]:
+    """Declare workers dead whose last heartbeat is still the given one; return (id, name, profile) of each."""
+    return fetch_all(_MARK_SILENT_DEAD, [list(silent), list(silent.values())]) if silent else []
 
 
-def mark_dead(worker_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
-    """Declare one worker dead; return its (id, profile) unless it had ended before."""
-    return [(found, profile) for found, profile in fetch_all(_MARK_DEAD.format(which="= %s"), [worker_id])]
+def mark_dead(worker_id: uuid.UUID) -> list[Row]:
+    """Declare one worker dead; return its (id, name, profile) unless it had ended before."""
+    return fetch_all(_MARK_DEAD.format(which="= %s"), [worker_id])
 
 
 def on_this_machine(machine: str, limit: int) -> list[tuple[uuid.UUID, int, str]]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from queue_app.core.records import AttemptKey, Outcome, TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.columns import REF
+from queue_app.sql.columns import FENCE, GRANTED, REF
 from queue_app.sql.database import (
     LOOK_UP,
     SHARE_WORKFLOWS,
@@ -91,17 +91,17 @@ SELECT * FROM opened
 # PostgreSQL may plan it while the tables are empty, like the end of other tasks.
 _COMPLETE: Final = f"""
 WITH v AS (
-    SELECT * FROM unnest(%s::uuid[], %s::int[], %s::uuid[], %s::timestamptz[], %s::text[])
-        AS v (id, attempt, worker_id, started_at, result)
+    SELECT * FROM unnest({FENCE}, %s::timestamptz[], %s::text[])
+        AS v (id, attempt, worker_id, leased_at, started_at, result)
 ), done AS (
     UPDATE queue_app_task AS t
     SET status = 'completed', finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
     FROM v
-    WHERE t.id = v.id AND t.attempt = v.attempt AND t.worker_id = v.worker_id AND t.status || '' = 'executing'
+    WHERE {GRANTED} AND t.status || '' = 'executing'
         AND t.cancel_requested_at IS NULL AND NOT EXISTS (
             SELECT FROM queue_app_taskdependency AS edge
             WHERE edge.before_id = v.id AND edge.condition = 'failure' AND NOT edge.met)
-    RETURNING t.id, t.attempt, v.result
+    RETURNING t.id, t.attempt, v.leased_at, v.result
 ), results AS (
     INSERT INTO queue_app_taskresult (task_id, value) SELECT id, result::jsonb FROM done WHERE result IS NOT NULL
     ON CONFLICT (task_id) DO UPDATE SET value = EXCLUDED.value
@@ -111,7 +111,7 @@ WITH v AS (
         LEFT JOIN queue_app_dependencycounter AS counter
             ON counter.task_id = edge.after_id AND counter.shard = edge.shard
 ), {_GO_ON}
-SELECT (SELECT string_agg(id || ' ' || attempt, ',') FROM done), opened.*
+SELECT (SELECT string_agg(concat_ws(' ', id, attempt, leased_at), ',') FROM done), opened.*
 FROM (SELECT 1) AS once LEFT JOIN opened ON true
 """
 _CLOSE: Final = """
@@ -209,7 +209,7 @@ def complete(
     found = fetch_prepared(share, LOOK_UP, (_COMPLETE, completion(outcomes)[:-1]))
     ended = [part.split(" ") for part in (found[0][0] or "").split(",") if part]
     opened = [(Status(status), TaskRef.from_row(row)) for _, status, *row in found if status is not None]
-    return [(uuid.UUID(task_id), int(attempt)) for task_id, attempt in ended], opened
+    return [(uuid.UUID(task_id), int(attempt), int(stamp)) for task_id, attempt, stamp in ended], opened
 
 
 def close_paused(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:

@@ -33,12 +33,17 @@ ORDER BY t.id LIMIT %s
 """
 _HOLDING: Final = f"""
 SELECT t.id, COALESCE(NULLIF(node.name, ''), substring(t.task_type FROM '[^.]*$')), t.status, t.finished_at,
-    letter.id, letter.exception_class, letter.message
+    letter.id, letter.exception_class, letter.message, node.compensates IS NOT NULL
 FROM queue_app_workflow AS flow JOIN queue_app_task AS t ON {HOLDING}
     LEFT JOIN queue_app_workflownode AS node ON node.task_id = t.id
     LEFT JOIN queue_app_deadletter AS letter
         ON letter.task_id = t.id AND letter.replayed_at IS NULL AND letter.discarded_at IS NULL
 WHERE flow.id = %s AND flow.finished_at IS NULL ORDER BY t.finished_at, t.id LIMIT %s
+"""
+
+_HOLDS: Final = f"""
+SELECT FROM queue_app_workflow AS flow JOIN queue_app_task AS t ON {HOLDING}
+WHERE t.id = %s AND flow.id = %s AND flow.finished_at IS NULL
 """
 
 
@@ -63,6 +68,7 @@ class Holding(NamedTuple):
     letter_id: uuid.UUID | None
     exception_class: str | None
     message: str | None
+    undoes: bool  # it is a compensation
 
 
 def held(limit: int, *, seconds: float = 0) -> list[HeldWorkflow]:
@@ -73,6 +79,11 @@ def held(limit: int, *, seconds: float = 0) -> list[HeldWorkflow]:
 def holding(workflow_id: uuid.UUID, limit: int) -> list[Holding]:
     """Return at most ``limit`` tasks that hold a workflow, the first to end first."""
     return [Holding(*row) for row in fetch_all(_HOLDING, [workflow_id, limit])]
+
+
+def holds(task_id: uuid.UUID, workflow_id: uuid.UUID) -> bool:
+    """Return whether a task holds its workflow."""
+    return bool(fetch_all(_HOLDS, [task_id, workflow_id]))
 
 
 def held_among(workflow_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, HeldWorkflow]:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from queue_app.encryption import opened_if
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_value
 
 
 def results(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
@@ -17,6 +17,12 @@ def results(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dic
         [list(ids), list(workflows)],
     )
     return {task_id: opened_if(text, task_type) for task_id, text, task_type in found}
+
+
+def size(ids: Collection[uuid.UUID]) -> int:
+    """Return how many bytes the stored results of tasks take as text."""
+    sql = "SELECT COALESCE(sum(octet_length(value::text)), 0) FROM queue_app_taskresult WHERE task_id = ANY(%s)"
+    return int(fetch_value(sql, [list(ids)]))
 
 
 def added_by(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, list[uuid.UUID]]:

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from queue_app.core.records import TaskRef
+from queue_app.core.records import AttemptKey, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.columns import REF
 from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_locked, fetch_prepared, fetch_value
@@ -22,13 +22,15 @@ _EXCUSED: Final = f"""(EXISTS ({_EDGE}) OR flow.on_failure = 'continue')
     AND NOT EXISTS ({_EDGE} AND edge.condition IN ('hold', 'cancel'))
     AND NOT {_UNDOES}"""
 
-# A task without success holds the workflow if another waits for it; a dead letter also if none does, until staff replay
-# or discard it, or cancel the workflow. The workflow's policy may excuse it.
+# A task without success holds the workflow if another waits for it; a dead letter also if none does, until staff retry
+# or skip it, or cancel the workflow. The workflow's policy may excuse it. A compensation holds until a person has
+# decided about it.
 HOLDING: Final = f"""{_OF} AND {_FAILING} AND (
     EXISTS (SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS after ON after.id = edge.after_id
-        WHERE edge.before_id = t.id AND edge.condition = 'hold' AND after.status = 'blocked')
+        WHERE edge.before_id = t.id AND edge.condition = 'hold' AND NOT edge.met AND after.status = 'blocked')
     OR flow.on_failure = 'hold' AND flow.cancel_requested_at IS NULL AND NOT ({_EXCUSED}) AND {_OPEN_LETTER}
-    OR {_UNDOES} AND {_OPEN_LETTER})"""
+    OR EXISTS (SELECT FROM queue_app_workflownode AS node
+        WHERE node.task_id = t.id AND node.compensates IS NOT NULL AND node.closed = ''))"""
 _HELD: Final = f"EXISTS (SELECT FROM queue_app_task AS t WHERE {HOLDING})"
 _VERDICT: Final = f"""
 SELECT {_IDLE}, {_HELD},
@@ -74,6 +76,21 @@ WHERE t.workflow_id = %s AND t.status = 'completed' AND node.compensation IS NOT
         FROM queue_app_workflownode AS undo JOIN queue_app_task AS other ON other.id = undo.task_id
         WHERE other.workflow_id = t.workflow_id AND undo.compensates IS NOT NULL))
 ORDER BY t.finished_at DESC, t.id DESC
+"""
+# Completed tasks whose compensation did not complete, and what a person decided about it.
+_NOT_UNDONE: Final = """
+SELECT undone.id, COALESCE(NULLIF(own.name, ''), substring(undone.task_type FROM '[^.]*$')), t.status,
+    node.closed, node.closed_reason
+FROM queue_app_task AS t JOIN queue_app_workflownode AS node ON node.task_id = t.id AND node.compensates IS NOT NULL
+    JOIN queue_app_task AS undone ON undone.id = node.compensates
+    LEFT JOIN queue_app_workflownode AS own ON own.task_id = undone.id
+WHERE t.workflow_id = %s AND t.status <> 'completed' AND node.closed <> 'done' ORDER BY t.id
+"""
+_CLOSE: Final = """
+UPDATE queue_app_workflownode AS node SET closed = %s, closed_reason = %s
+WHERE node.task_id = ANY(%s) AND node.compensates IS NOT NULL
+    AND node.closed <> %s AND (node.closed = '' OR %s IN ('', 'done'))
+RETURNING node.task_id
 """
 _IS_UNDONE: Final = """EXISTS (
     SELECT FROM queue_app_task AS t JOIN queue_app_workflownode AS node ON node.task_id = t.id
@@ -176,6 +193,29 @@ def compensations_among(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
     return [row[0] for row in fetch_all(sql, [list(ids)])]
 
 
+def not_undone(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str, Status, str, str]]:
+    """Return the completed tasks whose compensation has not completed: (id, name, its state, ``Closed`` or "", why)."""
+    found = fetch_all(_NOT_UNDONE, [workflow_id])
+    return [(task_id, name, Status(status), closed, why) for task_id, name, status, closed, why in found]
+
+
+def compensations_of(workflow_id: uuid.UUID) -> list[uuid.UUID]:
+    """Return the compensations of a workflow that have not completed."""
+    sql = (
+        "SELECT t.id FROM queue_app_task AS t JOIN queue_app_workflownode AS node ON node.task_id = t.id"
+        " WHERE t.workflow_id = %s AND node.compensates IS NOT NULL AND t.status <> 'completed' ORDER BY t.id"
+    )
+    return [row[0] for row in fetch_all(sql, [workflow_id])]
+
+
+def close(ids: Collection[uuid.UUID], how: str, reason: str) -> list[uuid.UUID]:
+    """Record what a person decided about compensations; return those about which nothing else was decided before.
+
+    A task that was undone by hand later is no gap any more; "" takes a decision back.
+    """
+    return [row[0] for row in fetch_all(_CLOSE, [how, reason, list(ids), how, how])]
+
+
 def block_unready(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Block the queued tasks among ``ids`` that still wait for others; return them."""
     unready = [row[0] for row in fetch_all(_UNREADY, [list(ids)])]
@@ -219,10 +259,13 @@ def waiting_in_other_bands(workflow_id: uuid.UUID, priority: int, limit: int) ->
         yield found[start : start + limit]
 
 
-def is_held(task_id: uuid.UUID, attempt: int) -> bool:
+def is_held(grant: AttemptKey) -> bool:
     """Return whether an attempt still holds its task; it then does until the transaction ends."""
-    sql = "SELECT FROM queue_app_task WHERE id = %s AND attempt = %s AND status = 'executing' FOR UPDATE"
-    return bool(fetch_all(sql, [task_id, attempt]))
+    sql = (
+        "SELECT FROM queue_app_task WHERE id = %s AND attempt = %s AND COALESCE(leased_at, 0) = %s"
+        " AND status = 'executing' FOR UPDATE"
+    )
+    return bool(fetch_all(sql, grant))
 
 
 def statuses_in(workflow_id: uuid.UUID, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Status]:

@@ -1,7 +1,7 @@
 """Slots as tasks of one event loop, for coroutine functions.
 
 The event loop has a thread of its own, so that the worker's loop still claims and reports when a task blocks the
-event loop. When the pool abandons a task that blocks the event loop, later tasks get a new one.
+event loop. When a task that blocks the event loop counts as stuck, later tasks get a new one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AsyncPool(BacklogPool):
     """Runs at most ``slots`` coroutines at once, in the order in which they were submitted."""
 
     name = "async"
-    kill_after: float | None = 5.0  # then the pool abandons a coroutine that swallows its cancellation
+    kill_after: float | None = 5.0  # then a coroutine that swallows its cancellation counts as stuck
 
     def __init__(self, slots: int, executor: Executor, on_outcome: Callable[[], None]) -> None:
         super().__init__(slots, executor, on_outcome)
@@ -54,6 +54,7 @@ class AsyncPool(BacklogPool):
 
     def start(self) -> None:
         sessions.watch_sessions()
+        self._executor.has_shared_sessions = lambda: self._loop.may_have_sessions
         self._loop.start()
 
     def stop(self) -> None:
@@ -81,14 +82,17 @@ class AsyncPool(BacklogPool):
             if not held.shielded:
                 slot.loop.call(slot.cancel)
 
+    def give_up(self, held: ClaimedAttempt) -> None:
+        """If the coroutine blocks the event loop, start another loop for later tasks."""
+        with self._lock:
+            slot = self._slot_of(held)
+            if slot is not None and slot.loop is self._loop and not slot.loop.turns_within(BLOCKED_SECONDS):
+                logger.error("%s blocks the event loop; later tasks run on a new one", held.task.task_type)
+                self._loop = _Loop()
+                self._loop.start()
+
     def _abandon(self, slot: _Run, held: ClaimedAttempt) -> float:
-        """Forget the coroutine; if it blocks the event loop, start another for later tasks."""
         del self._running[id(held)]
-        if slot.loop is self._loop and not slot.loop.turns_within(BLOCKED_SECONDS):
-            logger.error("%s blocks the event loop; later tasks run on a new one", held.task.task_type)
-            self._loop = _Loop()
-            self._loop.start()
-        self._fill()
         return slot.since
 
     def _fill(self) -> None:
@@ -112,6 +116,7 @@ class AsyncPool(BacklogPool):
         if run.held.interruption is not None:
             outcome = await sync_to_async(failed)(run.held, run.since, run.held.interruption())  # a backoff may block
         else:
+            await run.loop.renew_connections()
             outcome = await self._executor.arun(run.held)
         with self._lock:
             if self._running.pop(id(run.held), None) is None:
@@ -145,6 +150,7 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = essential_thread(self._run, "event-loop")
         self._released_at = 0.0
+        self._used_at = 0.0
         self._stopping = False
         self._opened = 0  # sessions that this process had opened at the last check
         self._has_sessions = False
@@ -183,6 +189,16 @@ class _Loop:
         self.call(lambda: self._loop.call_soon(self._loop.stop))
         self._thread.join(timeout=BLOCKED_SECONDS)
 
+    @property
+    def may_have_sessions(self) -> bool:
+        """Whether the thread that asgiref uses may have sessions that were not checked yet."""
+        return self._has_sessions or sessions.opened() != self._opened
+
+    async def renew_connections(self) -> None:
+        """Close the sessions that the server may have ended while no task used them."""
+        if self._has_sessions and time.monotonic() - self._used_at > RELEASE_SECONDS:
+            await sync_to_async(sessions.renew)()
+
     async def release_connections(self, held: ClaimedAttempt, *, failed: bool) -> None:
         """Check the connections of the thread that asgiref uses for calls from coroutines.
 
@@ -190,7 +206,8 @@ class _Loop:
         """
         now, opened = time.monotonic(), sessions.opened()
         is_due = failed or now - self._released_at > RELEASE_SECONDS
-        if is_due or self._has_sessions or opened != self._opened:
+        self._used_at = now
+        if is_due or self.may_have_sessions:
             self._opened = opened
             self._released_at = now if is_due else self._released_at
             self._has_sessions = await sync_to_async(release_connections)(held, aged=is_due)

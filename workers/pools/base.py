@@ -30,7 +30,10 @@ class Pool(ABC):
     """Runs claimed tasks in order in a number of slots, and collects the outcomes."""
 
     name: str
-    #: Seconds after which an interrupted attempt is ended by force; ``None``: only some time after its timeout.
+    #: Whether the pool can end an attempt by force.
+    can_kill = False
+    #: Seconds after which an interrupted attempt is ended by force, or counts as stuck; ``None``: only some time after
+    #: its timeout.
     kill_after: float | None = None
     #: Seconds after which an interrupted attempt that still runs is interrupted again; ``None``: never.
     repeat_after: float | None = None
@@ -115,8 +118,11 @@ class Pool(ABC):
     def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - a coroutine cannot say whether it cleans up
         """Repeat an interruption that may have been lost."""
 
+    def give_up(self, held: ClaimedAttempt) -> None:  # noqa: B027 - a thread that is stuck stops nothing else
+        """Let other attempts continue although this one is stuck; it keeps its slot."""
+
     def abandon(self, held: ClaimedAttempt, error: Interruption) -> Outcome | None:
-        """End by force, or stop waiting for, an attempt that ignores its interruption.
+        """End an attempt that ignores its interruption by force, or forget it because the process ends.
 
         Returns the outcome; ``None`` if the attempt has ended by itself meanwhile.
         """
@@ -143,7 +149,7 @@ class Pool(ABC):
 
     @abstractmethod
     def _abandon(self, slot: Any, held: ClaimedAttempt) -> float:
-        """Put a fresh slot in the place of this one; return the start time of its attempt (monotonic)."""
+        """Forget the attempt in this slot, and its process if it has one; return the start time (monotonic)."""
 
 
 class BacklogPool(Pool):
@@ -175,7 +181,7 @@ class BacklogPool(Pool):
 def release_connections(held: ClaimedAttempt, *, aged: bool = True) -> bool:
     """Close the connections of this thread that the attempt left unusable or in another state than a new one.
 
-    With ``aged``, also close those that are open for longer than ``CONN_MAX_AGE``. Returns whether any is open.
+    With ``aged``, also close those that are open for too long (``sessions.KEEP_SECONDS``). Returns whether any is open.
     """
     is_open = False
     for connection in connections.all(initialized_only=True):

@@ -41,6 +41,7 @@ class ProcessPool(BacklogPool):
     """Runs claimed tasks in order in ``slots`` processes."""
 
     name = "processes"
+    can_kill = True
     kill_after: float | None = 2.0
     repeat_after: float | None = 0.5
 

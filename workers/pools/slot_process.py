@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 from django.db import connections
 
-from queue_app.exceptions import IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
+from queue_app.exceptions import AttemptLost, IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
 from queue_app.workers import capture
 from queue_app.workers.context import AttemptStore, ClaimedAttempt, ProgressSink, record_interruption
@@ -25,11 +26,15 @@ from queue_app.workers.lifecycle import close_stdin
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import handles_interruption, prepare_slot, release_connections
 from queue_app.workers.rlimits import REPLACE_SHARE, ResourceLimits, resident_bytes
-from queue_app.workers.sessions import watch_sessions
+from queue_app.workers.sessions import KEEP_SECONDS, renew, watch_sessions
 from queue_app.workers.wire import Reader, outcome_form, send, task_of
 
 #: The signal that raises each interruption in a slot.
-SIGNALS: dict[type[Interruption], signal.Signals] = {TaskCancelled: signal.SIGUSR1, TaskTimeout: signal.SIGUSR2}
+SIGNALS: dict[type[Interruption], signal.Signals] = {
+    TaskCancelled: signal.SIGUSR1,
+    TaskTimeout: signal.SIGUSR2,
+    AttemptLost: signal.SIGURG,
+}
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
@@ -85,8 +90,15 @@ def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore)
             raise held.interruption
 
     reset = _process_settings(interrupt)
-    reader, served, last = Reader(worker), 0, False
-    while not last and (messages := reader.receive()) is not None:
+    reader, served, last, has_sessions = Reader(worker), 0, False, False
+    idle = select.poll()
+    idle.register(worker, select.POLLIN)
+    while not last:
+        if has_sessions and not idle.poll(KEEP_SECONDS * 1000):
+            connections.close_all()
+        if (messages := reader.receive()) is None:
+            break
+        renew()
         for message in messages:
             executor.worker_name = message["worker"]
             held = ClaimedAttempt(task_of(message["task"]), time.monotonic(), store)
@@ -94,7 +106,7 @@ def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore)
             served += 1
             last = served == limits.max_tasks or _is_near_memory_limit(limits)
             send(worker, {"outcome": outcome, "last": last})
-            release_connections(held)
+            has_sessions = release_connections(held)
             reset()
     connections.close_all()
     with suppress(IndexUnavailable):

@@ -15,13 +15,13 @@ from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import Pool, handles_interruption, prepare_slot, release_connections
-from queue_app.workers.sessions import watch_sessions
+from queue_app.workers.sessions import KEEP_SECONDS, renew, watch_sessions
 
 
 class ThreadPool(Pool):
     """Runs claimed tasks in order on a number of threads.
 
-    A thread cannot be killed. The pool abandons a stuck thread and starts another in its place.
+    A thread cannot be killed. A stuck one keeps its slot until it ends, or until the worker's process is replaced.
     """
 
     name = "threads"
@@ -111,19 +111,25 @@ class ThreadPool(Pool):
                 _raise_in_thread(slot, interruption)
 
     def _abandon(self, slot: int, held: ClaimedAttempt) -> float:
-        _, since = self._running.pop(slot)
-        self._add_slot()
-        return since
+        return self._running.pop(slot)[1]
 
     def _slot(self) -> None:
         slot = threading.get_ident()
         prepare_slot()
+        has_sessions = False
         while not self._is_surplus():
-            held = self._waiting.get()
+            try:
+                held = self._waiting.get(timeout=KEEP_SECONDS if has_sessions else None)
+            except Empty:
+                connections.close_all()
+                has_sessions = False
+                continue
             if held is None:
                 if self._is_stopped:
                     break
                 continue
+            if has_sessions:
+                renew()
             outcome = self._attempt(slot, held)
             while True:
                 try:
@@ -132,10 +138,10 @@ class ThreadPool(Pool):
                 except Interruption:  # it arrived after the attempt had ended
                     continue
             if not is_mine:
-                break  # abandoned: another thread has this slot, and ``abandon`` returned the outcome
+                break  # the process ends, and ``abandon`` returned the outcome
             self._outcomes.append(outcome)
             self._on_outcome()
-            release_connections(held)
+            has_sessions = release_connections(held)
         connections.close_all()
 
     def _attempt(self, slot: int, held: ClaimedAttempt) -> Outcome:

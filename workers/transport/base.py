@@ -4,9 +4,10 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
+from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.index import Profile, WorkerMessage
 from queue_app.services.worker.registration import WorkerIdentity
+from queue_app.sql.grants import Comparison
 from queue_app.workers.context import AttemptStore
 
 #: Called with the seconds until a limit allows another start, if known, and whether a rebuild still loads tasks, which
@@ -33,8 +34,12 @@ class Transport(AttemptStore, Protocol):
         """Register a worker with an index that was rebuilt."""
         return None
 
-    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
-        """Report that the worker lives; return whether it was declared dead, and whether staff asked it to drain."""
+    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport, held: Sequence[AttemptKey]) -> HeartbeatAnswer:
+        """Report that the worker lives and holds these grants; return what it must know."""
+
+    def compare(self, worker_id: uuid.UUID, held: Sequence[AttemptKey]) -> Comparison:
+        """Return which of these grants the worker has lost."""
+        return Comparison()
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         """Report that the worker exits."""

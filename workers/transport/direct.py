@@ -2,6 +2,7 @@
 
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
+from queue_app.services.lifecycle import grants
 from queue_app.services.lifecycle import turnover as turnovers
 from queue_app.services.repair import reap, rebuild, reconcile
 from queue_app.services.upkeep import jobs, promote
@@ -15,7 +16,8 @@ class DirectTransport(LocalStore):
 
     register = staticmethod(registration.register)
     register_again = staticmethod(registration.register_in_index)
-    heartbeat = staticmethod(worker_rows.heartbeat)
+    heartbeat = staticmethod(registration.heartbeat)
+    compare = staticmethod(grants.compare)
     deregister = staticmethod(registration.deregister)
     mark_dead = staticmethod(reap.mark_dead)
     wait_for_wake = staticmethod(registration.wait_for_wake)

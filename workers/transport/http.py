@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from queue_app import signals
 from queue_app.core.priorities import parse_band
-from queue_app.core.records import ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
+from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData, WorkerLost
@@ -86,7 +86,7 @@ class HttpTransport(Transport):
         self._cancelled: set[uuid.UUID] = set()
         self._unserved: set[str] = set()
         self._state: Form = {"draining": False, "tasks_done": 0, "free_slots": 0}  # as of the last heartbeat
-        self._running: set[tuple[uuid.UUID, int]] = set()  # attempts; two may belong to the same task
+        self._running: set[AttemptKey] = set()  # grants; two may belong to the same task
 
     # -- what the runtime asks -----------------------------------------------------
 
@@ -101,10 +101,10 @@ class HttpTransport(Transport):
         self._ids[identity.id] = uuid.UUID(answer["worker_id"])
         self._unserved = set(answer.get("unserved", ()))  # an older server does not say
 
-    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport) -> HeartbeatAnswer:
+    def heartbeat(self, worker_id: uuid.UUID, report: WorkerReport, held: Sequence[AttemptKey]) -> HeartbeatAnswer:
         state = {name: getattr(report, name) for name in ("draining", "tasks_done", "free_slots")}
         self._state = state | report.usage._asdict()
-        running = [{"task_id": str(task_id), "attempt": attempt} for task_id, attempt in list(self._running)]
+        running = [_grant_form(key) for key in held]
         try:
             answer = self._call(worker_id, "heartbeat", self._state | {"running": running[:MAX_RUNNING]})
         except WorkerLost:
@@ -115,7 +115,8 @@ class HttpTransport(Transport):
             return HeartbeatAnswer(alive=False)  # the token was revoked, and with it the worker's tasks
         self._cancelled = {uuid.UUID(task_id) for task_id in answer["cancel"]}
         self._unserved = set(answer.get("unserved", ()))
-        return HeartbeatAnswer(alive=True, should_drain=answer["drain"])
+        lost = frozenset(key for key in held if str(key[0]) in answer["lost"])
+        return HeartbeatAnswer(True, answer["drain"], lost, answer.get("again", False))  # an older server says less
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})
@@ -142,12 +143,12 @@ class HttpTransport(Transport):
     def claim(
         self, profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool, on_wait: OnWait
     ) -> list[ClaimedTask]:
-        holding = [str(task_id) for task_id, _ in self._running]
+        holding, asked_at = [str(task_id) for task_id, *_ in self._running], time.monotonic()
         found = self._call(worker_id, "poll", {"available_capacity": min(want, MAX_POLL), "holding": holding})
-        tasks = [_task(form, self._ids[worker_id]) for form in found["tasks"]]
+        tasks = [_task(form, self._ids[worker_id], asked_at) for form in found["tasks"]]
         if found.get("next_start_ms") is not None:  # an older server sends none
             on_wait(found["next_start_ms"] / 1000, found.get("loading", False))
-        self._running |= {(task.id, task.attempt) for task in tasks}
+        self._running |= {task.key for task in tasks}
         return tasks
 
     def finish(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
@@ -159,7 +160,7 @@ class HttpTransport(Transport):
                 if error.status in REFUSALS:
                     raise OutcomesRefused(str(error)) from error
                 raise
-            self._running -= {(outcome.task.id, outcome.task.attempt) for outcome in part}
+            self._running -= {outcome.task.key for outcome in part}
             for outcome in part:
                 if outcome.failure is not None and outcome.task.id in accepted:
                     signals.attempt_finished.send(None, outcome=outcome, status=None, retry_in=None)
@@ -167,13 +168,15 @@ class HttpTransport(Transport):
 
     def give_back(self, tasks: list[ClaimedTask]) -> None:
         if tasks:
-            results = [{"task_id": str(task.id), "attempt": task.attempt, "status": "released"} for task in tasks]
+            results = [_grant_form(task.key) | {"status": "released"} for task in tasks]
             self._report(tasks[0].worker_id, results)
-            self._running -= {(task.id, task.attempt) for task in tasks}
+            self._running -= {task.key for task in tasks}
 
     def record_progress(self, reports: Sequence[ProgressReport]) -> None:
         for part, forms in _in_bodies(reports, _report_form):
-            self._post(f"/{part[0].worker_id}/heartbeat", self._state | {"running": forms})
+            others = self._running - {(report.task_id, report.attempt, report.leased_at) for report in part}
+            running = [*forms, *map(_grant_form, others)][:MAX_RUNNING]  # a heartbeat names all that the worker holds
+            self._post(f"/{part[0].worker_id}/heartbeat", self._state | {"running": running})
 
     def stored_steps(self, task: ClaimedTask) -> list[Step]:
         return self._steps(task, "list")
@@ -187,7 +190,7 @@ class HttpTransport(Transport):
     def _steps(
         self, task: ClaimedTask, action: str, step: Step | None = None, schema: Fields | None = None
     ) -> list[Step]:
-        body: Form = {"task_id": str(task.id), "attempt": task.attempt, "action": action, "payload_fields": schema}
+        body: Form = _grant_form(task.key) | {"action": action, "payload_fields": schema}
         if step is not None:
             form = step._asdict()
             del form["is_done"]
@@ -285,13 +288,15 @@ def _step(form: Form) -> Step:
     return Step(**form | {"until": until, "value": None if form["value"] is None else json.dumps(form["value"])})
 
 
-def _task(form: Form, server_id: uuid.UUID) -> ClaimedTask:
+def _task(form: Form, server_id: uuid.UUID, asked_at: float) -> ClaimedTask:
     values = {name: value for name, value in form.items() if name in _TASK_FIELDS}
     values |= {name: form[given] for name, given in _NAMES.items()}
     values |= {"id": form["task_id"], "trace": form["traceparent"], "worker_id": str(server_id), "workflow_id": None}
     values |= {name: json.dumps(form[name]) for name in ("args", "parameters")}
     metadata = form.get("metadata")  # an older server sends none
     values["metadata"] = None if metadata is None else json.dumps(metadata)
+    if (leave := form.get("start_within_ms")) is not None:  # an older server sends none
+        values["start_by"] = asked_at + leave / 1000
     return task_of(values | {"priority": parse_band(form["priority"])})
 
 
@@ -313,14 +318,19 @@ def _in_bodies[T](items: Iterable[T], to_form: Callable[[T], Form]) -> Iterator[
         yield part, forms
 
 
+def _grant_form(key: AttemptKey) -> Form:
+    stamp = {"leased_at": key[2]} if key[2] else {}  # an older server gave none, and accepts none
+    return {"task_id": str(key[0]), "attempt": key[1]} | stamp
+
+
 def _report_form(report: ProgressReport) -> Form:
-    form = asdict(report) | {"task_id": str(report.task_id)}
-    del form["worker_id"]
-    return form | {"extend": min(report.extend, MAX_EXTENSION)}
+    form = asdict(report) | {"extend": min(report.extend, MAX_EXTENSION)}
+    del form["worker_id"], form["leased_at"]
+    return form | _grant_form((report.task_id, report.attempt, report.leased_at))
 
 
 def _outcome_form(outcome: Outcome) -> Form:
-    form: Form = {"task_id": str(outcome.task.id), "attempt": outcome.task.attempt}
+    form = _grant_form(outcome.task.key)
     if outcome.snooze is not None:
         return form | {"status": "snoozed", "snooze": outcome.snooze}
     if outcome.waits:

@@ -8,9 +8,9 @@
 -- Returns  {'rebuilding'} when there is no generation, or it is of another server run
 --          {'unknown_profile'}
 --          {'ready', or 'loading' while a rebuild loads tasks that this claim may have missed,
---          generation, leased_at_us, wait, id, queue, id, queue, ...} in the order of the scores; wait: ms
+--          generation, leased_at_us, wait, paced, id, queue, id, queue, ...} in the order of the scores; wait: ms
 --          until a limit lets a task start again, for one of the workers that found too few tasks; 0 when the claim stopped
---          early; '' for the others
+--          early; '' for the others; paced: the ids of the tasks that passed a rate or a delay
 --
 -- Takes the lowest head over the queues and lanes of the profile, so the order is strict over lanes: the claim stops at
 -- the first task that needs more slots than are left, and reserves its lane. It passes by a lane of such tasks that another
@@ -37,7 +37,7 @@ merge(math.min(want, most, global_room()), want)  -- decides: fills `picks`, `fo
 
 -- Writes. Each claim has a stamp of its own, even when the clock goes back.
 local stamp = whole(math.max(now_us(), within(generation[4], now_us() + FAR_US) + 1))
-local reply, changed, passed = { state, generation[1], stamp, '' }, {}, {}
+local reply, changed, passed = { state, generation[1], stamp, '', {} }, {}, {}
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('DEL', wake_key(worker))
 move_members(changed)
@@ -63,7 +63,7 @@ for _, late in ipairs(found.late) do
   refresh_turn(profile, late[1], late[2], late[3])
   touch(profile, late[1], late[2])
 end
-if ARGV[6] then withdraw_slots(profile) end
+if ARGV[6] then withdraw_slots(profile, worker, 6, stamp) end
 for lane, is_taken_from in pairs(changed) do
   local is_raised = is_taken_from == 'taken' and not queue_policy((split_lane(lane))).fair
   if is_raised and redis.call('EXISTS', lane_key(lane)) == 1 then raise_lane(profile, lane) else refresh_lane(lane) end

@@ -32,7 +32,6 @@ while at < #ARGV do
   at = at + 2 + 2 * n
 end
 refresh_touched()
-if restored > 0 then redis.call('HSET', GENERATION, 'edited', whole(now_us())) end
 if latest > (tonumber(redis.call('HGET', GENERATION, 'stamp') or nil) or 0) then
   redis.call('HSET', GENERATION, 'stamp', whole(latest))
 end

@@ -35,7 +35,6 @@ while at <= #ARGV and steps < BUDGET and next_step == '' do
   at = ends + 1
 end
 if changes > 0 then
-  redis.call('HSET', GENERATION, 'edited', whole(now_us()))
   refresh_touched()
   watch_refills()
   wake_any()

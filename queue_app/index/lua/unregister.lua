@@ -8,6 +8,7 @@ local must_wake = redis.call('LLEN', wake_key(worker)) > 0
 redis.call('ZREM', idle_key(profile), worker)
 redis.call('ZREM', short_key(profile), worker)
 redis.call('HDEL', GENERATION, 'w:' .. worker)
+redis.call('HDEL', EXCHANGES, worker)
 end_reservations(worker)
 redis.call('DEL', wake_key(worker))
 redis.call('SREM', profile_key(profile, 'workers'), worker)

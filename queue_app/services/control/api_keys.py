@@ -29,6 +29,7 @@ SCOPES: Final = (
     "delete_limit", "pause_limit", "view_runtimesettings", "change_runtimesettings",
     "view_schedule", "add_schedule", "change_schedule", "delete_schedule",
     "pause_schedule", "run_schedule", "view_operation", "change_operation", "view_workflow", "steer_workflow",
+    "stop_undoing_workflow", "view_auditentry",
 )  # fmt: skip
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
 CACHE_SECONDS: Final = 2.0

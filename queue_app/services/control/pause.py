@@ -19,10 +19,11 @@ from queue_app.core.limit_values import Scope
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, UnknownQueue
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.limits import translated_errors
+from queue_app.services.control.passed_ticks import settle_pause
 from queue_app.services.enqueue.validate import check_aware
 from queue_app.services.notify.index import send_on_commit
 from queue_app.sql import pending_work
-from queue_app.sql.database import alias, atomic
+from queue_app.sql.database import alias, atomic, clock
 
 MAX_PAUSE: Final = timedelta(days=366)
 FIELDS: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")
@@ -72,10 +73,10 @@ def pause_schedule(name: str, *, by: str = "", reason: str = "", resume_at: date
     return _pause(lambda: lock_schedule(name), by, reason, resume_at)
 
 
-def resume_schedule(name: str) -> Schedule:
+def resume_schedule(name: str, *, now: datetime | None = None) -> Schedule:
     """Resume a schedule, which continues with its next tick; raise ``ScheduleNotFound``."""
     with atomic():
-        return _resume(lock_schedule(name))
+        return _resume(lock_schedule(name), now)
 
 
 def pause_everything(*, by: str = "", reason: str = "", resume_at: datetime | None = None) -> RuntimeSettings:
@@ -141,14 +142,18 @@ def _pause[P: Paused](lock: Callable[[], P], by: str, reason: str, resume_at: da
     with atomic():
         what = lock()
         if not what.paused or what.resume_at != resume_at:
+            if what.paused and isinstance(what, Schedule):
+                settle_pause(what, clock())
             what.paused, what.paused_at = True, what.paused_at or timezone.now()
             what.paused_by, what.paused_reason, what.resume_at = by, reason, resume_at
             what.save(update_fields=FIELDS)
         return what
 
 
-def _resume[P: Paused](what: P) -> P:
+def _resume[P: Paused](what: P, now: datetime | None = None) -> P:
     if what.paused:
+        if isinstance(what, Schedule):
+            settle_pause(what, now or clock())
         what.paused, what.paused_at, what.paused_by, what.paused_reason, what.resume_at = False, None, "", "", None
         what.save(update_fields=FIELDS)
     return what

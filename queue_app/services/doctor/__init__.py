@@ -4,6 +4,7 @@ Each check yields what it finds. A check whose server does not answer is skipped
 """
 
 import logging
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -27,6 +28,8 @@ __all__ = ["CHECKS", "Finding", "Level", "examine"]
 
 #: The logger of the queue. It logs the failure that ends a task at the level ERROR.
 LOGGER: Final = "taskqueue"
+#: A process needs some dozens for itself, and a slot a session, files of its task and perhaps a socket to its process.
+MIN_OPEN_FILES: Final = 256
 
 
 def check_settings() -> Iterator[Finding]:
@@ -77,6 +80,20 @@ def check_commands() -> Iterator[Finding]:
             return
     hidden = "; the runworker of channels is hidden" if apps.is_installed("channels") else ""
     yield ok("commands", f"runworker, runscheduler and taskqueue are the queue's{hidden}")
+
+
+def check_open_files() -> Iterator[Finding]:
+    """Report a low limit of open files, which sockets count to."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and limit < MIN_OPEN_FILES:
+        yield warn(
+            "open files",
+            f"a process that is started like this one may open {limit}, and each slot of a worker may need several",
+            "Raise the limit: `ulimit -n 1024` in the shell, LimitNOFILE= in the systemd unit, or --ulimit nofile=1024"
+            " for the container.",
+        )
+    else:
+        yield ok("open files", f"a process may open {'any number' if limit == resource.RLIM_INFINITY else limit}")
 
 
 def check_logging() -> Iterator[Finding]:
@@ -133,6 +150,8 @@ CHECKS: tuple[Check, ...] = (
     Check(servers.check_server, database=True),
     Check(servers.check_migrations, database=True),
     Check(servers.check_pooler, database=True),
+    Check(servers.check_jit, database=True),
+    Check(check_open_files),
     Check(servers.check_redis, redis=True),
     Check(servers.check_clocks, database=True, redis=True),
     Check(work.check_index, database=True, redis=True, tables=True, writes=True),

@@ -17,6 +17,8 @@ from queue_app.sql.database import alias, connection
 _POOLER: Final = "queue_app.E011"
 #: Age of an open transaction, in seconds.
 SNAPSHOT_WARN, SNAPSHOT_FAIL = 60.0, 600.0
+#: Above the cost of what the queue and Django's admin ask with a million tasks; what costs more runs without JIT.
+JIT_COST: Final = 50_000.0
 #: Number of dead rows below which their share does not matter.
 DEAD_ROWS: Final = 50_000
 DEAD_SHARE: Final = 0.3
@@ -70,6 +72,21 @@ def check_pooler() -> Iterator[Finding]:
             "a pooler (PgBouncer) pools transactions, and Django does not know",
             'Set DATABASES[…]["DISABLE_SERVER_SIDE_CURSORS"] = True: otherwise Django looks for its cursors and'
             " prepared statements on another server process.",
+        )
+
+
+def check_jit() -> Iterator[Finding]:
+    """Report a server that compiles even cheap queries."""
+    cost = rows.jit_above_cost()
+    if cost is not None and cost < JIT_COST:
+        yield warn(
+            "jit",
+            f"jit_above_cost is {cost:,.0f}, so PostgreSQL compiles even short queries, for longer than it runs them",
+            "Set it to 100000, the default, or switch JIT off for the project's role: ALTER ROLE … SET jit = off.",
+        )
+    else:
+        yield ok(
+            "jit", "PostgreSQL compiles no short queries" if cost is not None else "PostgreSQL compiles no queries"
         )
 
 

@@ -20,7 +20,7 @@ from queue_app.core.ids import uuid7s
 from queue_app.core.lanes import score
 from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
 from queue_app.encryption import sealed_calls
-from queue_app.exceptions import IdempotencyConflict, UnknownQueue
+from queue_app.exceptions import IdempotencyConflict, UnknownQueue, is_typo
 from queue_app.hooks import before_enqueue, has_metadata
 from queue_app.models import Queue
 from queue_app.services.enqueue.admission import Write, store_if_room, store_one_if_room
@@ -42,6 +42,8 @@ _known_queues: Final[set[QueueKey]] = set()
 #: Undeclared queues that this process has warned about.
 _undeclared: Final[set[str]] = set()
 _log = logging.getLogger("taskqueue")
+#: Maximum number of queues with which the name of a new one is compared.
+MAX_COMPARED: Final = 1000
 
 
 def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
@@ -262,8 +264,21 @@ def ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
     for _database, name in sorted(fresh):  # sorted, because two callers with the same new queues could deadlock
         with missing_tables_explained():
             _check_declared(name)
-            insert.ensure_queue(name)
+            if insert.ensure_queue(name) and not conf.get().queues:  # else the list says what is a typing error
+                _report_similar(name)
     return fresh
+
+
+def _report_similar(name: str) -> None:
+    """Warn if the name of a new queue looks like a typing error: it differs by case or a letter from another's."""
+    others = Queue.objects.using(alias()).exclude(pk=name).values_list("name", flat=True)[:MAX_COMPARED]
+    similar = [repr(other) for other in others if is_typo(name, other)]
+    if similar:
+        _log.warning(
+            "The queue %r is new, and its name is almost that of %s. If that is a typing error, correct the"
+            " queue_name, and see that a worker serves the tasks that already wait in %r.",
+            name, " and ".join(similar[:3]), name,
+        )  # fmt: skip
 
 
 def _check_declared(name: str) -> None:

@@ -21,7 +21,7 @@ from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import Enqueued, NewTask, TaskRef, call_options
 from queue_app.core.sentence import sentence
-from queue_app.core.states import Status, predicate
+from queue_app.core.states import PENDING, Status, predicate
 from queue_app.displayed_payload import edited_payload
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import DeadLetter, Task, TaskPayload
@@ -36,6 +36,7 @@ from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import schedules, upkeep, waiting
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
+from queue_app.sql.workflow_settle import compensations_among
 
 #: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
@@ -44,17 +45,19 @@ RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.D
 def cancel(task_id: Id) -> Status:
     """Cancel one task; return its new status: cancelled, or executing when its worker was asked to stop.
 
-    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has already ended.
+    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has already ended, or undoes another.
     """
     found = parse_id(task_id)
     changed = cancel_many([found])
     if not changed:
-        raise _refusal(found, sentence("it can no longer be cancelled"))
+        is_undoing = statuses([found]).get(found) in PENDING and compensations_among([found])
+        undoes = sentence("it undoes another task; stop undoing its workflow instead")
+        raise _refusal(found, undoes if is_undoing else sentence("it can no longer be cancelled"))
     return changed[found]
 
 
 def cancel_many(ids: Sequence[Id]) -> dict[uuid.UUID, Status]:
-    """Cancel the pending tasks among ``ids``; return the new status of each."""
+    """Cancel the pending tasks among ``ids``, except compensations; return the new status of each."""
     found = [parse_id(given) for given in ids]
     with changing(found) as workflows:
         cancelled = waiting.cancel(found)

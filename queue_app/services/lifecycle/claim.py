@@ -7,7 +7,8 @@ the tasks are executing under a dead worker, and the reaper returns them.
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from django.db import DatabaseError
@@ -19,7 +20,6 @@ from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
 from queue_app.services.advance import advance, advance_returned, share
-from queue_app.services.lifecycle.results import with_results
 from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, condemn, notify_index
@@ -30,6 +30,10 @@ from queue_app.sql.database import atomic
 #: Maximum number of claim rounds per call. PostgreSQL may refuse a whole batch when the index is behind and proposes
 #: tasks that have ended; the next round then reaches the tasks behind them.
 REFUSED_ROUNDS = 100
+
+#: Time from the question to the index until the start of a task that passed a rate or a minimum delay (s). Later starts
+#: would come on top of those that the limit allows by then.
+START_SECONDS: Final = 1.0
 
 #: Pauses the queries of all executing rows of a worker, or of a token's workers, after a slow one.
 _pauses: Final = QueryPauses(1.0)
@@ -68,12 +72,16 @@ def claim(
             return []
         if granted := _grant(proposal, worker_id):
             events.started(granted)
-            granted = [opened_task(task) for task in granted]
-            if any(task.workflow_id is not None for task in granted):
-                granted = with_results(granted)
-            if granted:
-                return granted
+            return [opened_task(task) for task in with_start_by(granted, proposal)]
     return []
+
+
+def with_start_by(granted: list[ClaimedTask], proposal: Proposal) -> list[ClaimedTask]:
+    """Note until when the tasks that passed a rate or a minimum delay may start."""
+    if not proposal.paced:
+        return granted
+    start_by = proposal.asked_at + START_SECONDS
+    return [replace(task, start_by=start_by) if task.id in proposal.paced else task for task in granted]
 
 
 def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
@@ -123,11 +131,11 @@ def return_refused(proposal: Proposal, granted: set[uuid.UUID], worker_id: uuid.
         raise IndexNotReady("The index is of another generation than the rows.")
 
 
-def abandon(leases: Sequence[Lease]) -> int:
+def abandon(leases: Sequence[Lease], *, unless: str = "false") -> int:
     """Take back leases that the rows did not grant; return how many tasks went back to their places.
 
-    First makes PostgreSQL refuse every later grant with such a stamp. So a slow worker cannot be granted the tasks
-    after their slots have gone to other tasks.
+    First makes PostgreSQL refuse every later claim with such a stamp, ``unless`` this condition of the rows holds. So a
+    slow worker cannot be granted the tasks after their slots have gone to other tasks.
     """
     if not leases:
         return 0
@@ -135,7 +143,8 @@ def abandon(leases: Sequence[Lease]) -> int:
     # An incomplete lease (0) has lost its stamp, which is not larger than the present time of the index's clock. One
     # with a larger stamp is damaged, and abandoning it would forbid every grant from now on.
     now = index.now()
-    snapshot.abandon(min(now, max(lease.leased_at or now for lease in leases)))
+    if not snapshot.abandon(min(now, max(lease.leased_at or now for lease in leases)), unless):
+        return 0
     found = snapshot.leases([lease.id for lease in leases])
     index.release(
         lease
@@ -146,9 +155,12 @@ def abandon(leases: Sequence[Lease]) -> int:
     return index.push(snapshot.refs([lease.id for lease in leases]))
 
 
-def withdraw_last(index: Index, worker_id: uuid.UUID) -> int:
-    """Put back the tasks that the index proposed to a worker and the rows did not grant; return how many."""
-    return abandon(index.last_proposal(worker_id))
+def withdraw_last(index: Index, worker_id: uuid.UUID, known: Collection[uuid.UUID] = ()) -> int:
+    """Put back the tasks that the index proposed to a worker and the rows did not grant; return how many.
+
+    The ``known`` ones run: PostgreSQL may have forgotten their grants (``lifecycle.grants``).
+    """
+    return abandon([lease for lease in index.last_proposal(worker_id) if lease.id not in known])
 
 
 def give_back(tasks: list[ClaimedTask]) -> set[uuid.UUID]:
@@ -213,7 +225,7 @@ def recover(worker_id: uuid.UUID, known: list[uuid.UUID]) -> int:
     First returns the tasks that were proposed but not granted: after a broken connection PostgreSQL may still be
     executing the grant. Afterwards that grant is either visible or refused.
     """
-    notify_index(withdraw_last, "withdraw", worker_id)
+    notify_index(withdraw_last, "withdraw", worker_id, known)
     return give_back_unacknowledged(worker_id, known)
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Final
+
+from django.db import DatabaseError
 
 from queue_app import conf, signals
 from queue_app.callbacks import MARK
@@ -38,6 +42,7 @@ from queue_app.hooks import after_end
 from queue_app.index import Index
 from queue_app.services import advance
 from queue_app.services.enqueue.callbacks import enqueue_callbacks
+from queue_app.services.lifecycle.grants import keep
 from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
@@ -47,6 +52,9 @@ from queue_app.sql import progress as progress_rows
 from queue_app.sql import snapshot, throttle
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.finish import Verdict
+
+#: The states of a task that is queued again by a signal, or by its time.
+WAITING: Final = frozenset({Status.BLOCKED, Status.SCHEDULED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +101,19 @@ def _sealed_lines(reports: Sequence[ProgressReport]) -> list[ProgressReport]:
 def finish(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
     """Record the outcomes and commit; return the ids of the tasks that the attempts still held.
 
-    The outcome of an attempt that no longer holds its task is dropped. Only the first outcome of an attempt counts.
+    The outcome of an attempt that no longer holds its task is dropped, unless PostgreSQL has only forgotten its grant.
+    Only the first outcome of an attempt counts.
     """
-    first = {(outcome.task.id, outcome.task.attempt): outcome for outcome in reversed(outcomes)}
+    done = _finish_held(outcomes)
+    refused = [outcome for outcome in outcomes if outcome.task.id not in done]
+    kept = {task.key for task in keep([outcome.task for outcome in refused])} if refused else set()
+    if kept:
+        done |= _finish_held([outcome for outcome in refused if outcome.task.key in kept])
+    return done
+
+
+def _finish_held(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
+    first = {outcome.task.key: outcome for outcome in reversed(outcomes)}
     in_order = sorted(first.values(), key=lambda outcome: outcome.task.id.int)  # statements mostly lock in this order
     done: set[uuid.UUID] = set()
     completed = [one for one in in_order if one.is_completion and not _is_followed(one)]
@@ -113,6 +131,7 @@ def _finish(first: Mapping[AttemptKey, Outcome], ended: _Ended) -> set[uuid.UUID
     """Notify of attempts that ended; return the ids of their tasks."""
     tasks = [first[attempt].task for attempt in ended.held]
     _notify_index(tasks, ended.throttled)
+    _push_woken([attempt[0] for attempt, status in ended.held.items() if status in WAITING])
     if tasks:
         events.finished(first, ended.held)
     if ended.workflows:
@@ -167,11 +186,11 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
         if verdicts:
             held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
         if workflows:
-            advance.advance({task_id: status for (task_id, _), status in held.items() if task_id in in_workflow})
+            advance.advance({key[0]: status for key, status in held.items() if key[0] in in_workflow})
         if followed:
-            ended = [(one.task, held.get((one.task.id, one.task.attempt), Status.EXECUTING)) for one in followed]
+            ended = [(one.task, held.get(one.task.key, Status.EXECUTING)) for one in followed]
             enqueue_callbacks(ended, {one.task.id: one.task.metadata for one in followed})
-    retry_in = {(v.outcome.task.id, v.outcome.task.attempt): v.retry_in for v in verdicts}
+    retry_in = {v.outcome.task.key: v.retry_in for v in verdicts}
     return _Ended(held, workflows, closed, retry_in)
 
 
@@ -189,6 +208,13 @@ def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
         notify_index(Index.push, "push", throttled.tasks)
 
 
+def _push_woken(waiting: list[uuid.UUID]) -> None:
+    """Push tasks that a signal or their time has queued since: while they had their lease, no push placed them."""
+    with suppress(DatabaseError):  # the reconciler does it
+        if waiting and (woken := snapshot.refs(waiting)):
+            notify_index(Index.push, "push", woken)
+
+
 def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
     """Queue the tasks again, and close the gates that the attempts named; ignore attempts that lost their task."""
     by_id = {outcome.task.id: outcome for outcome in outcomes}
@@ -203,7 +229,7 @@ def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
     for gate in gates:
         throttle.close(*gate, longest[gate])
     return _Throttled(
-        {(each.task.id, by_id[each.task.id].task.attempt): each.status for each in returned},
+        {by_id[each.task.id].task.key: each.status for each in returned},
         [each.task for each in returned if each.status is Status.QUEUED],
         gates,
     )

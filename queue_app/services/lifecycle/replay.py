@@ -19,6 +19,7 @@ from queue_app.displayed_payload import edited_payload
 from queue_app.encryption import call_of, seal_call
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.columns import USER_LENGTH
+from queue_app.models.workflow import Closed
 from queue_app.services.advance import changing, give_up
 from queue_app.services.enqueue.validate import check_payloads, check_reason
 from queue_app.services.lifecycle.settle import queued_again, settle_later
@@ -95,14 +96,17 @@ def discard(dead_letter_id: Id, *, by: str, reason: str = "") -> None:
         raise refusal(found, "discarded")
 
 
-def discard_open(ids: list[uuid.UUID], *, by: str, reason: str = "") -> list[uuid.UUID]:
-    """Close the open dead letters among ``ids``; return their ids. Raises ``InvalidTaskData`` for the reason."""
+def discard_open(ids: list[uuid.UUID], *, by: str, reason: str = "", how: Closed = Closed.SKIPPED) -> list[uuid.UUID]:
+    """Close the open dead letters among ``ids``; return their ids. Raises ``InvalidTaskData`` for the reason.
+
+    ``how`` says what became of those that should have undone another task.
+    """
     reason = check_reason(reason)
     tasks = rows.tasks_of(ids)
     with changing(tasks) as workflows:
         discarded = rows.discard(ids, by[:USER_LENGTH], reason)
         if workflows:
-            give_up(rows.tasks_of(discarded))
+            give_up(rows.tasks_of(discarded), how, reason)
     settle_later(workflows)
     if discarded:
         send_on_commit(signals.dead_letters_discarded, count=len(discarded), by=by, reason=reason)

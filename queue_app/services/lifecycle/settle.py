@@ -23,8 +23,8 @@ from queue_app.core.records import NewTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.encryption import SHARED, opened_if
 from queue_app.index import Index
-from queue_app.models import Task, Workflow
-from queue_app.models.workflow import Condition, OnFailure, WorkflowState
+from queue_app.models import Workflow
+from queue_app.models.workflow import Closed, Condition, OnFailure, WorkflowState
 from queue_app.services.enqueue.store import announce, ensure_queues
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.notify import events
@@ -37,6 +37,8 @@ from queue_app.sql.waiting import cancel as cancel_rows
 
 #: Maximum number of tasks that one decision cancels, or lets go.
 BATCH = 5000
+#: Maximum number of gaps that a workflow names.
+MAX_GAPS = 1000
 
 logger = logging.getLogger("taskqueue")
 
@@ -86,6 +88,8 @@ def settle_one(workflow_id: uuid.UUID) -> None:
                 return
         if not flow.paused:
             make_room(flow)
+        if flow.state == WorkflowState.COMPENSATING:
+            record_gaps(flow)
         _end(flow, failed=failed, cancelled=cancelled) if idle and not held else _hold(flow, held=held)
 
 
@@ -99,6 +103,7 @@ def queued_again(tasks: Sequence[TaskRef]) -> set[uuid.UUID]:
         return set()
     ids = [task.id for task in tasks if task.workflow_id is not None]
     rows.reopen(workflows)
+    rows.close(ids, "", "")
     blocked = rows.block_unready(ids) | workflow_advance.close_held(ids)
     settle_later(workflows)
     return blocked
@@ -117,6 +122,31 @@ def cancel_batch(flow: Workflow) -> int:
     cancelled = cancel_rows(sorted(ids))
     notify_cancelled(cancelled)
     return len(cancelled)
+
+
+def stop_compensations(flow: Workflow, reason: str) -> int:
+    """Give up all compensations of a locked workflow that have not completed; return how many tasks stay as they are.
+
+    The running one is asked to stop.
+    """
+    undoing = rows.compensations_of(flow.id)
+    rows.close(undoing, Closed.STOPPED, reason)
+    for start in range(0, len(undoing), BATCH):
+        notify_cancelled(cancel_rows(undoing[start : start + BATCH], undoing=True))
+    record_gaps(flow)
+    return len(rows.not_undone(flow.id))
+
+
+def record_gaps(flow: Workflow) -> None:
+    """Record which completed tasks of a locked workflow stay as they are."""
+    gaps = [
+        {"task_id": str(task_id), "name": name, "reason": why}
+        for task_id, name, status, closed, why in rows.not_undone(flow.id)
+        if closed or status is Status.CANCELLED
+    ][:MAX_GAPS]
+    if gaps != flow.gaps:
+        flow.gaps = gaps
+        flow.save(update_fields=["gaps"])
 
 
 def notify_cancelled(cancelled: Sequence[tuple[Status, uuid.UUID | None, TaskRef]]) -> None:
@@ -154,7 +184,9 @@ def _hold(flow: Workflow, *, held: bool) -> None:
 def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
     """End a locked workflow that has no pending task; if it failed or was cancelled, first add its compensations."""
     if flow.state == WorkflowState.COMPENSATING:
-        state = WorkflowState.FAILED if _has_failed_compensation(flow) else WorkflowState.COMPENSATED
+        decided = {Closed.SKIPPED, Closed.DONE}
+        is_done = all(closed in decided for *_, closed, _ in rows.not_undone(flow.id))
+        state = WorkflowState.COMPENSATED if is_done else WorkflowState.FAILED
     elif flow.cancel_requested_at is not None and not failed:
         state = WorkflowState.CANCELLED
     elif failed:
@@ -166,11 +198,6 @@ def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
         return
     flow.state, flow.finished_at = state, clock()
     flow.save(update_fields=["state", "finished_at", "held_at"])
-
-
-def _has_failed_compensation(flow: Workflow) -> bool:
-    undone = Task.objects.using(alias()).filter(workflow_id=flow.id, node__compensates__isnull=False)
-    return undone.exclude(status=Status.COMPLETED).exists()
 
 
 def _compensate(flow: Workflow) -> bool:

@@ -29,6 +29,7 @@ from queue_app.models import Workflow
 from queue_app.services.advance import advance, changing, share
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason, check_signal_name
+from queue_app.services.lifecycle.grants import keep
 from queue_app.services.notify import events
 from queue_app.sql import steps as rows
 from queue_app.sql.claim import statuses
@@ -68,7 +69,8 @@ def await_signal(task: ClaimedTask, step: Step, schema: Fields | None) -> Step:
     check_no_transaction(step.name)
     with atomic():
         share([task.workflow_id])
-        found = rows.take(task, step, None if schema is None else json.dumps(listed(schema)))
+        fields = None if schema is None else json.dumps(listed(schema))
+        found = rows.take(task, step, fields) or (rows.take(task, step, fields) if keep([task]) else None)
     if found is None:  # it was stored before, and the answer was lost
         found = next((one for one in rows.load(task.id) if one.name == step.name and one.is_done), None)
     if found is None:
@@ -86,7 +88,8 @@ def check_no_transaction(name: str) -> None:
 
 
 def _record(task: ClaimedTask, step: Step) -> None:
-    if not rows.record(task, step._replace(value=sealed_if(step.value, task.task_type, SHARED))):
+    stored = step._replace(value=sealed_if(step.value, task.task_type, SHARED))
+    if not rows.record(task, stored) and not (keep([task]) and rows.record(task, stored)):
         raise _lost(step.name)
 
 

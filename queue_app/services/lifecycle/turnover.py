@@ -20,9 +20,8 @@ from queue_app.core.records import ClaimedTask, Lease, Outcome
 from queue_app.encryption import opened_task
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Index, Profile, get_index
-from queue_app.services.lifecycle.claim import abandon, return_refused
+from queue_app.services.lifecycle.claim import abandon, return_refused, with_start_by
 from queue_app.services.lifecycle.finish import call_after_end, finish
-from queue_app.services.lifecycle.results import with_results
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
 from queue_app.sql import finish as rows
@@ -51,10 +50,9 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         return finish(outcomes)
     in_order = sorted(outcomes, key=lambda outcome: outcome.task.id.int)
     held, granted = rows.turn_over(in_order, proposal, worker_id)
-    granted = [opened_task(task) for task in granted]
-    in_workflow = any(task.workflow_id is not None for task in granted)
-    start(with_results(granted) if in_workflow else granted)
-    first = {(one.task.id, one.task.attempt): one for one in in_order}
+    granted = [opened_task(task) for task in with_start_by(granted, proposal)]
+    start(granted)
+    first = {one.task.key: one for one in in_order}
     notify_index(Index.post_release, "release", [first[attempt].task.lease for attempt in held])
     with suppress(IndexUnavailable, IndexNotReady, DatabaseError):  # else the reconciler ends these leases
         if len(held) < len(outcomes):  # their slots were not free after all
@@ -66,4 +64,5 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
     if granted:
         events.started(granted)
     call_after_end(first, held)
-    return {task_id for task_id, _ in held}
+    refused = [outcome for key, outcome in first.items() if key not in held]
+    return {task_id for task_id, *_ in held} | (finish(refused) if refused else set())

@@ -73,9 +73,9 @@ def condemn(because: str) -> bool:
     """Make the rows refuse the present index; the scheduler, or any worker that claims, then rebuilds it.
 
     Returns false if nothing was done: a rebuild is due anyway, or the last condemnation is too recent. Each further one
-    within ten minutes has to wait twice as long, up to five minutes. So a fault that a rebuild cannot cure does not
-    keep the workers from working in between. Inside the caller's transaction nothing is done, because every grant
-    would wait for the end of that transaction.
+    within ten minutes has to wait twice as long, up to 7 s if the last rebuild helped, else up to five minutes. So a
+    fault that a rebuild cannot cure does not keep the workers from working in between. Inside the caller's transaction
+    nothing is done, because every grant would wait for the end of that transaction.
 
     If the process dies after the commit, the next turn of the scheduler finds an outdated generation.
     """

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -17,7 +18,7 @@ from asgiref.sync import SyncToAsync, sync_to_async
 from queue_app.core.events import Event
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import IndexUnavailable
-from queue_app.models import Task
+from queue_app.models import Task, Workflow
 from queue_app.services.notify import events
 from queue_app.sql.connections import close_idle, idle
 from queue_app.sql.database import alias
@@ -31,6 +32,8 @@ RETRY_SECONDS: Final = 1.0
 #: Interval at which a waiter reads the row, because an event may be lost; shorter when no events are published.
 CHECK_SECONDS: Final = 10.0
 CHECK_SECONDS_WITHOUT_EVENTS: Final = 1.0
+#: Minimum time between two looks at the row of a workflow.
+WORKFLOW_SECONDS: Final = 1.0
 _ENDS: Final = frozenset(status.value for status in TERMINAL)
 
 
@@ -118,17 +121,41 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], Abstract
 
     The thread waits within ``idle``, which closes its connection to the database, unless a transaction is open.
     """
-    until = time.monotonic() + seconds
     woken = threading.Event()
-    listen = _on_end(task_id, woken.set)
+    return _wait(partial(_has_ended, task_id), woken, _on_end(task_id, woken.set), seconds, idle)
+
+
+def wait_for_workflow(
+    workflow_id: uuid.UUID, seconds: float, idle: Callable[[], AbstractContextManager[None]] = idle
+) -> bool:
+    """Do the same as ``wait_for_end`` for a workflow.
+
+    Events do not name workflows, so the end of any task wakes the thread, which reads the row at most once a second.
+    """
+    woken = threading.Event()
+    ended = partial(_workflow_has_ended, workflow_id)
+    return _wait(ended, woken, _on_end(None, woken.set), seconds, idle, spacing=WORKFLOW_SECONDS)
+
+
+def _wait(  # noqa: PLR0913 - what the two callers share
+    has_ended: Callable[[], bool],
+    woken: threading.Event,
+    listen: Listener,
+    seconds: float,
+    idle: Callable[[], AbstractContextManager[None]],
+    *,
+    spacing: float = 0.0,
+) -> bool:
+    until = time.monotonic() + seconds
     pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
     with hub.listening(listen):
-        while not _has_ended(task_id):
+        while not has_ended():
             left = until - time.monotonic()
             if left <= 0:
                 return False
             with idle():
-                woken.wait(min(left, pause))
+                time.sleep(min(spacing, left))
+                woken.wait(min(left - min(spacing, left), pause))
             woken.clear()
     return True
 
@@ -162,12 +189,12 @@ async def await_end(task_id: uuid.UUID, seconds: float | None) -> bool:
     return True
 
 
-def _on_end(task_id: uuid.UUID, call: Callable[[], object]) -> Listener:
-    """Return a listener that calls a function at the end of a task."""
-    wanted = str(task_id)
+def _on_end(task_id: uuid.UUID | None, call: Callable[[], object]) -> Listener:
+    """Return a listener that calls a function at the end of a task; ``None`` means any task."""
+    wanted = task_id and str(task_id)
 
     def listen(found: list[Event]) -> None:
-        if any(event.task_id == wanted and event.status in _ENDS for event in found):
+        if any(event.status in _ENDS and wanted in (None, event.task_id) for event in found):
             call()
 
     return listen
@@ -182,6 +209,10 @@ def _has_ended_or_waits(task_id: uuid.UUID) -> bool:
     if not ended and SyncToAsync.thread_sensitive_context.get(None) is not None:
         close_idle()
     return ended
+
+
+def _workflow_has_ended(workflow_id: uuid.UUID) -> bool:
+    return not Workflow.objects.using(alias()).filter(pk=workflow_id, finished_at__isnull=True).exists()
 
 
 def _has_ended(task_id: uuid.UUID) -> bool:

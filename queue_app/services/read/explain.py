@@ -20,20 +20,20 @@ from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.records import TaskRef
 from queue_app.core.sentence import joined, listed, sentence, sentence_n
 from queue_app.core.stall import StallKind
-from queue_app.core.states import TERMINAL, Status, predicate
+from queue_app.core.states import FAILURES, TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
 from queue_app.index.server import index_health
-from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, StepResult, Task, Worker
+from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, StepResult, Task, TaskAttempt, Worker
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.owner import check_owner
 from queue_app.services.read import stalls
 from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
-from queue_app.services.read.workflows import in_workflow
+from queue_app.services.read.workflows import held_by, in_workflow
 from queue_app.sql.database import alias
 from queue_app.sql.steps import Awaited, awaited
 
@@ -58,6 +58,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     if status in TERMINAL:
         text = f"It {predicate(status)}; it ended {_time(task.finished_at)}."
         reasons = [Reason("finished", text, details={"status": status.value, "finished_at": task.finished_at})]
+        reasons += [*_last_error(task), *held_by(task)]
     elif status is Status.EXECUTING:
         reasons = [_executing(task, visible)]
     elif status is Status.BLOCKED:
@@ -81,6 +82,14 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
         reasons += Workforce().why_not(task, named=visible is None)
         reasons += _stalled(task, named=visible is None)
     return Explanation(task.id, status.value, (*_place_last(reasons), *_unique(task, status), *_of_schedule(task)))
+
+
+def _last_error(task: Task) -> Iterator[Reason]:
+    """Yield the error of the last attempt of a failed task, without its message, which may hold secrets."""
+    last = TaskAttempt.objects.using(alias()).filter(task_id=task.id).order_by("-attempt").first()
+    if task.status in FAILURES and last is not None and last.exception_class:
+        text = sentence("Attempt %(n)s ended with %(error)s.", n=last.attempt, error=last.exception_class)
+        yield Reason("error", text, blocks=False, details={"exception_class": last.exception_class})
 
 
 def _place_last(reasons: Sequence[Reason]) -> Iterator[Reason]:

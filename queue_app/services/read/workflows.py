@@ -191,6 +191,17 @@ def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
     return path[::-1]
 
 
+def held_by(task: Task) -> Iterator[Reason]:
+    """Yield that a failed task holds its workflow, and the ways out."""
+    if task.workflow_id is not None and workflow_health.holds(task.id, task.workflow_id):
+        text = sentence(
+            "It holds its workflow. Retry it (`taskqueue workflow retry %(flow)s`), or skip it"
+            " (`taskqueue workflow skip %(flow)s --task %(task)s`).",
+            flow=str(task.workflow_id), task=str(task.pk),
+        )  # fmt: skip
+        yield Reason("holds_workflow", text, blocks=False, details={"id": str(task.workflow_id)})
+
+
 #: Tasks that a reason names.
 NAMED: Final = 3
 

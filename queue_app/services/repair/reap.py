@@ -42,6 +42,7 @@ from queue_app.services.upkeep.jobs import Answers
 from queue_app.sql import reap as rows
 from queue_app.sql import workers
 from queue_app.sql.database import atomic, clock
+from queue_app.sql.prepared import Row
 
 BATCH = 500
 #: Longest gap between two comparisons of the heartbeats that counts as silence, unless a worker's interval is longer.
@@ -54,11 +55,11 @@ def reap(silent: Mapping[uuid.UUID, str] = MappingProxyType({})) -> int:
 
     ``silent``: workers that were silent for their whole budget, each with the last heartbeat that it sent.
     """
-    _declare_dead(silent)
+    declare_dead(silent)
     return reap_orphans()
 
 
-def _declare_dead(silent: Mapping[uuid.UUID, str]) -> int:
+def declare_dead(silent: Mapping[uuid.UUID, str]) -> int:
     """Declare silent workers and those without a process dead; return how many."""
     dead = workers.mark_silent_dead(silent)
     _announce(dead)
@@ -74,6 +75,7 @@ class Reaper:
         self._pauses = pauses or QueryPauses(conf.get().scheduler.reap_seconds)
         self._cursors = {"orphans": 0, "overdue": 0}  # where to continue among the leases
         self._compared_at = -math.inf  # monotonic
+        self._resumed_at = -math.inf  # monotonic; when turns began again after a long gap
         self._silence: dict[str, tuple[str, float]] = {}  # worker -> its last heartbeat, seconds since without another
         self._silent: dict[uuid.UUID, str] | None = None  # as the answers of this turn say
 
@@ -83,7 +85,7 @@ class Reaper:
         self._silent = None
         if "orphans" not in self._pauses:
             return reap(silent)
-        died = _declare_dead(silent)
+        died = declare_dead(silent)
         return sum(reap_orphans(ids) for ids in self._leased("orphans", everything=died > 0))
 
     def is_wanted(self, answers: Answers) -> bool:
@@ -93,6 +95,12 @@ class Reaper:
         return bool(self._silent) or orphans or any(map(_is_gone, answers["neighbours"]))
 
     def fail_overdue(self) -> int:
+        """Fail overdue tasks, but not soon after a gap in which the workers may have been frozen, too.
+
+        They report by how much they have moved the deadlines.
+        """
+        if time.monotonic() - self._resumed_at < conf.get().scheduler.overdue_seconds:
+            return 0
         if "overdue" not in self._pauses:
             return reap_overdue()
         return sum(reap_overdue(ids) for ids in self._leased("overdue"))
@@ -113,6 +121,8 @@ class Reaper:
         """Compare heartbeats with those of the last turn; return the silent workers, each with its last heartbeat."""
         now = time.monotonic()
         gap, self._compared_at = now - self._compared_at, now
+        if conf.get().scheduler.overdue_seconds < gap < math.inf:
+            self._resumed_at = now
         before, self._silence = self._silence, {}
         budget, silent = conf.get().worker.missed_heartbeats, {}
         for each in heartbeats:
@@ -147,6 +157,8 @@ def reap_orphans(among: Sequence[uuid.UUID] | None = None) -> int:
         if dead:
             signals.tasks_crash_looped.send(None, tasks=dead)
         again = [each.task for each in reaped if each.status in {Status.QUEUED, Status.SCHEDULED}]
+        if again:
+            signals.tasks_orphaned.send(None, tasks=again)
         events.count(Counter(f"retry:worker_died:{BAND_NAMES[task.priority]}" for task in again))
     return len(reaped)
 
@@ -206,10 +218,10 @@ def _is_gone(neighbour: str) -> bool:
     return process_identity(int(pid)) != identity
 
 
-def _announce(dead: list[tuple[uuid.UUID, str]]) -> None:
-    for worker_id, profile in dead:
+def _announce(dead: list[Row]) -> None:
+    for worker_id, name, profile in dead:
         notify_index(withdraw_last, "withdraw", worker_id)
         notify_index(Index.unregister, "retire", profile, worker_id)
-        signals.worker_reaped.send(None, worker_id=worker_id)
+        signals.worker_reaped.send(None, worker_id=worker_id, name=name)
     if dead:
         events.count({"worker:dead": len(dead)})

@@ -1,7 +1,9 @@
 """Rebuild the index from the rows, when it is missing or belongs to an older generation.
 
-1. Wait for claims under way, then raise the generation in PostgreSQL: from now on the rows refuse
-   everything that the old index proposed.
+1. Wait until every living worker has named the tasks that it runs since PostgreSQL last started, or has been silent for
+   its heartbeat budget and is declared dead: the rows may have forgotten grants (``services.lifecycle.grants``).
+   Wait for claims under way, then raise the generation in PostgreSQL: from now on the rows refuse everything that the
+   old index proposed.
 2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
 3. Write the leases of executing rows, and the first queued rows of each queue and band.
 4. Allow claims, unless another rebuild has begun meanwhile.
@@ -14,21 +16,24 @@ lock has lapsed, and the next rebuild starts over. Pushes continue during a rebu
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from django.db import connections
 
-from queue_app import signals
+from queue_app import conf, signals
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import Generation, Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.owner import check_owner, is_foreign
 from queue_app.services.repair.load import Loader, leave_to_load
+from queue_app.services.repair.reap import declare_dead
 from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
+from queue_app.sql.grants import unanswered
 from queue_app.sql.identity import database_identity
 from queue_app.sql.load import Part
 
@@ -39,7 +44,8 @@ logger = logging.getLogger("taskqueue")
 OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
-#: How an index that belongs to another database is dealt with.
+#: Time between two looks whether the workers have named their grants.
+ANSWER_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,7 @@ def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None
 
 def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tuple[int, int, int] | None:
     """Write a new generation; return it with the number of tasks and leases, ``None`` if the index was lost."""
+    await_answers(lock.end_step)
     number = snapshot.raise_generation(above=index.generation().number)
 
     left: list[Part] = []
@@ -156,6 +163,22 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
     if not (load.finish() and index.finish_generation(number)):
         return None
     return number, load.tasks, leases
+
+
+def await_answers(end_step: Callable[[], object] = lambda: None, pause: Callable[[float], object] = time.sleep) -> None:
+    """Wait until the rows name all grants of the living workers; ``end_step`` is called after each look."""
+    since: dict[tuple[uuid.UUID, str], float] = {}  # worker and its last heartbeat -> when first seen (monotonic)
+    while waiting := unanswered():
+        now, budget = time.monotonic(), conf.get().worker.missed_heartbeats
+        silent = {
+            worker_id: beat
+            for worker_id, interval, beat in waiting
+            if now - since.setdefault((worker_id, beat), now) > budget * interval
+        }
+        if silent:
+            declare_dead(silent)
+        pause(ANSWER_SECONDS)
+        end_step()
 
 
 def copy_limits() -> int:

@@ -7,7 +7,8 @@ Each step is bounded, and cheap when nothing is wrong:
 - tasks that were queued within the last seconds are compared in the same way, newest first, unless the pages of this
   step were all queued tasks;
 - leases that no executing row names are ended: at once if the row was granted under the lease and has ended since;
-  else if two consecutive steps find the lease, so that claims under way are left alone;
+  else if two consecutive steps find the lease, so that claims under way are left alone, and not before every living
+  worker has named the tasks that it runs since PostgreSQL last started (``services.lifecycle.grants``);
 - executing rows without their lease, or with part of it, get it back, so that limits hold; a slow query of
   all executing rows pauses (``core.query_pauses``), and so does the full pass, for ``FULL_PASS_SECONDS`` at most;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
@@ -35,6 +36,7 @@ from queue_app.services.repair.audit import Audit
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import comparison, snapshot, workers
 from queue_app.sql.claim import statuses
+from queue_app.sql.grants import UNANSWERED
 
 #: Length of the recent window: several reconcile periods, because commits may come late.
 RECENT_SECONDS = 30.0
@@ -213,22 +215,29 @@ class Reconciler:
     def _end_leases(self, index: Index) -> int:
         """End the leases that no executing row names; return how many.
 
-        If the row is gone, or names the lease and has ended since, only the release was lost: the lease ends now.
-        A claim may still be about to grant any other lease, so that one ends only if the next step finds it again.
+        If the row names the lease and has ended since, only the release was lost or is on its way: the lease ends after
+        a moment.
+        A claim may still be about to grant any other lease, or the row may have forgotten its grant. So that one ends
+        only if the next step finds it again, and every living worker has named its grants since PostgreSQL started.
         """
-        leases = [lease for queue in index.leased_queues(index.queues()) for lease in index.leases(queue)]
+        leases = _leases(index)
         leases += index.incomplete_leases({lease.id for lease in leases})
         found = snapshot.leases([lease.id for lease in leases])
         ended, unconfirmed = [], []
         for lease in leases:
             status, granted = found.get(lease.id, (None, None))
-            if granted is not None and (not lease.leased_at or granted.leased_at != lease.leased_at):
+            if granted is None or not lease.leased_at or granted.leased_at != lease.leased_at:
                 unconfirmed.append(lease)  # an incomplete lease (0) does not tell its stamp
             elif status is not Status.EXECUTING:
                 ended.append(lease)
         abandoned = [lease for lease in unconfirmed if lease in self.unconfirmed]
         self.unconfirmed = set(unconfirmed)
-        abandon(abandoned)
+        abandon(abandoned, unless=f"EXISTS (SELECT FROM queue_app_worker WHERE {UNANSWERED})")
+        while ended and self.grace > 0:  # a release follows its commit: most are on their way
+            self.pause(GRACE)
+            self.grace -= GRACE
+            held = set(_leases(index))
+            ended = [lease for lease in ended if lease in held]
         if ended:
             index.release(ended)
             index.push(snapshot.refs([lease.id for lease in ended]))  # one may be queued again since
@@ -252,6 +261,10 @@ class Reconciler:
         """Look at the next part of the keys; return how many members without a lease were removed from gates."""
         self.key_cursor, removed, self.wrong = index.look_through(self.key_cursor)
         return removed
+
+
+def _leases(index: Index) -> list[Lease]:
+    return [lease for queue in index.leased_queues(index.queues()) for lease in index.leases(queue)]
 
 
 def _retire_ended_workers(index: Index) -> int:

@@ -21,6 +21,7 @@ from queue_app import schedules
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import MaintenanceJob, Schedule
 from queue_app.schedules import Declaration
+from queue_app.services.control.passed_ticks import settle_pause
 from queue_app.services.schedules.edit import (
     FIELDS,
     WHEN,
@@ -105,12 +106,17 @@ def _apply(row: Schedule, declaration: Declaration, now: datetime) -> bool:
     is_new = row.pk is None
     before, old = values_of(row), row.declaration
     # A schedule that staff made first keeps all its values, which then show as overridden.
-    kept = {} if is_new else {name: before[name] for name in FIELDS if old is None or before[name] != old.get(name)}
+    kept = (
+        {}
+        if is_new
+        else {name: before[name] for name in FIELDS if old is None or before[name] != old.get(name, before[name])}
+    )
     after = wanted | kept
     if not is_new and old == wanted and after == before and row.paused_by != BY:
         return False
     row.declaration = wanted
     if row.paused and row.paused_by == BY:
+        settle_pause(row, now)
         row.paused, row.paused_at, row.paused_by, row.paused_reason, row.resume_at = False, None, "", "", None
     is_moved = not is_new and any(after[name] != before[name] for name in WHEN)
     if is_moved:

@@ -8,19 +8,23 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
+from django.conf import settings
 from django.db import IntegrityError
+from django.tasks.base import Task
 
 from queue_app import registry
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import NewTask, TaskSpec
+from queue_app.core.recurrence import MIN_EVERY
 from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import Schedule
 from queue_app.models.columns import NAME_LENGTH
-from queue_app.models.schedule import MAX_JITTER
+from queue_app.models.schedule import MAX_CATCH_UP, MAX_GRACE, MAX_JITTER
 from queue_app.registry import AnyTask
+from queue_app.schedules import ScheduleOptions, fields_of
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_spec, check_text
@@ -35,8 +39,8 @@ TASK_OPTIONS: Final = (
 WHEN: Final = ("cron", "every", "anchor", "instants", "zone", "starts_at", "ends_at", "jitter")
 #: All fields that a person or a declaration may set.
 FIELDS: Final = (
-    "task_type", "args", "parameters", "instant_parameter", *TASK_OPTIONS, *WHEN, "catch_up", "catch_up_limit",
-    "catch_up_seconds", "overlap", "notes",
+    "task_type", "args", "parameters", "instant_parameter", *TASK_OPTIONS, *WHEN, "grace_seconds", "catch_up",
+    "catch_up_limit", "catch_up_seconds", "overlap", "notes",
 )  # fmt: skip
 _TIMES: Final = ("anchor", "starts_at", "ends_at")
 
@@ -49,6 +53,35 @@ def create_schedule(name: str, values: Mapping[str, Any], *, now: datetime | Non
         plan_ahead(schedule, now or clock())
         save(schedule, is_new=True)
     return schedule
+
+
+def set_schedule(name: str, task: AnyTask, **options: Unpack[ScheduleOptions]) -> Schedule:
+    """Make a schedule of ``task``, or give the schedule of this name exactly these ``options``, those of ``@schedule``.
+
+    The same call again changes nothing. A paused schedule stays paused. Raises ``InvalidTaskData`` for what is wrong,
+    and for the name of a schedule that the code declares.
+    """
+    if not isinstance(task, Task):
+        raise InvalidTaskData("task", f"task must be a function with @task above it, not {type(task).__name__}.")
+    values = {"zone": settings.TIME_ZONE, "task_type": registry.type_of(task)} | fields_of(options)
+    fresh = Schedule(name=name)
+    set_values(fresh, with_options(values))
+    wanted, rows = values_of(fresh), Schedule.objects.using(alias())
+    with atomic():
+        if not rows.filter(name=name).exists():
+            try:
+                with atomic():
+                    return create_schedule(name, values)
+            except InvalidTaskData:
+                if not rows.filter(name=name).exists():  # else another process made it a moment ago
+                    raise
+        schedule = lock_schedule(name)
+        if schedule.declaration is not None:
+            message = "The code declares a schedule of this name: change it there, or choose another name."
+            raise InvalidTaskData("name", message)
+        known = values_of(schedule)
+        changes = {field: getattr(fresh, field) for field in FIELDS if wanted[field] != known[field]}
+        return update_schedule(name, changes) if changes else schedule
 
 
 def update_schedule(
@@ -110,7 +143,7 @@ def with_options(values: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("priority") is not None:
         given_band = options["priority"]
         options["priority"] = Band(given_band) if type(given_band) is int else parse_band(given_band)
-    spec = check_spec(NewTask(task_type=task_type, **options), registry.get(task_type))
+    spec = check_spec(NewTask(task_type=task_type, **options), registry.get_for_caller(task_type))
     return given | options_of(spec)
 
 
@@ -129,13 +162,14 @@ def set_values(schedule: Schedule, values: Mapping[str, Any]) -> None:
         setattr(schedule, field, [each.isoformat() for each in times(value or [])] if field == "instants" else value)
     schedule.recurrence.check()
     _check_jitter(schedule)
+    _check_grace(schedule)
     if type(schedule.notes) is str and any(each == "\0" or "\ud800" <= each <= "\udfff" for each in schedule.notes):
         raise InvalidTaskData("notes", "notes contains characters that cannot be stored.", code="invalid_characters")
     if type(schedule.args) not in (list, tuple):
         raise InvalidTaskData("args", "args must be a list.", code="list_expected")
     if not isinstance(schedule.parameters, dict):
         raise InvalidTaskData("parameters", "parameters must be an object with string keys.", code="object_expected")
-    task = registry.get(schedule.task_type)
+    task = registry.get_for_caller(schedule.task_type)
     _check_signature(task, schedule)
     task_of(schedule, datetime.now(UTC))
 
@@ -194,7 +228,10 @@ def save(schedule: Schedule, *, is_new: bool = False) -> None:
 
 def to_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a schedule as JSON holds them."""
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
+    return {
+        name: value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+        for name, value in values.items()
+    }
 
 
 def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +271,15 @@ def _check_jitter(schedule: Schedule) -> None:
         if not schedule.jitter <= longest:  # not a number, too
             message = f"jitter must be at most {longest:g}, and never more than the seconds between two ticks."
             raise InvalidTaskData("jitter", message, code="out_of_range")
+
+
+def _check_grace(schedule: Schedule) -> None:
+    """Refuse a grace by which too many late ticks would run at once."""
+    if type(schedule.grace_seconds) in (int, float) and not schedule.grace_seconds <= MAX_CATCH_UP * MIN_EVERY:
+        longest = min(schedule.recurrence.shortest_gap * MAX_CATCH_UP, MAX_GRACE)
+        if not schedule.grace_seconds <= longest:  # not a number, too
+            message = f"grace_seconds must be at most {longest:g}: no more than {MAX_CATCH_UP} ticks may run late."
+            raise InvalidTaskData("grace_seconds", message, code="out_of_range")
 
 
 def _check_signature(task: AnyTask, schedule: Schedule) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 
 from django.db import DataError, IntegrityError
 
+from queue_app import registry
 from queue_app.core.catch_up import DueTicks, Policy, plan
 from queue_app.core.counters import TICK, lateness_of
 from queue_app.core.records import NewTask, TaskRow, call_options
@@ -27,6 +28,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import Schedule
 from queue_app.models.schedule import CatchUp, Overlap, TickKind
+from queue_app.services.control.passed_ticks import is_paused, passed_over
 from queue_app.services.enqueue.store import store_many
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many
@@ -37,6 +39,8 @@ from queue_app.sql.schedules import NewTick
 
 #: Maximum number of schedules in one transaction.
 BATCH: Final = 500
+#: Number of tasks after which a transaction takes no more schedules: late ticks of many schedules may be due at once.
+ENOUGH: Final = 1000
 #: Time until the next check of a schedule with a tick that waits for an earlier task.
 HELD: Final = timedelta(seconds=1)
 #: Time until the next check of a schedule that this process cannot handle, such as one in a zone that it does not know.
@@ -50,7 +54,7 @@ type Live = list[tuple[uuid.UUID, str]]
 
 
 def run_due(*, now: datetime | None = None, limit: int = BATCH) -> int:
-    """Handle at most ``limit`` schedules that are due; return how many.
+    """Handle at most ``limit`` schedules that are due, fewer if they enqueue many tasks; return how many.
 
     Safe to run in any number of processes at once. ``now`` is PostgreSQL's time unless a test says otherwise.
     """
@@ -61,9 +65,9 @@ def run_due(*, now: datetime | None = None, limit: int = BATCH) -> int:
         due = list(waiting.filter(due_at__lte=now).order_by("due_at")[:limit])
         if not due:
             return 0
-        counts = _handle(due, now)
+        handled, counts = _handle(due, now)
     events.count(counts)
-    return len(due)
+    return handled
 
 
 def finish_due(schedule: Schedule, now: datetime) -> None:
@@ -72,28 +76,34 @@ def finish_due(schedule: Schedule, now: datetime) -> None:
     By the new times they would be lost. Jitter does not put them off any longer.
     """
     jitter, schedule.jitter = schedule.jitter, 0.0
-    counts = _handle([schedule], now)
+    _, counts = _handle([schedule], now)
     schedule.jitter = jitter
     call_on_commit(partial(events.count, counts))
 
 
-def _handle(due: Sequence[Schedule], now: datetime) -> dict[str, int]:
-    """Handle locked schedules in the caller's transaction; return the increments of the counters."""
+def _handle(due: Sequence[Schedule], now: datetime) -> tuple[int, dict[str, int]]:
+    """Handle locked schedules in the caller's transaction; return how many, and the increments of the counters."""
     live = rows.live_tasks([schedule.pk for schedule in due if schedule.overlap != Overlap.ALLOW])
     recorded = rows.recorded_ahead([schedule.pk for schedule in due])
-    turns = [_ScheduleCheck(each, now, live.get(each.pk, []), recorded.get(each.pk, set())) for each in due]
-    for turn in turns:
+    turns: list[_ScheduleCheck] = []
+    tasks: dict[uuid.UUID, TaskRow] = {}
+    for each in due:
+        turn = _ScheduleCheck(each, now, live.get(each.pk, []), recorded[each.pk])
         turn.decide()
+        turns.append(turn)
+        tasks |= {task.id: task for task in turn.tasks}
+        if len(tasks) >= ENOUGH:
+            break
     cancel_many([task_id for turn in turns for task_id in turn.cancelled])
     ticks = [tick for turn in turns for tick in turn.ticks]
-    refused = store(ticks, {task.id: task for turn in turns for task in turn.tasks})
     for turn in turns:
-        if turn.paused is not None and not rows.extend(turn.paused):
-            rows.record([turn.paused])
+        if turn.paused is not None:
+            rows.record_passed(turn.paused)
+    refused = store(ticks, tasks)
     rows.move_on([turn.position for turn in turns])
     held = {(turn.schedule.pk, turn.schedule.held_instant) for turn in turns}
     ticks += [turn.paused for turn in turns if turn.paused]
-    return _counts([tick for tick in ticks if (tick.schedule_id, tick.instant) not in held], refused)
+    return len(turns), _counts([tick for tick in ticks if (tick.schedule_id, tick.instant) not in held], refused)
 
 
 def _counts(ticks: Sequence[NewTick], refused: Collection[uuid.UUID]) -> dict[str, int]:
@@ -134,6 +144,7 @@ def store(ticks: Sequence[NewTick], tasks: dict[uuid.UUID, TaskRow]) -> dict[uui
 
 def task_of(schedule: Schedule, instant: datetime) -> TaskRow:
     """Return the task of one tick; raise ``InvalidTaskData``."""
+    registry.check_for_caller(schedule.task_type)
     parameters = schedule.parameters
     if schedule.instant_parameter:
         parameters = parameters | {schedule.instant_parameter: instant.isoformat()}
@@ -146,9 +157,9 @@ def next_check(schedule: Schedule, next_instant: datetime | None) -> datetime | 
 
 
 def policy_of(schedule: Schedule) -> Policy:
-    """Return how many missed ticks the schedule makes up for."""
+    """Return which late ticks of the schedule run."""
     limit = {CatchUp.SKIP: 0, CatchUp.LAST: 1, CatchUp.ALL: schedule.catch_up_limit}[CatchUp(schedule.catch_up)]
-    return Policy(limit, timedelta(seconds=schedule.catch_up_seconds))
+    return Policy(timedelta(seconds=schedule.grace_seconds), limit, timedelta(seconds=schedule.catch_up_seconds))
 
 
 @dataclass(slots=True)
@@ -168,14 +179,14 @@ class _ScheduleCheck:
     def decide(self) -> None:
         """Decide; an error of one schedule must not stop the others."""
         schedule = self.schedule
-        held = schedule.held_instant
+        before = schedule.next_instant, schedule.held_instant
         try:
             next_instant = self._decide()
         except Exception:  # noqa: BLE001 - logged; the other schedules continue
             _log.exception("the schedule %s cannot tick; the next try is in %s s", schedule, AFTER_ERROR.seconds)
             self.ticks, self.tasks, self.cancelled, self.paused = [], [], [], None
-            schedule.held_instant = held
-            self.position = (schedule.pk, schedule.next_instant, held, self.now + AFTER_ERROR)
+            schedule.next_instant, schedule.held_instant = before
+            self.position = (schedule.pk, *before, self.now + AFTER_ERROR)
             return
         check_at = next_check(schedule, next_instant)
         if schedule.held_instant is not None:
@@ -184,8 +195,11 @@ class _ScheduleCheck:
 
     def _decide(self) -> datetime | None:
         schedule = self.schedule
-        is_paused = schedule.paused and not (schedule.resume_at and schedule.resume_at <= self.now)
-        if schedule.held_instant is not None and not self.live and not is_paused:
+        if schedule.paused:
+            self.paused, schedule.next_instant = passed_over(schedule, self.now, self.recorded)
+            if is_paused(schedule, self.now):
+                return schedule.next_instant
+        if schedule.held_instant is not None and not self.live:
             held, schedule.held_instant = schedule.held_instant, None
             self._enqueue(held, TickKind.DUE, "It waited until the task of an earlier tick had ended.")
         if schedule.next_instant is None:
@@ -198,24 +212,8 @@ class _ScheduleCheck:
             lambda instant: jitter_of(schedule.name, instant, schedule.jitter),
             recorded=self.recorded,
         )
-        if is_paused:
-            self._pass_over(planned)
-        else:
-            self._run(planned)
+        self._run(planned)
         return planned.next_instant
-
-    def _pass_over(self, planned: DueTicks) -> None:
-        """Record the ticks that come while the schedule is paused."""
-        first = planned.missed.first if planned.missed else next(iter(planned.run), None)
-        if first is None:
-            return
-        last = planned.run[-1] if planned.run else planned.missed.last if planned.missed else first
-        number = len(planned.run) + (planned.missed.number if planned.missed else 0)
-        by = f" by {self.schedule.paused_by}" if self.schedule.paused_by else ""
-        why = f": {self.schedule.paused_reason}" if self.schedule.paused_reason else "."
-        self.paused = self._tick(
-            last, TickKind.DUE, reason=f"The schedule was paused{by}{why}", first=first, number=number
-        )
 
     def _run(self, planned: DueTicks) -> None:
         if planned.missed is not None:
@@ -223,9 +221,10 @@ class _ScheduleCheck:
             late = self.now - last
             reason = f"Missed by {late.total_seconds():.0f} s; catch_up is {self.schedule.catch_up}."
             self.ticks.append(self._tick(last, TickKind.CAUGHT_UP, reason=reason, first=first, number=number))
+        for instant in planned.caught_up:
+            self._overlap(instant, TickKind.CAUGHT_UP)
         for instant in planned.run:
-            missed = planned.is_late or instant is not planned.run[-1]
-            self._overlap(instant, TickKind.CAUGHT_UP if missed else TickKind.DUE)
+            self._overlap(instant, TickKind.DUE)
 
     def _overlap(self, instant: datetime, kind: TickKind) -> None:
         """Enqueue the task of a tick, unless a task of an earlier tick is in the way."""

@@ -218,7 +218,7 @@ class Engine:
         if reply[0] != b"ready":
             raise SimulationRefused(f"The simulated index is {reply[0].decode()}: its turns are too many to count.")
         load, crew, stamp = self.plan.load, self.crews[place], int(reply[2])
-        ids = reply[4::2]
+        ids = reply[5::2]
         # The earliest slot for the task that came first: were it given to a task that comes later in the turn, it would
         # stand idle until then.
         for task in sorted(map(int.from_bytes, ids), key=load.queued_at.__getitem__):

@@ -81,6 +81,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     for table, seconds_kept in (
         ("deadletter", 0.0),  # each has its own time
         ("operation", retention.dead_letter_seconds),  # as the dead letters that it replayed
+        ("idempotentrequest", retention.idempotency_seconds),
         ("queuestats", retention.stats_seconds),
         ("taskstats", retention.task_stats_seconds),
         ("limitstep", retention.stats_seconds),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from queue_app import signals, transition_log
+from queue_app import conf, signals, transition_log
 from queue_app.core.events import EventName, Occasion, occasion_of
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED, Risen, Thresholds, rises, steps_of
@@ -37,7 +37,6 @@ from queue_app.sql.database import alias, atomic, clock
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0
-BATCH = 500
 DUE_BATCH = 1000
 #: Maximum number of tasks per run with an event: more would push all other events out of the stream.
 MAX_EVENTS = 10_000
@@ -94,17 +93,18 @@ def _overlap(until: datetime) -> Cursor:
     return until - timedelta(seconds=OVERLAP_SECONDS), uuid.UUID(int=0)
 
 
-def promote(*, budget: float = BUDGET_SECONDS, batch: int = BATCH) -> Promotion:
+def promote(*, budget: float = BUDGET_SECONDS, batch: int = 0) -> Promotion:
     """Let every aged task rise to its effective band, for at most about ``budget`` seconds.
 
-    Each rise has at least one batch. While the index is being rebuilt there is nothing to do: the
-    rebuild puts every task where it belongs. Raises ``IndexUnavailable``.
+    Each rise has at least one batch of ``batch`` tasks, by default ``SCHEDULER.PROMOTE_BATCH``. While the index is
+    being rebuilt there is nothing to do: the rebuild puts every task where it belongs. Raises ``IndexUnavailable``.
     """
     index = get_index()
     promotion = Promotion()
     if index.generation().state != "ready":
         return promotion
     deadline = time.monotonic() + budget
+    batch = batch or conf.get().scheduler.promote_batch
     thresholds = PriorityPolicy.thresholds(alias())
     index.set_thresholds(thresholds)  # in case the notification of an edit was lost; the sweeps rely on it
     pending = sweeps = _sweeps(thresholds, jobs.progress(JOB))

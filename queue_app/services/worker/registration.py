@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from django.db.models.functions import Now
 
+from queue_app.core.records import AttemptKey, HeartbeatAnswer, WorkerReport
 from queue_app.core.sentence import sentence
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, WorkerMessage, get_index
 from queue_app.models import Queue, Worker
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.lifecycle.grants import compare
 from queue_app.services.notify.index import notify_index, on_commit
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans
 from queue_app.sql import workers as worker_rows
@@ -55,16 +57,24 @@ def register(
     """Register a worker in rows and index; registering again updates it."""
     now = Now()  # the database's clock, by which a silent worker is declared dead; this host's may differ
     updated = _columns(profile) | {"status": WorkerStatus.ACTIVE, "last_heartbeat_at": now}
-    Worker.objects.update_or_create(
+    _, is_new = Worker.objects.update_or_create(
         id=identity.id,
         defaults=updated,
         create_defaults=updated
         | asdict(identity)
         | {"concurrency": concurrency, "started_at": now, "heartbeat_seconds": heartbeat_seconds, "token_id": token_id},
     )
+    if is_new:
+        worker_rows.start(identity.id)
     notify_index(Index.register, "register", profile, identity.id)
     if mark_dead_locally():  # a worker that replaces a dead one on this machine requeues its tasks at once
         reap_orphans()
+
+
+def heartbeat(worker_id: uuid.UUID, report: WorkerReport, held: Sequence[AttemptKey] = ()) -> HeartbeatAnswer:
+    """Record that the worker lives and still has all of these grants; return also which of them it has lost."""
+    found = compare(worker_id, held)
+    return worker_rows.heartbeat(worker_id, report, names_all=found.is_complete)._replace(lost=found.lost)
 
 
 def deregister(worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:

@@ -22,7 +22,7 @@ from queue_app.core.signals import Fields
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
 from queue_app.displayed_payload import displayed_payload
-from queue_app.encryption import call_of, failure_texts, opened_if, opened_task
+from queue_app.encryption import call_of, failure_texts, hides, opened_if, opened_task
 from queue_app.exceptions import (
     AttemptLost,
     IndexNotReady,
@@ -38,8 +38,10 @@ from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile, WorkerMessage
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.lifecycle.claim import among_executing, claim, give_back_unacknowledged
+from queue_app.services.lifecycle.claim import among_executing, claim, give_back, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
+from queue_app.services.lifecycle.grants import compare
+from queue_app.services.lifecycle.results import with_results_for_remote
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.worker import registration as service
@@ -77,6 +79,7 @@ class Polled(NamedTuple):
     """The reply to a poll."""
 
     tasks: list[ClaimedTask]
+    began: float  # when the poll arrived (monotonic, s)
     drain: bool  # whether to finish the running tasks and exit
     notified: bool  # whether one of the worker's rows changed, so that a heartbeat brings news
     next_start: float | None  # seconds until a limit allows another start, or a rebuild has loaded more tasks
@@ -91,6 +94,7 @@ class HeartbeatReply:
     lost: list[uuid.UUID]  # tasks that no longer belong to the worker
     drain: bool  # whether to finish the running tasks and exit
     unserved: list[str]  # task types that wait in the worker's queues and are not among its own
+    again: bool  # whether to send another heartbeat at once: PostgreSQL has restarted since the last one
 
 
 def register(token: WorkerToken, wanted: Registration) -> Worker:
@@ -112,7 +116,7 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
     if types is None:
         registry.discover()
         types = registry.known_types()
-    profile = Profile.of(queues, types, wanted.capabilities, wanted.concurrency)
+    profile = Profile.of(queues, _readable(token, types), wanted.capabilities, wanted.concurrency)
     service.register(
         identity, profile, concurrency=wanted.concurrency, heartbeat_seconds=wanted.heartbeat_seconds, token_id=token.id
     )
@@ -139,11 +143,12 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
     given back first. ``capabilities`` are what the worker offers from now on; ``None`` changes nothing. Raises
     ``TokenRefused``, ``WorkerNotFound``, ``WorkerLost`` and ``OutOfScope``.
     """
-    deadline = time.monotonic() + wait
+    began = time.monotonic()
+    deadline = began + wait
     worker = _own(token, worker_id)
     if capabilities is not None:
         _check_capabilities(token, capabilities)
-    profile = _change(worker, capabilities=capabilities)
+    profile = _change(token, worker, capabilities=capabilities)
     if holding is not None:
         give_back_unacknowledged(worker_id, list(holding))
     notified = False
@@ -153,7 +158,7 @@ def poll(  # noqa: PLR0913 - what a worker asks for, by keyword
         tasks, next_start, loading = _claim(profile, worker_id, min(want, room), reserve=want <= room)
         left = deadline - time.monotonic()
         if tasks or left <= 0 or notified:
-            return Polled(tasks, drains, notified, next_start, loading)
+            return Polled(tasks, began, drains, notified, next_start, loading)
         if drains:
             deadline, left = 0.0, min(left, DRAIN_SECONDS)
         seconds = min(left, TOKEN_CHECK_SECONDS)
@@ -175,10 +180,14 @@ def wait_for_call(
         return service.wait_for_wake(worker_id, seconds)
 
 
-def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[tuple[uuid.UUID, int]]) -> list[ClaimedTask]:
-    """Return the attempts that still hold their task for this worker."""
+def held(token: WorkerToken, worker_id: uuid.UUID, attempts: Sequence[AttemptKey]) -> dict[AttemptKey, ClaimedTask]:
+    """Return the attempts that still hold their task for this worker; a stamp of 0 stands for any."""
     _own(token, worker_id)
-    return rows.held_by(worker_id, attempts)
+    found = rows.held_by(worker_id, attempts)
+    if len(found) < len(attempts) and compare(worker_id, attempts).again:
+        found = rows.held_by(worker_id, attempts)
+    by_key = {task.key: task for task in found} | {(task.id, task.attempt, 0): task for task in found}
+    return {key: by_key[key] for key in attempts if key in by_key}
 
 
 def attempts_of(worker_id: uuid.UUID, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
@@ -197,7 +206,7 @@ def steps(  # noqa: PLR0913, PLR0917 - what a worker sends
     schema: Fields | None = None,
 ) -> list[Step]:
     """Read the steps of a task that the worker holds, store one, or wait for a signal in one; raise ``StaleLease``."""
-    task = next(iter(held(token, worker_id, [attempt])), None)
+    task = held(token, worker_id, [attempt]).get(attempt)
     try:
         if task is not None and step is None:
             return stored_steps(task)
@@ -230,7 +239,7 @@ def is_repeated(
     worker_id: uuid.UUID, attempt: AttemptKey, result: str | None = None, failure: TaskFailure | None = None
 ) -> bool:
     """Return whether the worker reported this very outcome before: the answer was lost, and the report repeated."""
-    task_id, number = attempt
+    task_id, number, _ = attempt
     if failure is None:
         done = Task.objects.filter(pk=task_id, worker_id=worker_id, attempt=number, status=Status.COMPLETED).exists()
         stored = TaskResult.objects.filter(pk=task_id).values_list("value", "task__task_type").first() if done else None
@@ -275,20 +284,19 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     if current_load is not None and not draining:
         free_slots = free_slots or max(0, worker.concurrency - current_load)
     report = WorkerReport(draining, tasks_done, free_slots, Usage(cpu_percent, memory_bytes))
-    answer = worker_rows.heartbeat(worker_id, report)
+    by_key = {(report.task_id, report.attempt, report.leased_at): report for report in reports}
+    answer = service.heartbeat(worker_id, report, list(by_key))
     if not answer.alive:
         raise WorkerLost("The worker was declared dead; register again.")
-    attempts = [(report.task_id, report.attempt) for report in reports]
-    mine = {(task.id, task.attempt) for task in rows.held_by(worker_id, attempts)}
-    record_progress([report for report in reports if (report.task_id, report.attempt) in mine])
-    lost = [report.task_id for report in reports if (report.task_id, report.attempt) not in mine]
+    record_progress([report for key, report in by_key.items() if key not in answer.lost])
+    lost = [key[0] for key in by_key if key in answer.lost]
     cancel = sorted(worker_rows.cancel_requests(worker_id, [report.task_id for report in reports] or None))
-    return HeartbeatReply(cancel, lost, answer.should_drain, unserved(worker))
+    return HeartbeatReply(cancel, lost, answer.should_drain, unserved(worker), answer.is_first)
 
 
 def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:
     """Let a worker serve exactly these task types from now on."""
-    _change(_own(token, worker_id), task_types=task_types)
+    _change(token, _own(token, worker_id), task_types=task_types)
 
 
 def deregister(token: WorkerToken, worker_id: uuid.UUID, *, tasks_done: int) -> None:
@@ -320,12 +328,18 @@ def _check_capabilities(token: WorkerToken, capabilities: Sequence[str]) -> None
         raise OutOfScope(text, code="capability_not_allowed")
 
 
-def _change(worker: Worker, **changes: Sequence[str] | None) -> Profile:
+def _readable(token: WorkerToken, task_types: Sequence[str]) -> list[str]:
+    """Return the task types whose tasks the token's workers may read."""
+    return [name for name in task_types if token.reads_encrypted or not hides(name)]
+
+
+def _change(token: WorkerToken, worker: Worker, **changes: Sequence[str] | None) -> Profile:
     """Register a worker under another profile if it can run other tasks now; return the profile."""
     before = _profile(worker)
     for name, value in changes.items():
         if value is not None:
             setattr(worker, name, list(value))
+    worker.task_types = _readable(token, worker.task_types)  # the setting may encrypt more types than before
     after = _profile(worker)
     if after != before:
         service.change_profile(worker.id, before, after)
@@ -374,4 +388,5 @@ def _claim(
         rebuild_until_open()
         return [], LOAD_SECONDS, True
     next_start, is_loading = waits[-1]
+    tasks = with_results_for_remote(tasks, give_back)
     return tasks, LOAD_SECONDS if is_loading else next_start, is_loading

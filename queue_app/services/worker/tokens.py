@@ -30,12 +30,14 @@ def create(  # noqa: PLR0913 - the scope of a token, by keyword
     queues: Sequence[str] = (),
     capabilities: Sequence[str] = (),
     max_in_flight: int = 100,
+    reads_encrypted: bool = False,
     expires_in: timedelta | None = None,
     by: str = "",
 ) -> tuple[WorkerToken, str]:
     """Create a token; return it with its secret, which cannot be read again.
 
-    Without ``queues`` it allows all queues; without ``capabilities`` it allows none. Raises
+    Without ``queues`` it allows all queues; without ``capabilities`` it allows none. Only with ``reads_encrypted``
+    its workers get encrypted tasks, decrypted; the caller checks the permission ``view_encrypted``. Raises
     ``InvalidTaskData`` for a name that is taken and for invalid values.
     """
     check_queue_name(name)
@@ -51,6 +53,7 @@ def create(  # noqa: PLR0913 - the scope of a token, by keyword
         queues=sorted({check_queue_name(queue) for queue in queues}),
         capabilities=list(check_capabilities(capabilities)),
         max_in_flight=max_in_flight,
+        reads_encrypted=reads_encrypted,
         created_at=Now(),
         created_by=by,
         expires_at=None if expires_in is None else timezone.now() + expires_in,

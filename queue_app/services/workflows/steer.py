@@ -13,20 +13,30 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.sentence import sentence
-from queue_app.core.states import FAILURES, Status
-from queue_app.exceptions import InvalidTransition, WorkflowNotFound
+from queue_app.core.states import FAILURES, Status, predicate
+from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound, WorkflowNotFound
 from queue_app.models import DeadLetter, Workflow
 from queue_app.models.columns import USER_LENGTH
-from queue_app.services.advance import advance
+from queue_app.models.workflow import Closed, WorkflowState
+from queue_app.services.advance import advance, give_up
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.lifecycle.actions import requeue
-from queue_app.services.lifecycle.replay import replay_open
-from queue_app.services.lifecycle.settle import BATCH, cancel_batch, make_room, request_cancel, settle_later
+from queue_app.services.lifecycle.replay import discard_open, replay_open
+from queue_app.services.lifecycle.settle import (
+    BATCH,
+    cancel_batch,
+    make_room,
+    record_gaps,
+    request_cancel,
+    settle_later,
+    stop_compensations,
+)
 from queue_app.services.notify.index import push_on_commit, remove_on_commit
 from queue_app.sql import waiting, workflow_advance
 from queue_app.sql import workflow_settle as rows
@@ -38,13 +48,15 @@ _AGAIN = FAILURES | {Status.CANCELLED}
 def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
     """Cancel every task that has not ended, then undo the completed ones; return how many tasks were cancelled.
 
-    If the workflow is being undone already, the remaining compensations are cancelled. Before this returns, the tasks
-    that could start have ended, or are asked to stop; of many blocked tasks, the scheduler cancels the rest. Raises
-    ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has ended. Without ``via`` the queue itself cancels,
-    which is not recorded.
+    A second cancel changes nothing, nor does one of a workflow that is being undone: only ``stop_undoing`` stops
+    compensations. Before this returns, the tasks that could start have ended, or are asked to stop; of many blocked
+    tasks, the scheduler cancels the rest. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has
+    ended without a cancel. Without ``via`` the queue itself cancels, which is not recorded.
     """
     check_reason(reason)
     with _locked(workflow_id) as flow:
+        if flow.cancel_requested_at is not None or flow.state == WorkflowState.COMPENSATING:
+            return 0
         _refuse_ended(flow, sentence("it can no longer be cancelled"))
         request_cancel(flow, reason)
         done = cancelled = cancel_batch(flow)
@@ -55,6 +67,56 @@ def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, rea
             _record("cancel", flow, done, by, via, reason)
     settle_later([flow.id])
     return done
+
+
+def stop_undoing(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: str) -> int:
+    """Give up the compensations that have not completed; return how many completed tasks stay as they are.
+
+    The workflow then ends as failed, and its ``gaps`` name these tasks. Raises ``WorkflowNotFound``,
+    ``InvalidTransition`` if the workflow is not being undone, and ``InvalidTaskData`` without a reason.
+    """
+    _require(reason)
+    with _locked(workflow_id) as flow:
+        if flow.state != WorkflowState.COMPENSATING:
+            if not flow.gaps:
+                _refuse(flow, sentence("nothing of it is being undone"))
+            return len(flow.gaps)  # said twice
+        left = stop_compensations(flow, reason)
+        _record("stop_undoing", flow, left, by, via, reason)
+    settle_later([flow.id])
+    return left
+
+
+def skip_task(  # noqa: PLR0913 - by name
+    workflow_id: Id, task_id: Id, *, by: str, via: str = audit.CODE, reason: str = "", done: bool = False
+) -> int:
+    """Give up a task that failed and holds its workflow; return 1, or 0 if that changes nothing.
+
+    What waits for the task is cancelled. But if it undoes another task, the other compensations go on, and ``gaps``
+    names what was not undone. With ``done``, a person has undone it by hand, so it is no gap; this needs a reason. The
+    task's dead letter is discarded. Raises ``WorkflowNotFound``, ``TaskNotFound``, ``InvalidTransition`` and
+    ``InvalidTaskData``.
+    """
+    (_require if done else check_reason)(reason)
+    found = parse_id(task_id)
+    how = Closed.DONE if done else Closed.SKIPPED
+    with _locked(workflow_id) as flow:
+        status = rows.statuses_in(flow.id, [found]).get(found)
+        if status is None:
+            raise TaskNotFound(sentence("The task %(id)s is not in the workflow.", id=str(found)))
+        if done and not rows.compensations_among([found]):
+            raise InvalidTransition(sentence("The task undoes no other, so it cannot be done by hand."), status=status)
+        if status not in (_AGAIN if done else FAILURES):
+            why = sentence("only tasks that ended without success can be skipped")
+            text = sentence("The task %(state)s; %(why)s.", state=predicate(status), why=why)
+            raise InvalidTransition(text, status=status)
+        letters = DeadLetter.objects.using(alias()).open().filter(task_id=found).values_list("id", flat=True)
+        closed = discard_open(list(letters), by=by, reason=reason, how=how) or give_up([found], how, reason)
+        if closed:
+            record_gaps(flow)
+            _record("skip", flow, 1, by, via, reason, task=str(found), how=how.value)
+    settle_later([flow.id])
+    return int(bool(closed))
 
 
 def pause_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: str = "") -> int:
@@ -156,5 +218,15 @@ def _locked(workflow_id: Id) -> Iterator[Workflow]:
 
 def _refuse_ended(flow: Workflow, why: str) -> None:
     if flow.finished_at is not None:
-        text = sentence("The workflow is %(state)s; %(why)s.", state=sentence(flow.state), why=why)
-        raise InvalidTransition(text, status=flow.state)
+        _refuse(flow, why)
+
+
+def _refuse(flow: Workflow, why: str) -> NoReturn:
+    text = sentence("The workflow is %(state)s; %(why)s.", state=sentence(flow.state), why=why)
+    raise InvalidTransition(text, status=flow.state)
+
+
+def _require(reason: str) -> None:
+    """Raise ``InvalidTaskData`` for a reason that is missing or too long."""
+    if not check_reason(reason):
+        raise InvalidTaskData("reason", "Give a reason: it tells the next person why.", code="required")

@@ -137,8 +137,8 @@ def _is_local(graph: Graph, task_id: uuid.UUID) -> bool:
 
 def _come_after(graph: Graph, added_by: AttemptKey) -> None:
     """Let every added task wait for the task that adds it; raise ``AttemptOver`` unless the attempt still runs."""
-    task_id, attempt = added_by
-    if not workflow_settle.is_held(task_id, attempt):
+    task_id = added_by[0]
+    if not workflow_settle.is_held(added_by):
         raise AttemptOver("The attempt no longer holds its task, so it cannot add tasks to the workflow.")
     for row in graph.rows:
         graph.edges.setdefault((row.id, task_id), Condition.HOLD.value)

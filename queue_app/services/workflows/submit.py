@@ -18,6 +18,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.references import MANY, ONE, Reference, marked
 from queue_app.core.signatures import check_arguments
+from queue_app.encryption import applies_to
 from queue_app.exceptions import InvalidTaskData, InvalidWorkflow, near_matches
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.models.workflow import Condition, OnFailure
@@ -72,8 +73,19 @@ def submit_workflow(new: NewFlow) -> tuple[uuid.UUID, dict[str, Enqueued]]:
             error.field = f"tasks[{name}].{error.field}"
             raise
     check_references(graph, {task_id: name for name, task_id in ids.items()})
+    types = {row.id: row.spec.task_type for row in graph.rows}
+    for task_id, reference in graph.references:
+        for given in reference.ids:
+            _check_readable(types[given], types[task_id], "parameters")
     stored = {item.id: item for item in enqueue_workflow(flow, graph, outside=True)}
     return flow.id, {name: stored[task_id] for name, task_id in ids.items()}
+
+
+def _check_readable(source: str, reader: str, field: str) -> None:
+    """Raise ``InvalidWorkflow`` if data of an encrypted task would be stored, and shown, with one that is not."""
+    if applies_to(source) and not applies_to(reader):
+        text = f"{source} is encrypted and {reader} is not, so a caller cannot pass data of the one to the other."
+        raise InvalidWorkflow(field, text, code="encrypted")
 
 
 def _by_name(nodes: Sequence[NewNode]) -> dict[str, NewNode]:
@@ -129,6 +141,7 @@ def _undoing(node: NewNode, user: str, args: Any, parameters: Any, task_id: uuid
         return None
     try:
         task = registry.get_for_caller(check_task_type(node.compensate))
+        _check_readable(node.task.task_type, node.compensate, "compensate")
         spec = _spec_of(NewTask(task_type=node.compensate), user or node.task.user)
         return undoing(task, spec, args, parameters, Reference(ONE, (task_id,)))
     except InvalidTaskData as error:

@@ -1,15 +1,16 @@
 --! include heads
--- Leases that a claim exchanges for new ones: the transaction that grants the new tasks first ends those of these leases, and
--- grants nothing unless all of them were still held. So their slots count as free in this claim, and never more tasks run
--- than a cap allows. The old leases stay until the rows have ended; meanwhile no plain claim sees room.
+-- Turn-overs: a claim offers leases whose tasks have run. The transaction that grants the new tasks first ends those tasks, and
+-- grants nothing unless the worker still held all of them. So the offered slots count as free in this claim. The old leases
+-- stay until the rows have ended; meanwhile a plain claim counts both.
 --
--- Several workers may exchange at once. Then there are more leases than a cap allows, though no exchange makes more tasks run.
--- So young leases count as free too, but at most those beyond the cap: a worker then gets no more slots than it offers. After
--- an edit of limits or a repair of leases, more tasks than the cap may really run; for a second all leases count, so that the
--- tasks become fewer.
+-- Several workers turn over at once. So each turn-over records its old and its new leases. Before its transaction only the old
+-- tasks run, and after it only the new ones. So of its leases behind a gate, as many as the smaller of both numbers are not
+-- needed, and another turn-over counts them as free. A record means something only while its leases exist: a release or a
+-- repair of leases ends it.
 local offer_slots, withdraw_slots  -- the others are local to a block: Lua allows 200 in a script
 do
-  local UNDER_WAY = 50000  -- us; a younger lease may belong to an exchange
+  local RECORD = 33  -- bytes of a lease in a record: '-' (old) or '+' (new), the id, 16 digits of its stamp
+  local READ = 32    -- records of other workers that one call reads; where more meet, it finds fewer free slots
 
   -- Marks the queues and gates of the exchanged leases, so that `refresh_touched` shows or hides them as their room says.
   local function touch_exchanged(profile)
@@ -19,27 +20,36 @@ do
     end
   end
 
-  -- Counts the leases of `queues` that others exchange at this moment.
-  local function count_under_way(queues)
-    if now_us() - within(redis.call('HGET', GENERATION, 'edited'), now_us()) < STEP_US then return end
-    local recent = {}
-    for _, q in ipairs(queues) do
-      local since = whole(now_us() - UNDER_WAY)
-      local young = redis.call('ZREVRANGEBYSCORE', queue_leases_key(q), '+inf', since, 'LIMIT', 0, 500)
-      for _, id in ipairs(young) do recent[#recent + 1] = id end
-    end
-    for g, offered in pairs(exchanged) do
-      local q, n = string.match(g, '^q:(.*)$'), 0
-      local cap = g == 'a' and global_policy()[1] or g ~= 'a' and (q and queue_policy(q) or gate_policy(g)).cap
-      local used = cap and (g == 'a' and redis.call('HLEN', LEASES) or q and redis.call('ZCARD', queue_leases_key(q))
-        or redis.call('SCARD', held_key(g)))
-      if cap and used > tonumber(cap) and #recent > 0 then
-        if g == 'a' or q then
-          n = #recent
-        else
-          for _, is_member in ipairs(redis.call('SMISMEMBER', held_key(g), unpack(recent))) do n = n + is_member end
-        end
-        exchanged[g] = offered + math.min(n, used - tonumber(cap))
+  -- Counts a lease at each of its gates, if it still has this stamp; returns its queue.
+  local function count_lease(counts, id, stamp)
+    local address = redis.call('HGET', LEASES, id)
+    local q = address and split_lane(address)
+    local present = q and tonumber(redis.call('ZSCORE', queue_leases_key(q), id) or nil)
+    if not present or present ~= tonumber(stamp) then return end
+    for _, g in ipairs({ 'a', 'q:' .. q, unpack(gates_of(address)) }) do counts[g] = (counts[g] or 0) + 1 end
+    return q
+  end
+
+  -- Whether there are more leases behind a gate than its cap allows.
+  local function is_over(g)
+    local q = string.match(g, '^q:(.*)$')
+    local cap = g == 'a' and global_policy()[1] or g ~= 'a' and (q and queue_policy(q) or gate_policy(g)).cap
+    return cap and tonumber(cap) < (g == 'a' and redis.call('HLEN', LEASES)
+      or q and redis.call('ZCARD', queue_leases_key(q)) or redis.call('SCARD', held_key(g)))
+  end
+
+  -- Counts the slots of these gates that other workers turn over at this moment.
+  local function count_under_way(worker, over)
+    local records = redis.call('HRANDFIELD', EXCHANGES, READ, 'WITHVALUES')
+    for i = 1, #records, 2 do
+      local old, new, text = {}, {}, records[i + 1]
+      for at = 1, records[i] ~= worker and #text or 0, RECORD do
+        local counts = string.sub(text, at, at) == '-' and old or new
+        count_lease(counts, string.sub(text, at + 1, at + 16), string.sub(text, at + 17, at + 32))
+      end
+      if records[i] ~= worker and not (old.a and new.a) then redis.call('HDEL', EXCHANGES, records[i]) end
+      for g, n in pairs(old) do
+        if over[g] then exchanged[g] = exchanged[g] + math.min(n, new[g] or 0) end
       end
     end
   end
@@ -54,29 +64,28 @@ do
     local queues, leased, waiting = {}, 0, redis.call('ZCARD', idle_key(profile))
     if redis.call('ZSCORE', idle_key(profile), worker) then waiting = waiting - 1 end
     for i = from, #ARGV, 2 do
-      local address = redis.call('HGET', LEASES, ARGV[i])
-      local q = address and split_lane(address)
-      local stamp = q and redis.call('ZSCORE', queue_leases_key(q), ARGV[i])
-      if stamp and tonumber(stamp) == tonumber(ARGV[i + 1]) then
-        exchanged.a = (exchanged.a or 0) + 1
-        if not exchanged['q:' .. q] then
-          queues[#queues + 1], leased = q, leased + redis.call('ZCARD', queue_leases_key(q))
-        end
-        exchanged['q:' .. q] = (exchanged['q:' .. q] or 0) + 1
-        for _, g in ipairs(gates_of(address)) do exchanged[g] = (exchanged[g] or 0) + 1 end
+      local q = count_lease(exchanged, ARGV[i], ARGV[i + 1])
+      if q and not queues[q] then
+        queues[q], leased = true, leased + redis.call('ZCARD', queue_leases_key(q))
       end
     end
-    local offered = exchanged.a or 0
-    count_under_way(queues)
+    local offered, over = exchanged.a or 0, {}
+    for g in pairs(exchanged) do over[g] = is_over(g) or nil end
+    if next(over) then count_under_way(worker, over) end
     touch_exchanged(profile)
     refresh_touched()
     local part = waiting > 0 and math.max(16, math.ceil(leased / (waiting + 1))) or offered
     return math.min(part, offered), part < offered
   end
 
-  -- From here on the exchanged leases count as any other.
-  function withdraw_slots(profile)
+  -- From here on the offered leases count as any other. Records them with the leases that the claim got for them.
+  function withdraw_slots(profile, worker, from, stamp)
     touch_exchanged(profile)
     exchanged = {}
+    if #picks == 0 then return end
+    local parts = {}
+    for i = from, #ARGV, 2 do parts[#parts + 1] = '-' .. ARGV[i] .. string.format('%016.0f', ARGV[i + 1]) end
+    for _, each in ipairs(picks) do parts[#parts + 1] = '+' .. each[1] .. string.format('%016.0f', stamp) end
+    redis.call('HSET', EXCHANGES, worker, table.concat(parts))
   end
 end

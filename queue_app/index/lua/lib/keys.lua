@@ -4,8 +4,7 @@
 local P = KEYS[1]
 local GENERATION = P .. ':generation'    -- hash: number, run_id, state, reshaped, wiping, database (identity of the
                                          -- database that owns the index), stamp (time of the last claim or check, us),
-                                         -- behind (step of the server's clock, us), edited (last edit of limits or repair
-                                         -- of leases, us), w:WORKER (stamp of its last claim)
+                                         -- behind (step of the server's clock, us), w:WORKER (stamp of its last claim)
 local SETTINGS = P .. ':settings'        -- hash: max_concurrent, paused, promote_2, promote_3, promote_4 (s), rows_ahead
                                          -- (how far PostgreSQL's clock is ahead, us), gated (set once a type, a key or
                                          -- the users of a queue have had limits)
@@ -20,6 +19,7 @@ local LEASES = P .. ':leases'            -- hash: leased id -> its address
 local PROFILES = P .. ':profiles'        -- set: profiles of registered workers
 local REFILLS = P .. ':refills'          -- zset: gate that waits for time only -> when it opens (us)
 local RESERVATIONS = P .. ':reservations'  -- hash: lane of a heavy task -> when it lapses (us) and the worker that drains
+local EXCHANGES = P .. ':exchanges'      -- hash: worker -> old and new leases of its last turn-over
 local LOADING = P .. ':loading'          -- hash: queue\31band -> score up to which a rebuild has loaded its tasks
 local GATES = P .. ':gates'              -- set: gates behind which lanes are grouped
 local function queue_key(q) return P .. ':queue:' .. q end              -- hash: limits and order

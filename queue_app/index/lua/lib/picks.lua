@@ -13,10 +13,13 @@ local function write_picks(stamp, reply, changed, passed)
     table.insert(members_of_lanes[lane], member)
     addresses[#addresses + 1] = id
     addresses[#addresses + 1] = address
+    local is_paced = queue_policy(q).interval or queue_policy(q).delay
     for _, g in ipairs(gates_of(address)) do
       passed[g] = passed[g] or {}
       table.insert(passed[g], id)
+      is_paced = is_paced or gate_policy(g).interval or gate_policy(g).delay
     end
+    if is_paced then table.insert(reply[5], id) end
   end
   for q, stamps_and_ids in pairs(leases) do
     redis.call('ZADD', queue_leases_key(q), unpack(stamps_and_ids))
