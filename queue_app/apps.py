@@ -4,6 +4,7 @@ from traceback import walk_stack
 from typing import Final
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _lazy
 
@@ -30,6 +31,11 @@ class QueueAppConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the modules that register checks and receivers; they need the models."""
+        if "default" not in getattr(settings, "TASKS", {}):
+            raise ImproperlyConfigured(
+                'TASKS has no entry "default", which every @task without a backend uses. Add "default":'
+                ' {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}.'
+            )
         from queue_app import checks, conf, receivers, telemetry  # noqa: F401, PLC0415
         from queue_app.sql import connections  # noqa: PLC0415
 

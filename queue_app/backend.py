@@ -13,13 +13,19 @@ from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.core.checks import CheckMessage
-from django.core.exceptions import SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TASK_MAX_PRIORITY
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
+
+if apps.apps_ready and not apps.is_installed("queue_app"):  # else the first model would raise something less clear
+    raise ImproperlyConfigured(
+        'TASKS uses the task queue, but its app is not installed: add "queue_app" to INSTALLED_APPS and run migrate.'
+    )
 
 from queue_app import codecs, conf, registry
 from queue_app.core.graph import Graph, NewWorkflow

@@ -49,6 +49,7 @@ class SchedulerSettings:
     reconcile_seconds: float = 5.0  # compare the next part of rows and index
     full_pass_seconds: float = 300.0  # interval in which every queued row is compared with the index
     maintenance_seconds: float = 60.0  # check for overdue upkeep jobs
+    promote_batch: int = 500  # aged tasks that one call of the index promotes; a run has several calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class RetrySettings:
     base_seconds: float = 20.0  # wait before the first retry; it doubles with each further one
     cap_seconds: float = 6 * 3600.0  # longest wait, unless the task asks for a longer first one
     jitter: bool = False  # wait a random part of it, which spreads the retries of tasks that failed together
-    max_crashes: int = 3  # dead workers after which a task becomes a dead letter
+    max_crashes: int = 3  # dead workers after which a task becomes a dead letter; a stored step resets the count
     timeout_factor: float = 1.5  # factor by which the timeout grows with each retry
 
 
@@ -116,7 +117,7 @@ class RequestSettings:
 class ApiSettings:
     """Who may submit over the REST API, and its limits by user and by process."""
 
-    submit_needs_permission: bool = False  # whether only users with the permission queue_app.add_task may submit
+    submit_needs_permission: bool = True  # whether only users with the permission queue_app.add_task may submit
     submits_per_minute: int = 60_000  # submissions by one user; 0: no limit
     reads_per_minute: int = 60_000  # other requests by one user; 0: no limit
     heavy_per_minute: int = 120  # exports, exact counts, bulk submissions and actions by one user; 0: no limit
@@ -144,6 +145,7 @@ class WorkflowSettings:
 
     max_tasks: int = 250_000  # tasks of one workflow
     max_dependencies: int = 1_000_000  # dependencies between them
+    max_input_bytes: int = 16 * 1024 * 1024  # bytes of JSON text of the results that flow into one task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,7 @@ class TaskQueueSettings:
     strict_queues: bool = False  # refuse a queue that neither QUEUES nor a row names, instead of a warning
     typed_arguments: bool = False  # also check arguments against the annotations of functions, with typeguard
     hooks: list[str] = field(default_factory=list)  # dotted paths of hooks around enqueue and run, outermost first
+    says_medium: bool = False  # whether queue statistics and metrics call the band normal `medium`
     payload: PayloadLimits = field(default_factory=PayloadLimits)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

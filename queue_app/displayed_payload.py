@@ -5,7 +5,7 @@ import json
 from typing import Any, Protocol
 
 from queue_app import registry
-from queue_app.core.masking import MASK, is_secret, unmask
+from queue_app.core.masking import MASK, is_secret, same, unmask
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import Secrets, is_sealed, redact_value, secrets_of
 from queue_app.core.signatures import taken_by
@@ -48,15 +48,18 @@ def edited_payload(
     """Return arguments and parameters of a task as edited from the displayed ones; ``None`` leaves them as they are.
 
     A value that is still masked keeps its true value. The caller has checked the depth of what was edited. Raises
-    ``InvalidTaskData`` with the path of a misplaced mask.
+    ``InvalidTaskData`` with the path of a misplaced mask, and for another call of a task of the app itself.
     """
     _secrets, shown_args, shown = displayed_payload(task_type, payload)
     stored_args, stored = call_of(task_type, payload.args, payload.parameters)
     positions = list(shown_args.values()) if isinstance(shown_args, dict) else shown_args
-    return (
+    edited = (
         stored_args if args is None else unmask(args, positions, stored_args, "args"),
         stored if parameters is None else unmask(parameters, shown, stored),
     )
+    if not same(list(edited), [stored_args, stored]):
+        registry.check_for_caller(task_type)
+    return edited
 
 
 def argument_names(task_type: str, count: int) -> list[str]:

@@ -10,6 +10,9 @@ from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
+#: Shorter names differ by a letter on purpose.
+MIN_TYPO = 3
+
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
     """Return at most three similar known names, best first."""
@@ -20,6 +23,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """Return a question that names similar known names, after a space; empty without one."""
     matches = near_matches(name, known)
     return f" Did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
+
+
+def is_typo(one: str, other: str) -> bool:
+    """Return whether two names differ by case, one letter, or two neighbours that are swapped; digits may differ."""
+    a, b = sorted((one.casefold(), other.casefold()), key=len)
+    same = next((at for at, pair in enumerate(zip(a, b, strict=False)) if len(set(pair)) > 1), len(a))
+    a, b = a[same:], b[same:]
+    if same + len(a) < MIN_TYPO or (a[:1] + b[:1]).isdigit():
+        return False
+    is_swapped = len(a) > 1 and a[:2] == b[1::-1] and a[2:] == b[2:]
+    return b[1:] in (a, a[1:]) or is_swapped
 
 
 class TaskQueueError(Exception):
@@ -268,6 +282,10 @@ class StepRefused(TaskQueueError, code="step_refused"):
     """A step was called where it cannot be stored."""
 
 
+class TransactionLeftOpen(TaskQueueError, code="transaction_left_open"):
+    """A task returned with an open transaction, so what it wrote was rolled back; the attempt fails."""
+
+
 class TaskControl(Exception):
     """Base of exceptions with which task code decides how its attempt ends."""
 
@@ -379,6 +397,10 @@ class WorkerDied(TaskControl):
 
 class ResultMissing(TaskQueueError, LookupError, code="result_missing"):
     """An argument refers to a part of another task's result that this result does not have."""
+
+
+class InputTooLarge(TaskQueueError, code="input_too_large"):
+    """The results that flow into a task of a workflow take too many bytes."""
 
 
 class InvalidWorkflow(InvalidTaskData, code="invalid_workflow"):

@@ -32,8 +32,10 @@ _missing: set[tuple[str, tuple[str, ...]]] = set()
 _MAX_MISSING = 10_000
 #: The (apps, task modules) that ``discover`` has imported without an error: to look for their files again takes 10 ms.
 _discovered: tuple[tuple[AppConfig, ...], tuple[str, ...]] = (), ()
+#: Before the names of the tasks of the app itself.
+OWN = "queue_app."
 #: The task that delivers webhooks.
-DELIVER = "queue_app.webhooks.deliver"
+DELIVER = f"{OWN}webhooks.deliver"
 
 
 def type_of(task: AnyTask) -> str:
@@ -130,12 +132,20 @@ def get(task_type: str) -> AnyTask:
 
 
 def get_for_caller(task_type: str) -> AnyTask:
-    """``get`` for callers outside the project's code. They may not send webhooks, which it signs as its own."""
-    if task_type == DELIVER:
-        raise InvalidTaskData(
-            "task_type", "Only code of the project sends webhooks: queue_app.webhooks.send.", code="unknown_task_type"
-        )
+    """``get`` for callers outside the project's code."""
+    check_for_caller(task_type)
     return get(task_type)
+
+
+def check_for_caller(task_type: str) -> None:
+    """Raise ``InvalidTaskData`` for a task of the app itself: callers could send webhooks, which the project signs."""
+    if task_type.startswith(OWN):
+        raise InvalidTaskData(
+            "task_type",
+            f"{task_type} is a task of the queue itself, which only code enqueues; webhooks with"
+            " queue_app.webhooks.send.",
+            code="unknown_task_type",
+        )
 
 
 def known(task_type: str) -> AnyTask | None:

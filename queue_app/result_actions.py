@@ -6,7 +6,9 @@ services when they need them.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from queue_app.core.explanation import Explanation
     from queue_app.core.states import Status
     from queue_app.models import Task
+    from queue_app.services.workflows.stored import StoredWorkflow
 
 #: One turn of waiting; the rows are read at least as often.
 _TURN_SECONDS: Final = 3600.0
@@ -38,12 +41,8 @@ class ResultActions:
     def wait_for(self, task_id: Id, seconds: float | timedelta | None) -> None:
         """Wait until a task has ended; raise ``TimeoutError``, and ``TransactionManagementError`` in a transaction."""
         from queue_app.services.notify.subscribe import wait_for_end  # noqa: PLC0415 - needs models
-        from queue_app.sql.database import is_in_transaction  # noqa: PLC0415 - imports the driver
 
-        if is_in_transaction():
-            raise TransactionManagementError(
-                "wait() inside a transaction may wait for ever: no worker sees a task before its transaction commits."
-            )
+        _refuse_transaction()
         found, seconds = parse_id(task_id), checked_timeout(seconds)
         until = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -60,6 +59,28 @@ class ResultActions:
         seconds = checked_timeout(seconds)
         if not await await_end(parse_id(task_id), seconds):
             raise await sync_to_async(_timed_out)(task_id, seconds)
+
+    def workflow(self, workflow_id: Id) -> StoredWorkflow:
+        """Return a stored workflow."""
+        from queue_app.services.workflows.stored import StoredWorkflow  # noqa: PLC0415 - needs models
+
+        return StoredWorkflow(parse_id(workflow_id))
+
+    @async_unsafe("In a coroutine, write `await handle.await_(…)`, not wait().")
+    def wait_for_workflow(self, workflow_id: Id, seconds: float | timedelta | None) -> None:
+        """Wait until a workflow has ended; raise as ``wait_for`` does."""
+        _refuse_transaction()
+        for pause in _pauses(workflow_id, seconds):
+            if self.workflow(workflow_id).has_ended:
+                return
+            time.sleep(pause)
+
+    async def await_workflow(self, workflow_id: Id, seconds: float | timedelta | None) -> None:
+        """``wait_for_workflow`` for coroutines."""
+        for pause in _pauses(workflow_id, seconds):
+            if await sync_to_async(lambda: self.workflow(workflow_id).has_ended)():
+                return
+            await asyncio.sleep(pause)
 
     def cancel(self, task_id: Id) -> Status:
         """Cancel a task; return its new status."""
@@ -95,6 +116,25 @@ class ResultActions:
 
         edges = TaskDependency.objects.filter(before_id=parse_id(task_id)).order_by("after_id")
         return [self.get_result(child) for child in edges.values_list("after_id", flat=True)]
+
+
+def _refuse_transaction() -> None:
+    from queue_app.sql.database import is_in_transaction  # noqa: PLC0415 - imports the driver
+
+    if is_in_transaction():
+        raise TransactionManagementError(
+            "wait() inside a transaction may wait for ever: no worker sees a task before its transaction commits."
+        )
+
+
+def _pauses(workflow_id: Id, timeout: float | timedelta | None) -> Iterator[float]:
+    """Yield the seconds until the next look, at most a second; raise ``TimeoutError`` when the time is over."""
+    seconds, began, pause = checked_timeout(timeout), time.monotonic(), 0.05
+    while seconds is None or time.monotonic() - began < seconds:
+        yield pause if seconds is None else min(pause, max(seconds - time.monotonic() + began, 0.0))
+        pause = min(1.0, 1.5 * pause)
+    yield 0.0
+    raise TimeoutError(f"The workflow {workflow_id} has not ended after {seconds:g} s; its page says why.")
 
 
 def checked_timeout(given: object) -> float | None:

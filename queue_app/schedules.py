@@ -6,10 +6,10 @@ tasks may be imported while the apps are loading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from django.conf import settings
 from django.tasks.base import Task
@@ -27,28 +27,58 @@ class Declaration:
     values: Mapping[str, Any]
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """The options of a schedule; those of the task that are missing or ``None`` are the registered task's."""
+
+    cron: str | None
+    every: float | None  # seconds
+    at: datetime | list[datetime] | None
+    zone: str | None
+    anchor: datetime | None
+    starts_at: datetime | None
+    ends_at: datetime | None
+    jitter: float
+    args: Sequence[Any]
+    parameters: Mapping[str, Any]
+    instant_parameter: str
+    grace_seconds: float
+    catch_up: str
+    catch_up_limit: int
+    catch_up_seconds: float
+    overlap: str
+    notes: str
+    queue: str | None
+    priority: int | str | None
+    user: str | None
+    capabilities: Sequence[str] | None
+    concurrency_key: str | None
+    weight: int | None
+    max_retries: int | None
+    timeout: float | None
+    retry_delay: float | None
+
+
 _declared: Final[dict[str, Declaration]] = {}
 
 
-def schedule[T: AnyTask](
-    *,
-    name: str | None = None,
-    cron: str | None = None,
-    every: float | None = None,
-    at: datetime | list[datetime] | None = None,
-    zone: str | None = None,
-    **options: Any,
-) -> Callable[[T], T]:
+def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as fields of ``Schedule``, without those left to defaults."""
+    given = {name: value for name, value in options.items() if value is not None}
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    if "at" in fields:
+        at = fields.pop("at")
+        fields["instants"] = at if isinstance(at, list) else [at]
+    return fields
+
+
+def schedule[T: AnyTask](*, name: str | None = None, **options: Unpack[ScheduleOptions]) -> Callable[[T], T]:
     """Enqueue the decorated task at each tick of ``cron`` or ``every`` (seconds), or at the times ``at``.
 
     Several may stand above one task; each but one then needs a ``name``. ``options`` are the other fields of a
-    schedule: ``args``, ``parameters``, ``instant_parameter``, options of the task such as ``queue`` and ``priority``,
-    ``anchor``, ``starts_at``, ``ends_at``, ``jitter``, ``catch_up``, ``catch_up_limit``, ``catch_up_seconds``,
-    ``overlap`` and ``notes``.
+    schedule: ``zone``, ``args``, ``parameters``, ``instant_parameter``, options of the task such as ``queue`` and
+    ``priority``, ``anchor``, ``starts_at``, ``ends_at``, ``jitter``, ``grace_seconds``, ``catch_up``,
+    ``catch_up_limit``, ``catch_up_seconds``, ``overlap`` and ``notes``.
     """
-    given = {"cron": cron, "every": every, "zone": zone, **options}
-    if at is not None:
-        given["instants"] = at if isinstance(at, list) else [at]
 
     def declare(task: T) -> T:
         if not isinstance(task, Task):
@@ -60,8 +90,7 @@ def schedule[T: AnyTask](
             raise InvalidTaskData(
                 "name", f"{known.values['task_type']} has a schedule {chosen!r} too; give one of them a name."
             )
-        values = {field: value for field, value in given.items() if value is not None}
-        _declared[chosen] = Declaration(chosen, values | {"task_type": task_type})
+        _declared[chosen] = Declaration(chosen, fields_of(options) | {"task_type": task_type})
         return task
 
     return declare

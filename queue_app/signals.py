@@ -24,7 +24,9 @@ stall_acted = Signal()
 stall_ended = Signal()
 #: The reconciler repaired the index. ``kind``: str, ``count``: int.
 index_repaired = Signal()
-#: A worker was found dead. ``worker_id``: UUID, ``requeued``: int.
+#: Tasks run again because their worker died. ``tasks``: list of ``TaskRef``.
+tasks_orphaned = Signal()
+#: A worker was found dead. ``worker_id``: UUID, ``name``: str.
 worker_reaped = Signal()
 #: A pause ended at its set time. ``what``: str, such as "the queue mail".
 resumed_by_itself = Signal()

@@ -18,10 +18,12 @@ from django.views import View
 
 from queue_app import registry
 from queue_app.codecs import real_result
+from queue_app.core.redaction import redact
 from queue_app.core.states import TERMINAL, Status
+from queue_app.displayed_payload import displayed_payload
 from queue_app.encryption import opened_if
 from queue_app.exceptions import InvalidTransition, TaskQueueError
-from queue_app.models import Task, TaskProgress, TaskResult
+from queue_app.models import Task, TaskPayload, TaskProgress, TaskResult
 from queue_app.services import cancel
 from queue_app.services.control.audit import API, record
 from queue_app.sql.database import alias, atomic
@@ -32,14 +34,19 @@ def status_of(task: Task, request: HttpRequest | None = None) -> dict[str, Any]:
     """Return what the status page of a task shows, as the context of ``queue_app/status_fragment.html``."""
     function = registry.known(task.task_type)
     name = task.task_type.rpartition(".")[2] if function is None else function.func.__name__
-    progress = TaskProgress.objects.using(alias()).filter(pk=task.pk).first()
+    progress = None
+    if task.status == Status.EXECUTING:
+        progress = TaskProgress.objects.using(alias()).filter(pk=task.pk).first()
+    if progress is not None:
+        payload = TaskPayload.objects.using(alias()).filter(pk=task.pk).first()
+        progress.message = redact(progress.message, displayed_payload(task.task_type, payload)[0])
     is_owner = bool(task.user) and request is not None and task.user == request.user.get_username()
     return {
         "task": task,
         "title": name.replace("_", " ").capitalize(),
         "url": address_of(task.pk),
         "has_ended": task.status in TERMINAL,
-        "progress": progress if task.status == Status.EXECUTING else None,
+        "progress": progress,
         "result_url": _result_url(task, request),
         "may_cancel": is_owner and task.status not in TERMINAL and task.cancel_requested_at is None,
     }

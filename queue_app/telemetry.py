@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
+from django.db import InterfaceError, OperationalError
 from django.dispatch import Signal, receiver
 
 from queue_app import signals
@@ -13,6 +14,7 @@ from queue_app.core.records import Outcome, TaskRef
 from queue_app.core.redaction import HIDDEN, Secrets, redact
 from queue_app.core.states import Status
 from queue_app.encryption import UNDECRYPTABLE, hides
+from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE, printable
 from queue_app.transition_log import facts_of_attempt
 
@@ -49,16 +51,18 @@ _LINES: Final[dict[Signal, tuple[int, str]]] = {
     signals.index_repaired: (logging.INFO, "index repaired, %(kind)s: %(count)d"),
     signals.worker_reaped: (
         logging.WARNING,
-        "worker %(worker_id)s is silent and was declared dead; its tasks are queued again",
+        "worker %(name)s is gone and was declared dead; its tasks are queued again",
     ),
     signals.resumed_by_itself: (logging.INFO, "resumed: the pause of %(what)s ended at its time"),
     signals.dead_letters_replayed: (logging.INFO, "dead letters replayed by %(by)s: %(count)d"),
     signals.dead_letters_discarded: (logging.INFO, "dead letters discarded by %(by)s: %(count)d (%(reason)s)"),
     signals.tasks_expired: (logging.WARNING, "stale tasks of queue %(queue)s expired: %(count)d"),
 }
-#: Time after which a lost notification of one kind is logged again. While Redis is away, every call loses one.
+#: Time after which an outage is logged again. While a server is away, every call fails.
 REPEAT_SECONDS: Final = 60.0
-_logged: Final[dict[str, float]] = {}  # operation -> when (monotonic) its loss was last logged
+_logged: Final[dict[str, float]] = {}  # server -> when (monotonic) its outage was last logged
+#: Maximum number of tasks that a line names.
+NAMED: Final = 3
 _FINAL: Final = frozenset({Status.FAILED, Status.DEAD_LETTER})
 #: New state of a task -> the consequence of its failed attempt.
 _FOLLOWS: Final = {
@@ -70,13 +74,43 @@ _FOLLOWS: Final = {
 
 @receiver(signals.index_unreachable, dispatch_uid="queue_app.telemetry.unreachable")
 def index_unreachable(operation: str, error: Exception, **_: Any) -> None:
-    """Log that a notification of the index was lost, and how it will be repaired; each kind once a minute."""
-    now = time.monotonic()
-    if now - _logged.get(operation, -REPEAT_SECONDS) < REPEAT_SECONDS:
-        return
-    _logged[operation] = now
+    """Log that a notification of the index was lost, and how it will be repaired."""
     what, repair = _LOST.get(operation, (f"of {operation}", _FROM_ROWS))
-    logger.warning("the index was not notified %s; %s: %s", what, repair, error)
+    log_error(error, "the index was not notified %s; %s: %s", what, repair, error)
+
+
+def log_error(error: Exception, text: str, *values: object) -> None:
+    """Log a warning; if the error says that a server is away, once a minute for all calls of this process.
+
+    The others go to the level DEBUG. ``outage_over`` lets the next outage be logged at once.
+    """
+    server, now = _server_of(error), time.monotonic()
+    is_known = bool(server) and now - _logged.get(server, -REPEAT_SECONDS) < REPEAT_SECONDS
+    logger.log(logging.DEBUG if is_known else logging.WARNING, text, *values)
+    if server and not is_known:  # after the log: where a handler of the project fails, the next call logs again
+        _logged[server] = now
+
+
+def outage_over() -> None:
+    """Forget outages: all servers have answered."""
+    _logged.clear()
+
+
+def _server_of(error: Exception) -> str:
+    """Return the server that is away; empty if the error has another cause."""
+    if type(error) is IndexUnavailable:  # not damaged, and not another database's
+        return "Redis"
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    is_away = isinstance(error, OperationalError | InterfaceError) and (not state or state[:2] in ("08", "57"))
+    return "PostgreSQL" if is_away else ""
+
+
+@receiver(signals.tasks_orphaned, dispatch_uid="queue_app.telemetry.orphaned")
+def tasks_orphaned(tasks: list[TaskRef], **_: Any) -> None:
+    """Log which tasks a dead worker ran."""
+    names = [f"{printable(task.task_type)} (task {task.id})" for task in tasks[:NAMED]]
+    names += [f"{len(tasks) - NAMED} others"] if len(tasks) > NAMED else []
+    logger.warning("their worker died, so these tasks run again: %s", ", ".join(names))
 
 
 @receiver(list(_LINES), dispatch_uid="queue_app.telemetry.line")

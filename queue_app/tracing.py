@@ -13,10 +13,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
+from traceback import format_exception
 from typing import Any, Final
 
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask, TaskRow
+from queue_app.core.redaction import redact
+from queue_app.displayed_payload import secrets_of_call
 from queue_app.encryption import hides
 from queue_app.exceptions import Snooze, Suspended, Throttle
 
@@ -138,7 +141,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
             with trace.use(of_caller() or task.traceparent):
                 yield
         except BaseException as error:
-            _record_error(api, run, error, hides_text=hides(task.task_type))
+            _record_error(api, run, error, task)
             raise
 
 
@@ -157,14 +160,16 @@ def _attributes_of(task: ClaimedTask) -> dict[str, str | int | float]:
     return attributes
 
 
-def _record_error(api: Any, span: Any, error: BaseException, *, hides_text: bool) -> None:
+def _record_error(api: Any, span: Any, error: BaseException, task: ClaimedTask) -> None:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, (Snooze, Suspended, Throttle)):  # a delay, no failure
         span.set_attribute("taskqueue.put_off", type(error).__name__)
         return
     span.set_attribute("error.type", kind)
-    if not hides_text:
-        span.record_exception(error)
+    if not hides(task.task_type):
+        texts = {"exception.message": str(error), "exception.stacktrace": "".join(format_exception(error))}
+        secrets = secrets_of_call(task)
+        span.record_exception(error, {name: redact(text, secrets) for name, text in texts.items()})
     span.set_status(api.Status(api.StatusCode.ERROR, type(error).__name__))
 
 

@@ -1,6 +1,15 @@
 """URLs for a project to include at its root; each works with and without a slash at its end."""
 
+from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLPattern, re_path
+
+try:
+    import rest_framework  # noqa: F401 - the views need it
+except ModuleNotFoundError as error:
+    raise ImproperlyConfigured(
+        "queue_app.urls serves the REST API, which needs Django REST framework: install "
+        "django-priority-taskqueue[api], or leave queue_app.urls out of your URLs."
+    ) from error
 
 from queue_app.api.base import ApiView, NotFoundView
 from queue_app.api.browsable import PageRenderer
@@ -62,6 +71,8 @@ urlpatterns = [
     _route("api/v1/dlq/<letter_id>", dead_letters.DeadLetterView, "dead-letter"),
     _route("api/v1/dlq/<letter_id>/replay", dead_letters.ReplayView, "dead-letter-replay"),
     _route("api/v1/events", events.EventView, "events"),
+    _route("api/v1/audit", operations.AuditView, "audit-list"),
+    _route("api/v1/operations", operations.OperationListView, "operation-list"),
     _route("api/v1/operations/<operation_id>", operations.OperationView, "operation"),
     _route("api/v1/limits", limits.LimitListView, "limit-list"),
     _route("api/v1/limits/pause", limits.PauseTypeOrKeyView, "limits-pause"),
@@ -79,6 +90,8 @@ urlpatterns = [
     _route("api/v1/workflows/<workflow_id>", workflows.WorkflowView, "workflow"),
     _route("api/v1/workflows/<workflow_id>/graph", workflows.GraphView, "workflow-graph"),
     _route("api/v1/workflows/<workflow_id>/cancel", workflows.CancelView, "workflow-cancel"),
+    _route("api/v1/workflows/<workflow_id>/stop-undoing", workflows.StopUndoingView, "workflow-stop-undoing"),
+    _route("api/v1/workflows/<workflow_id>/skip", workflows.SkipView, "workflow-skip"),
     _route("api/v1/workflows/<workflow_id>/pause", workflows.WorkflowPauseView, "workflow-pause"),
     _route("api/v1/workflows/<workflow_id>/resume", workflows.WorkflowResumeView, "workflow-resume"),
     _route("api/v1/workflows/<workflow_id>/retry", workflows.RetryView, "workflow-retry"),
@@ -100,7 +113,7 @@ urlpatterns = [
     _route("metrics", metrics.MetricsView, "metrics"),
     # Only below these names: the project may have an api/v1/ of its own.
     re_path(
-        r"^(?:api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events|limits|schedules|workflows)|internal/workers)/",
+        r"^(?:api/v1/(?:tasks|queues?|autoscale|dlq|operations|policies|workers|admin|events|limits|schedules|workflows|audit)|internal/workers)/",
         NotFoundView.as_view(),
         name="missing",
     ),

@@ -48,9 +48,17 @@ RETRY_DELAY: Final = 10  # s, doubled with each retry
 _SUCCESS, _REDIRECT = 2, 3  # first digit of an answer's status
 #: What the internet uses of IPv6. Other addresses are local, or lead to an IPv4 address that they contain.
 _GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
-#: Public by their number, but they lead to other addresses.
-_TUNNELS: Final = tuple(map(ipaddress.ip_network, ("2002::/16", "2001::/32", "192.88.99.0/24")))
-_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9_.-]*[a-z0-9])?|[0-9a-f:.]+")  # a name, or an address of IPv4 or IPv6
+#: IANA gives them a special purpose, and ``ipaddress`` of some Python takes one of their addresses for public: relays,
+#: tunnels, protocols and documentation.
+_SPECIAL: Final = tuple(map(ipaddress.ip_network, (
+    "192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.175.48.0/24", "2001::/23",
+    "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
+)))  # fmt: skip
+_LABEL: Final = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
+#: Digits of the largest timestamp that ``verify`` reads.
+_DIGITS: Final = 15
+_KEYS: Final = ("url", "hosts", "secrets", "private", "ports")
 _EVENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
 
 
@@ -67,6 +75,7 @@ class Endpoint:
     hosts: Sequence[str]  # patterns of hosts that may be called
     secrets: Sequence[bytes]  # newest first; each signs
     private: bool  # whether private addresses and http are allowed
+    ports: Sequence[int]  # that may be called; empty: all
 
 
 def endpoint_of(name: str) -> Endpoint:
@@ -75,8 +84,8 @@ def endpoint_of(name: str) -> Endpoint:
     if name not in known:
         raise InvalidTaskData("endpoint", f"TASKQUEUE WEBHOOKS has no {name!r:.60}.{suggestion(name, known)}")
     given = known[name]
-    if unknown := set(given) - {"url", "hosts", "secrets", "private"}:
-        hint = suggestion(min(unknown), ("url", "hosts", "secrets", "private"))
+    if unknown := set(given) - set(_KEYS):
+        hint = suggestion(min(unknown), _KEYS)
         raise _unusable(name, f"has no {min(unknown)!r:.40}.{hint}")
     url, private = given.get("url", ""), given.get("private", False)
     if not isinstance(url, str) or not isinstance(private, bool):
@@ -86,8 +95,13 @@ def endpoint_of(name: str) -> Endpoint:
     hosts = given.get("hosts") or [url and (urlsplit(url).hostname or "")]
     if not isinstance(hosts, list | tuple) or not all(isinstance(each, str) for each in hosts):
         raise _unusable(name, f'`hosts` is a list of texts such as ["*.example.org"], not {hosts!r:.100}.')
+    ports = given.get("ports", [])
+    if not isinstance(ports, list | tuple) or not all(type(port) is int for port in ports):
+        raise _unusable(name, f"`ports` is a list of numbers such as [8443], not {ports!r:.100}.")
+    if private and not (url or ports):
+        raise _unusable(name, "is `private` and its addresses are named by code: list the `ports` that may be called.")
     secrets = list(_secrets(name, given.get("secrets")))
-    found = Endpoint(name, url, hosts, secrets, private)
+    found = Endpoint(name, url, hosts, secrets, private, ports)
     if url:
         _target(found, url)
     return found
@@ -130,18 +144,30 @@ def _target(endpoint: Endpoint, url: str) -> tuple[str, int, str, bool]:
         schemes = "https:// or http://" if endpoint.private else "https://"
         raise _unusable(endpoint.name, f"the address must begin with {schemes}.")
     is_plain = parts.username is None and port != 0 and all("!" <= sign <= "~" for sign in str(url))
-    if not is_plain or not _HOST.fullmatch(host) or ".." in host:
+    if not is_plain or not (_HOST.fullmatch(host) or _is_ip(host)):
         raise _unusable(
             endpoint.name, "the address needs a valid host, and no user, password or other signs than ASCII."
         )
     if not any(fnmatchcase(host, pattern.lower()) for pattern in endpoint.hosts):
         raise _unusable(endpoint.name, f"the host {host:.100} is not among its hosts.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return host, port or (443 if parts.scheme == "https" else 80), path, parts.scheme == "https"
+    port = port or (443 if parts.scheme == "https" else 80)
+    if endpoint.ports and port not in endpoint.ports:
+        raise _unusable(endpoint.name, f"the port {port} is not among its ports.")
+    return host, port, path, parts.scheme == "https"
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        return "%" not in host and bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _address(endpoint: Endpoint, url: str) -> str:
-    """Return the address to call: the named one, or that of the endpoint."""
+    """Return the address to call: that of the endpoint or, if it has none, the named one."""
+    if endpoint.url and url not in ("", endpoint.url):
+        raise _unusable(endpoint.name, "has a `url`, and takes no other: name an endpoint with `hosts` only.")
     if not (url or endpoint.url):
         raise _unusable(endpoint.name, "has no `url`: pass the address to `send` as url=…; a callback cannot.")
     return url or endpoint.url
@@ -216,7 +242,10 @@ def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[str], *, n
     """
     known = list(_secrets("verify()", secrets))
     message_id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-    if not (moment.isascii() and moment.isdigit()) or abs((now or time()) - int(moment)) > TOLERANCE:
+    if (
+        not (moment.isascii() and moment.isdigit() and len(moment) <= _DIGITS)
+        or abs((now or time()) - int(moment)) > TOLERANCE
+    ):
         return False
     wanted = signed(message_id, int(moment), body, known)["webhook-signature"].split(" ")
     given = headers.get("webhook-signature", "").split(" ")
@@ -257,6 +286,6 @@ def is_public(address: str) -> bool:
             return is_public(str(found.ipv4_mapped))
         if found not in _GLOBAL_UNICAST:
             return False
-    if any(found in network for network in _TUNNELS):
+    if any(found in network for network in _SPECIAL):
         return False
     return found.is_global and not found.is_multicast

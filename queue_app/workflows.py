@@ -5,7 +5,6 @@ This module uses no models, so a module of tasks may import it while the apps ar
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +22,7 @@ from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import InvalidWorkflow, WrongArguments
 from queue_app.registry import AnyTask
 from queue_app.workflow_builder import Builder, Part
+from queue_app.workflow_handle import WorkflowHandle
 
 POLICIES: Final = ("hold", "cancel", "continue")
 
@@ -34,7 +34,7 @@ class Workflow(Builder, Part):
 
     - ``user``: the user on whose behalf its tasks run, unless a task names another;
     - ``on_failure``: what happens when a task ends without success. "hold": tasks that wait for it keep waiting, until
-      staff replay or discard it. "cancel": the rest is cancelled. "continue": tasks that wait for it run anyway;
+      staff retry or skip it. "cancel": the rest is cancelled. "continue": tasks that wait for it run anyway;
     - ``deadline``: a time, or a time from now, at which it is cancelled if it has not ended;
     - ``max_concurrent``: maximum number of its tasks that are queued or run at the same time.
     """
@@ -75,8 +75,10 @@ class Workflow(Builder, Part):
         self._is_stored = True
         return node
 
-    def enqueue(self) -> uuid.UUID:
-        """Store the workflow with all its tasks, or nothing, in the caller's transaction; return its id.
+    def enqueue(self) -> WorkflowHandle:
+        """Store the workflow with all its tasks, or nothing, in the caller's transaction; return its handle.
+
+        The handle is also the id of the workflow.
 
         Raises ``InvalidWorkflow``, and the errors of ``Task.enqueue``.
         """
@@ -96,9 +98,9 @@ class Workflow(Builder, Part):
         backend: Any = self._backend or default_task_backend
         backend.enqueue_workflow(flow, self._graph, self.deadline, self.task_of)
         self._is_stored = True
-        return self.id
+        return WorkflowHandle.of(self.id, backend.alias)
 
-    async def aenqueue(self) -> uuid.UUID:
+    async def aenqueue(self) -> WorkflowHandle:
         """``enqueue`` for coroutines."""
         return await sync_to_async(self.enqueue)()
 
@@ -110,8 +112,8 @@ class _Form(Part):
         """Return a chain of this and the tasks after it."""
         return Chain((self, *items))
 
-    def enqueue(self, name: str = "", **options: Any) -> uuid.UUID:
-        """Store it as a workflow with these options; return the workflow's id."""
+    def enqueue(self, name: str = "", **options: Any) -> WorkflowHandle:
+        """Store it as a workflow with these options; return the workflow's handle."""
         flow = Workflow(name or type(self).__name__.lower(), **options)
         self.add_to(flow, (), None)
         return flow.enqueue()

@@ -13,6 +13,7 @@ from django.db.models import Model
 from django.utils.functional import SimpleLazyObject
 from django.utils.module_loading import import_string
 
+from queue_app.admin.login import limit_logins
 from queue_app.admin.menu import group_menu
 from queue_app.admin.names import translate_names
 
@@ -52,6 +53,7 @@ for name, path in PAGES.items():
     admin.site.register(apps.get_model("queue_app", name), _imported_later(path))  # type: ignore[arg-type]
 translate_names()
 group_menu(admin.site)
+limit_logins(admin.site)
 
 
 def __getattr__(name: str) -> Any:

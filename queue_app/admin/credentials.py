@@ -26,6 +26,7 @@ from queue_app.models import ApiKey, WorkerToken
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
+from queue_app.services.control.encrypted import PERMISSION
 from queue_app.services.worker import tokens
 from queue_app.sql.database import atomic, connection
 
@@ -83,7 +84,11 @@ class TokenForm(CredentialForm):
         initial=100, min_value=1, max_value=2**31 - 1, label=_lazy("Tasks at the same time"),
         help_text=_lazy("Maximum number of tasks that its workers may hold together."),
     )  # fmt: skip
-    field_order = ("name", "queues", "capabilities", "max_in_flight", "lifetime", "reason")
+    reads_encrypted = forms.BooleanField(
+        required=False, label=_lazy("Reads encrypted tasks"),
+        help_text=_lazy("The server decrypts these tasks for its workers."),
+    )  # fmt: skip
+    field_order = ("name", "queues", "capabilities", "max_in_flight", "reads_encrypted", "lifetime", "reason")
 
 
 class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
@@ -219,7 +224,9 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
     """The tokens of workers that work over HTTP."""
 
     empty_text = _lazy("No worker token yet. Workers with access to the servers need none.")
-    fields = ("name", "secret_hint", "for_queues", "offers", "max_in_flight", "state", "used", "made")
+    fields = (
+        "name", "secret_hint", "for_queues", "offers", "max_in_flight", "reads_encrypted", "state", "used", "made"
+    )  # fmt: skip
     form_class = TokenForm
     list_display = ("name", "secret_hint", "for_queues", "offers", "max_in_flight", "state", "used", "made")
     ordering = ("name",)
@@ -232,15 +239,23 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
 
     has_rotate_permission = permission("change_workertoken")
 
+    def make_form(self, request: HttpRequest) -> CredentialForm:
+        """Let only those who may decrypt make a token whose workers get decrypted tasks."""
+        form = super().make_form(request)
+        if not request.user.has_perm(PERMISSION):
+            del form.fields["reads_encrypted"]
+        return form
+
     def create(self, request: HttpRequest, form: TokenForm) -> tuple[WorkerToken, str]:
         given = form.cleaned_data
         return tokens.create(
             given["name"], queues=_names(given["queues"]), capabilities=_names(given["capabilities"]),
-            max_in_flight=given["max_in_flight"], expires_in=form.expires_in, by=request.user.get_username(),
+            max_in_flight=given["max_in_flight"], reads_encrypted=given.get("reads_encrypted", False),
+            expires_in=form.expires_in, by=request.user.get_username(),
         )  # fmt: skip
 
     def facts(self, found: WorkerToken) -> dict[str, Any]:
-        names = ("queues", "capabilities", "max_in_flight")
+        names = ("queues", "capabilities", "max_in_flight", "reads_encrypted")
         return super().facts(found) | {name: getattr(found, name) for name in names}
 
     @action_page("revoke", "revoke")
@@ -257,6 +272,8 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
         token = self.visible(request, pk, self.has_rotate_permission(request))
         if token is None or token.revoked_at:
             return self.gone(request, pk)
+        if token.reads_encrypted and not request.user.has_perm(PERMISSION):
+            raise PermissionDenied
         seconds = request.POST.get("overlap", "")
         overlap = timedelta(seconds=int(seconds) if seconds in dict(OVERLAPS) else 3600)
         with atomic():

@@ -26,13 +26,15 @@ from django.views.decorators.http import require_POST
 
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
-from queue_app.admin.columns import two_lines
+from queue_app.admin.columns import json_block, two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField, posted_reason
+from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard.sentences import change_text, entry_sentence
 from queue_app.dashboard.translation import translate_error
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry, Worker
 from queue_app.models.audit_entry import REASON_LENGTH
+from queue_app.registry import all_sensitive_names
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.sql.database import atomic
 
@@ -135,6 +137,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
     changelist_class: type[ChangeList] = AnnotatedChangeList
+    #: Fields that hold a payload: a page shows them only to users who may view payloads.
+    payload_fields: tuple[str, ...] = ()
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
     formfield_overrides: ClassVar[Any] = {JSONField: {"form_class": StoredJSONField}}
@@ -247,6 +251,36 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         """Label each field of a list for screen readers."""
         return super().get_changelist_form(request, **{"form": NamedFieldsForm} | kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: M | None = None) -> Any:
+        """Leave out payloads for those who may not view them; show JSON that no form edits without its secrets.
+
+        Django shows users without the permission to change an object the values of its fields, and no form of ours.
+        """
+        found = super().get_fieldsets(request, obj)
+        if obj is None:
+            return found
+        hidden = () if request.user.has_perm("queue_app.view_payload") else self.payload_fields
+        edits = self.has_change_permission(request, obj)
+        return [
+            (title, options | {"fields": [
+                name if edits else self._without_secrets(name) for name in options["fields"] if name not in hidden
+            ]})
+            for title, options in found
+        ]  # fmt: skip
+
+    def _without_secrets(self, name: Any) -> Any:
+        """Return a field of a page; for a model's JSON, a column that shows what ``displayed_value`` returns."""
+        field = next((field for field in self.opts.fields if field.name == name), None)
+        if not isinstance(field, JSONField):
+            return name
+        return admin.display(
+            lambda found: json_block(self.displayed_value(found, name)), description=field.verbose_name
+        )
+
+    def displayed_value(self, found: M, name: str) -> Any:
+        """Return the JSON in a field of an object without secrets."""
+        return redact_value(getattr(found, name), Secrets(names=all_sensitive_names()))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> M | None:
         """Return an object; ``None`` for an id with NUL, which PostgreSQL refuses to compare."""

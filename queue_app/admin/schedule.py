@@ -25,6 +25,7 @@ from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, Sched
 from queue_app.dashboard import labels
 from queue_app.dashboard import schedules as pages
 from queue_app.dashboard.translation import translate
+from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Operation, Schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
@@ -55,7 +56,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         ),
         (
             _lazy("If it is late, or overlaps"),
-            {"fields": (("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap")},
+            {"fields": ("grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap")},
         ),
         (
             _lazy("Options of the task"),
@@ -76,6 +77,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     list_per_page = 50
     ordering = ("name",)
     pause_permission = "queue_app.pause_schedule"
+    payload_fields = PAYLOAD
     search_fields = ("name", "task_type", "notes")
     sortable_by = ("named", "coming")
 
@@ -128,15 +130,9 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     # -- the form ------------------------------------------------------------------
 
-    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
-        """Leave out parameters for those who may not read them."""
-        fieldsets = super().get_fieldsets(request, obj)
-        if obj is None or request.user.has_perm("queue_app.view_payload"):
-            return fieldsets
-        return [
-            (title, options | {"fields": [name for name in options["fields"] if name not in PAYLOAD]})
-            for title, options in fieldsets
-        ]
+    def displayed_value(self, found: Schedule, name: str) -> Any:
+        _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
+        return {"args": args, "parameters": parameters}.get(name, getattr(found, name))
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name in {*PAYLOAD, "instants", "notes"}:
@@ -195,7 +191,8 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        context |= {"task_types": registry.known_types(), "preview_url": self.url_of("preview")}
+        types = [name for name in registry.known_types() if not name.startswith(registry.OWN)]
+        context |= {"task_types": types, "preview_url": self.url_of("preview")}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

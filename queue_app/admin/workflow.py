@@ -35,6 +35,7 @@ from queue_app.services.read.workflows import graph_of
 from queue_app.services.workflows import steer
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql.workflow_health import AwaitedSignal, Holding, awaited, held_among
+from queue_app.sql.workflow_settle import not_undone
 
 #: Pending tasks are counted up to this number in the list.
 COUNTED: Final = 10_000
@@ -42,6 +43,8 @@ COUNTED: Final = 10_000
 SMALL: Final = 2_000
 #: Tasks that wait for signals, and signals, that a page shows.
 MAX_AWAITED: Final = 50
+#: Completed tasks that the button to stop undoing names.
+MAX_NAMED: Final = 20
 
 
 class StandingFilter(admin.SimpleListFilter):
@@ -82,6 +85,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         js = (Script("queue_app/morph.js", defer=True), Script("queue_app/workflow_live.js", defer=True))
 
     has_steer_permission = permission("steer_workflow")
+    has_stop_undoing_permission = permission("stop_undoing_workflow")
     age = column(_lazy("enqueued"), lambda flow: labels.ago(flow.created_at, timezone.now()))
 
     def annotate_rows(self, request: HttpRequest, found: Iterable[Any]) -> None:
@@ -150,7 +154,10 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "times": times(drawn.boxes, timezone.now()),
             "is_open": found.finished_at is None,
             "reload_seconds": 2 if graph.tasks <= SMALL else 15,
-            "may_retry_failed": any(counts[state] for state in FAILURES) and found.state != WorkflowState.COMPENSATED,
+            "may_retry_failed": any(counts[state] for state in FAILURES)
+            and (found.state != WorkflowState.COMPENSATED or found.gaps),
+            "is_undone": found.state == WorkflowState.COMPENSATING,
+            "not_undone": ", ".join(name for _, name, *_ in not_undone(found.pk)[:MAX_NAMED]),
             "bands": [band.label for band in Band],
         }
 
@@ -164,6 +171,20 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
 
     cancel = action_page("cancel", "steer")(
         _act(lambda flow, _r, why: steer.cancel_workflow(flow.pk, **why), "Cancelled tasks: %(number)d.")
+    )
+    stop_undoing = action_page("stop_undoing", "stop_undoing")(
+        _act(
+            lambda flow, _r, why: steer.stop_undoing(flow.pk, **why),
+            "Completed tasks that stay as they are: %(number)d.",
+        )
+    )
+    skip = action_page("skip", "steer")(
+        _act(
+            lambda flow, request, why: steer.skip_task(
+                flow.pk, request.POST.get("task", ""), done="done" in request.POST, **why
+            ),
+            "Skipped tasks: %(number)d.",
+        )
     )
     pause = action_page("pause", "steer")(
         _act(

@@ -31,6 +31,7 @@ from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
 from queue_app.api.body import RequestBody
+from queue_app.api.idempotency import once
 from queue_app.api.permissions import staff_with
 from queue_app.api.serializers.base import Body, Query, shared
 from queue_app.api.serializers.kinds import uuid_of
@@ -104,6 +105,7 @@ class Accepted(NamedTuple):
     query: type[Query] | None = None
     throttle: str = "reads"
     permission: type[BasePermission] | None = None
+    once: bool = False
 
 
 def accepts[M](scope: str = "", *, staff: Sequence[str] = (), **options: Any) -> Callable[[M], M]:
@@ -111,14 +113,15 @@ def accepts[M](scope: str = "", *, staff: Sequence[str] = (), **options: Any) ->
 
     ``scope`` is what a restricted key needs, or ``BY_CONTENT``. ``body`` and ``query`` say what a request may hold; the
     body of a method without one is not read. ``throttle`` names the rate limit. The caller must have ``permission``, or
-    be staff with the permissions ``staff``.
+    be staff with the permissions ``staff``. With ``once``, a repeated ``Idempotency-Key`` gets the first answer.
     """
     if staff:
         options["permission"] = staff_with(*(f"queue_app.{name}" for name in staff))
 
-    def declare(method: M) -> M:
-        method.accepted = Accepted(scope, **options)  # type: ignore[attr-defined]
-        return method
+    def declare(method: Any) -> Any:
+        found = once(method) if options.get("once") else method
+        found.accepted = Accepted(scope, **options)
+        return found
 
     return declare
 
@@ -142,6 +145,8 @@ class ApiView(APIView):
     #: Renderer of HTML pages; ``queue_app.urls`` sets it, because the page imports the schema and so all views.
     page_class: type[BaseRenderer] | None = None
     versioning_class = None
+    #: ``queue_app.api.schema`` describes the API in a document of its own; the project's document leaves it out.
+    schema: Any = None
     #: Maximum size of a body, as a multiple of the usual one.
     body_factor = 1
     #: JSON object that ``json_body`` read, for the audit log; a stream can be read only once.
@@ -217,11 +222,13 @@ class ApiView(APIView):
                 Query.read(request.query_params)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Let the HTML page set its own media type, also for a problem."""
+        """Let no cache keep the answer; let the HTML page set its own media type, also for a problem."""
         is_page = isinstance(getattr(request, "accepted_renderer", None), self.page_class or ())
         if is_page and isinstance(response, Response):
             response.content_type = None
-        return super().finalize_response(request, response, *args, **kwargs)
+        answer = super().finalize_response(request, response, *args, **kwargs)
+        answer.setdefault("Cache-Control", "no-store")  # answers hold payloads, or depend on who asks
+        return answer
 
     @contextmanager
     def recording(self, request: Request) -> Iterator[None]:
@@ -249,6 +256,10 @@ class ApiView(APIView):
         serializer = shared(self._declared(request).body or Body)
         self._content = self._body.read_object(required=serializer.is_demanded)
         return serializer.run_validation(self._content)
+
+    def content_of(self, request: Request) -> dict[str, Any]:
+        """Return the JSON object in the body, before the serializer of the method reads it."""
+        return self._body.read_object(required=False)
 
     def read_query(self, request: Request) -> dict[str, Any]:
         """Return what the serializer of the method makes of the query string."""

@@ -39,6 +39,7 @@ class RequestBody:
         self._request = request
         self._max_bytes = factor * body_limit(limits)
         self._max_depth = limits.max_depth
+        self._raw: bytes | None = None  # a stream can be read only once
 
     def check_headers(self) -> None:
         """Refuse a body whose headers say that it is too large, compressed, or not JSON.
@@ -79,6 +80,8 @@ class RequestBody:
 
     def _read(self) -> bytes:
         """Read at most the allowed number of bytes, however the server delivers them."""
+        if self._raw is not None:
+            return self._raw
         meta = self._request.META
         stream: Any = self._request
         chunked = not meta.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" in meta
@@ -91,4 +94,5 @@ class RequestBody:
             size += len(chunk)
             if size > self._max_bytes:
                 raise too_large(self._max_bytes)
-        return b"".join(parts)
+        self._raw = b"".join(parts)
+        return self._raw

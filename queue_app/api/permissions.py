@@ -36,7 +36,7 @@ def staff_with(*permissions: str) -> type[BasePermission]:
 
 
 class MaySubmit(BasePermission):
-    """Who may submit tasks: every caller, or as a setting says, those with the permission."""
+    """Who may submit tasks: callers with the permission or, if a setting says so, every caller."""
 
     message = f"This needs the permission {SUBMIT}."
 

@@ -1,6 +1,7 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
 
 import json
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -46,12 +47,12 @@ class Shape:
 
 
 submitted: Final = Shape(
-    "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "required_capabilities",
+    "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "required_capabilities",
     "created_at", "trace_id", task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
     required_capabilities="spec.capabilities",
 )  # fmt: skip
 summary: Final = Shape(
-    "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
+    "id", "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
     "workflow_id", "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at",
     "deadline", "completed_at", "cancel_requested_at", "trace_id", task_id="id", priority="band.label",
     effective_priority="effective_band.label", required_capabilities="capabilities", retry_count="failures",
@@ -62,7 +63,7 @@ queue: Final = Shape(
     "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent", *QUEUE_FIELDS
 )
 WORKER: Final = Shape(
-    "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version", "started_at",
+    "id", "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version", "started_at",
     "last_heartbeat", "stopped_at", "tasks_done", worker_id="id", capacity="concurrency",
     last_heartbeat="last_heartbeat_at",
 )  # fmt: skip
@@ -89,8 +90,8 @@ LETTER: Final = Shape(
     "discarded_by", "discard_reason",
 )  # fmt: skip
 OPERATION: Final = Shape(
-    "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit", "stop_after_failures", "by",
-    "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
+    "id", "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit", "stop_after_failures",
+    "by", "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
     "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
 )  # fmt: skip
 #: Column of a schedule -> its name in the API.
@@ -106,12 +107,17 @@ WORKFLOW: Final = Shape(
 tick: Final = Shape(
     "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count", "run_seconds"
 )
-REGISTERED: Final = Shape("worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
-HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved")
+stored: Final = Shape("id", "task_id", "status", task_id="id")
+audit_entry: Final = Shape(
+    "id", "at", "by", "via", "action", "target", "target_id", "count", "before", "after", "reason"
+)
+sent: Final = Shape("id", "signal_id", "awaited", signal_id="id", awaited="is_awaited")
+REGISTERED: Final = Shape("id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
+HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved", "again")
 CLAIMED: Final = Shape(
-    "task_id", "attempt", "task_type", "queue", "priority", "required_capabilities", "user", "args", "parameters",
+    "id", "task_id", "attempt", "task_type", "queue", "priority", "required_capabilities", "user", "args", "parameters",
     "timeout_seconds", "retry_count", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at",
-    "queued_at", "started_at", "trace_id", "traceparent", "metadata", task_id="id",
+    "queued_at", "started_at", "leased_at", "trace_id", "traceparent", "metadata", task_id="id",
     required_capabilities="capabilities", timeout_seconds="timeout", retry_count="failures",
 )  # fmt: skip
 
@@ -121,9 +127,10 @@ def step(found: Step) -> dict[str, Any]:
     return found._asdict() | {"value": None if found.value is None else json.loads(found.value)}
 
 
-def claimed(task: ClaimedTask) -> dict[str, Any]:
-    """Return a task for the worker that runs it, with its arguments."""
+def claimed(task: ClaimedTask, polled_at: float) -> dict[str, Any]:
+    """Return a task for the worker that runs it, with its arguments; its poll arrived at ``polled_at`` (monotonic)."""
     return CLAIMED(task) | {
+        "start_within_ms": None if task.start_by is None else math.floor((task.start_by - polled_at) * 1000),
         "priority": Band(task.priority).label,
         "args": json.loads(task.args),
         "parameters": json.loads(task.parameters),
@@ -214,7 +221,9 @@ def schedule(found: Schedule, user: Any) -> dict[str, Any]:
 def workflow(found: Workflow, user: Any) -> dict[str, Any]:
     """Return a workflow; only staff see who paused or cancelled it, and why."""
     hidden = () if user.is_staff else ("cancel_reason", "paused_by", "paused_reason")
-    return WORKFLOW(found) | dict.fromkeys(hidden)
+    shown = ("task_id", "name", "reason") if user.is_staff else ("task_id", "name")
+    gaps = [{key: gap[key] for key in shown} for gap in found.gaps]
+    return WORKFLOW(found) | dict.fromkeys(hidden) | {"gaps": gaps}
 
 
 def policy(found: PriorityPolicy) -> dict[str, Any]:

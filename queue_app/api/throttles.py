@@ -9,7 +9,6 @@ user, length of a queue).
 import hashlib
 import os
 import time
-from collections import Counter
 from threading import Lock
 from typing import Any, Final
 
@@ -17,14 +16,13 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from queue_app import conf
+from queue_app.core.tally import MAX_CACHED, WINDOW_SECONDS, Tally
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
 
-WINDOW_SECONDS: Final = 60
 #: Number of blocks in a limit.
 BLOCKS: Final = 1000
-MAX_CACHED: Final = 10_000
 
 
 class Blocks:
@@ -72,38 +70,7 @@ class Blocks:
             return None
 
 
-class Tally:
-    """Counts by name in this process and this minute, without Redis: what attackers do must cost no round trip."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._window = 0
-        self._counts: Counter[tuple[str, ...]] = Counter()
-
-    def wait(self, *name: str, limit: int) -> float | None:
-        """Return the seconds until the next minute if the count of a name has reached its limit, else ``None``."""
-        now = time.time()
-        with self._lock:
-            self._turn(now)
-            is_full = 0 < limit <= self._counts[name]
-        return (self._window + 1) * WINDOW_SECONDS - now if is_full else None
-
-    def add(self, *name: str) -> None:
-        with self._lock:
-            self._turn(time.time())
-            self._counts[name] += 1
-
-    def forget(self) -> None:
-        self._window = 0
-
-    def _turn(self, now: float) -> None:
-        window = int(now // WINDOW_SECONDS)
-        if window != self._window or len(self._counts) > MAX_CACHED:
-            self._window = window
-            self._counts.clear()
-
-
-failed_logins, schemas = Tally(), Tally()
+schemas = Tally()
 blocks = Blocks()
 os.register_at_fork(after_in_child=blocks.forget)
 

@@ -16,9 +16,10 @@ from queue_app.callbacks import follows
 from queue_app.core.backoff import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status, predicate
-from queue_app.exceptions import Discard, ResultMissing, Retry, Snooze, Suspended, TaskTimeout
+from queue_app.exceptions import Discard, InputTooLarge, ResultMissing, Retry, Snooze, Suspended, TaskTimeout
 from queue_app.hooks import after_end, around_run
 from queue_app.services.enqueue.validate import result_text
+from queue_app.services.lifecycle.results import input_text
 from queue_app.tasks import AnyResult, next_try
 from queue_app.testing import steps
 from queue_app.testing.hooks import claimed
@@ -26,6 +27,7 @@ from queue_app.testing.stored import StoredCall
 from queue_app.workers.steps import AttemptSteps
 
 WORKER = "memory"
+_FINAL = (Discard, ResultMissing, InputTooLarge)  # errors after which no retry helps
 _log = logging.getLogger("taskqueue.testing")  # test runners show it with a failed test
 
 
@@ -97,6 +99,8 @@ def _function(call: StoredCall, seen: AnyResult) -> str | None:
     args, kwargs = json.loads(call.args), json.loads(call.kwargs)
     if call.workflow is not None:
         args, kwargs = call.workflow.filled(args), call.workflow.filled(kwargs)
+        for field, value in ("args", args), ("parameters", kwargs):
+            input_text(value, field)
     if codecs.may_hold_forms(call.args, call.kwargs):
         args, kwargs = codecs.decode_call(args, kwargs)
     if call.task.takes_context:
@@ -126,9 +130,9 @@ def _fail(call: StoredCall, error: BaseException, retries: int, result_of: Calla
     )
     call.failures += 1
     own = call.option("max_retries")
-    if not isinstance(error, Discard | ResultMissing) and call.failures > (retries if own is None else own):
+    if not isinstance(error, _FINAL) and call.failures > (retries if own is None else own):
         _end(call, Status.DEAD_LETTER, error)
-    elif isinstance(error, Discard | ResultMissing) or (wait := _wait(call, error, result_of)) is None:
+    elif isinstance(error, _FINAL) or (wait := _wait(call, error, result_of)) is None:
         _end(call, Status.FAILED, error)
     else:
         _later(call, wait)

@@ -206,6 +206,19 @@ class MemoryBackend(BaseTaskBackend):
         """``wait_for`` for coroutines."""
         await sync_to_async(self.wait_for)(task_id, seconds)
 
+    def wait_for_workflow(self, workflow_id: Id, seconds: Seconds | None) -> None:
+        """Run tasks until a workflow has ended, like ``wait_for``."""
+        checked_timeout(seconds)
+        for to_the_end in False, True:
+            if not self.workflow(workflow_id).has_ended:
+                self.drain(to_the_end=to_the_end)
+        if not self.workflow(workflow_id).has_ended:
+            raise TimeoutError(f"The workflow {workflow_id} has not ended, and nothing is left to run.")
+
+    async def await_workflow(self, workflow_id: Id, seconds: Seconds | None) -> None:
+        """``wait_for_workflow`` for coroutines."""
+        await sync_to_async(self.wait_for_workflow)(workflow_id, seconds)
+
     def cancel(self, task_id: Id) -> Status:
         """Cancel a task that waits; raise ``InvalidTransition`` if it has ended."""
         call = self._known(task_id)
@@ -213,6 +226,8 @@ class MemoryBackend(BaseTaskBackend):
             raise InvalidTransition(
                 f"The task {predicate(call.status)}; it can no longer be cancelled.", status=call.status
             )
+        if call.workflow is not None and call.workflow.undoes(call):
+            raise InvalidTransition("The task undoes another; stop undoing its workflow instead.", status=call.status)
         call.status, call.finished_at, call.is_cancelled = Status.CANCELLED, timezone.now(), True
         if call.workflow is not None:
             call.workflow.changed(call)

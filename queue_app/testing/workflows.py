@@ -16,7 +16,7 @@ from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.references import Reference, chosen, filled
 from queue_app.core.states import FAILURES, TERMINAL, Status
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
-from queue_app.models.workflow import Condition, OnFailure, WorkflowState
+from queue_app.models.workflow import Closed, Condition, OnFailure, WorkflowState
 from queue_app.registry import AnyTask
 from queue_app.services.advance import DOOMING, MET
 from queue_app.services.enqueue.validate import check_task
@@ -44,6 +44,7 @@ class MemoryWorkflow:
         self._edges: dict[tuple[uuid.UUID, uuid.UUID], str] = {}
         self._extras: dict[uuid.UUID, NodeExtra] = {}
         self._met: set[tuple[uuid.UUID, uuid.UUID]] = set()
+        self._closed: dict[uuid.UUID, Closed] = {}  # what a test decided about compensations
         self._add(graph, task_of)
         self.go_on()
 
@@ -59,26 +60,51 @@ class MemoryWorkflow:
         """(name, state) of each task, in order; a compensation is called "undo" and the name of what it undoes."""
         return [(self._name_of(task_id), call.status) for task_id, call in self._calls.items()]
 
-    def cancel(self) -> None:
-        """Cancel what has not ended, and undo what had completed."""
+    def cancel(self, *, by: str = "", reason: str = "") -> None:
+        """Cancel what has not ended, and undo what had completed; a second cancel changes nothing."""
+        if self.is_cancelled or self._is_undoing:
+            return
         self._refuse_ended("cancelled")
         self.is_cancelled = True
         self._cancel_pending()
         self.go_on()
 
-    def pause(self) -> None:
+    def stop_undoing(self, *, by: str = "", reason: str = "") -> None:
+        """Give up the compensations that have not completed."""
+        if not self._is_undoing:
+            raise InvalidTransition(f"The workflow is {self.state}; nothing of it is being undone.", status=self.state)
+        for call in self._undoing():
+            if call.status is not Status.COMPLETED:
+                self._closed.setdefault(_id(call), Closed.STOPPED)
+            if call.status not in TERMINAL:
+                call.status, call.finished_at, call.is_cancelled = Status.CANCELLED, timezone.now(), True
+        self.go_on()
+
+    @property
+    def gaps(self) -> list[str]:
+        """Names of the completed tasks that stay as they are, because what undoes them was given up."""
+        return [
+            self._name_of(undone)
+            for call in self._undoing()
+            if (undone := self._extra(call).compensates)
+            and call.status is not Status.COMPLETED
+            and self._closed.get(_id(call), Closed.SKIPPED if call.status is Status.CANCELLED else Closed.DONE)
+            is not Closed.DONE
+        ]
+
+    def pause(self, *, by: str = "", reason: str = "") -> None:
         """Start nothing until ``resume``."""
         self._refuse_ended("paused")
         self.is_paused = True
         for call in self._calls.values():
             self._hold_back(call)
 
-    def resume(self) -> None:
+    def resume(self, *, by: str = "", reason: str = "") -> None:
         """Let the tasks go that a pause holds back."""
         self.is_paused = False
         self.go_on()
 
-    def retry(self) -> int:
+    def retry(self, *, by: str = "", reason: str = "") -> int:
         """Run again what ended without success; return how many tasks."""
         again = [call for call in self._calls.values() if call.status in FAILURES | {Status.CANCELLED}]
         if any(extra.compensates for extra in self._extras.values()):
@@ -88,6 +114,7 @@ class MemoryWorkflow:
         again = [call for call in again if not self._is_skipped(call)]
         self.reopen()
         for call in again:
+            self._closed.pop(_id(call), None)
             call.status, call.queued_at, call.finished_at = Status.BLOCKED, None, None
             call.failures, call.is_cancelled = 0, False
         for call in again:
@@ -97,9 +124,19 @@ class MemoryWorkflow:
         return len(again)
 
     def give_up(self, call: StoredCall) -> None:
-        """Cancel what waits for a task whose dead letter was closed for good."""
-        self._doom(after for (after, before), kind in self._edges.items() if before == _id(call) and kind == "hold")
+        """Cancel what waits for a task that failed for good; what waits for a compensation goes on."""
+        waiting = [pair for pair, kind in self._edges.items() if pair[1] == _id(call) and kind == Condition.HOLD]
+        if not self.undoes(call):
+            self._doom(after for after, _ in waiting)
+        else:
+            self._closed.setdefault(_id(call), Closed.SKIPPED)
+            self._met.update(waiting)
+            self._open_ready()
         self.go_on()
+
+    def undoes(self, call: StoredCall) -> bool:
+        """Whether a task undoes another."""
+        return self._extra(call).compensates is not None
 
     # -- for the backend -----------------------------------------------------------------------
 
@@ -242,6 +279,9 @@ class MemoryWorkflow:
             elif kind in DOOMING[call.status]:
                 doomed.append(after)
         self._doom(doomed)
+        self._open_ready()
+
+    def _open_ready(self) -> None:
         for other in self._calls.values():
             is_new = other.status is Status.BLOCKED and other.queued_at is None and other.first_started_at is None
             if is_new and not self._waits(other) and (not self.is_cancelled or self._is_undoing):
@@ -278,26 +318,30 @@ class MemoryWorkflow:
         """Whether a failure does not count, because the tasks that wait for it run anyway."""
         kinds = self._conditions_after(call)
         may = bool(kinds) or self.on_failure == OnFailure.CONTINUE
-        return may and not kinds & {"hold", "cancel"} and not self._extra(call).compensates
+        return may and not kinds & {"hold", "cancel"} and not self.undoes(call)
 
     def _holds(self, call: StoredCall) -> bool:
         """Whether a failed task holds the workflow until a test replays or discards it."""
         if call.status not in FAILURES:
             return False
         if any(
-            kind == Condition.HOLD and before == _id(call) and self._calls[after].status is Status.BLOCKED
-            for (after, before), kind in self._edges.items()
+            kind == Condition.HOLD and pair[1] == _id(call) and self._calls[pair[0]].status is Status.BLOCKED
+            for pair, kind in self._edges.items()
+            if pair not in self._met
         ):
             return True
+        if self.undoes(call):
+            return _id(call) not in self._closed
         is_letter = call.status is Status.DEAD_LETTER and not call.is_discarded
-        undoes = self._extra(call).compensates is not None
-        return is_letter and (undoes or (self.on_failure == OnFailure.HOLD and not self._is_excused(call)))
+        may_hold = self.on_failure == OnFailure.HOLD and not self.is_cancelled
+        return is_letter and may_hold and not self._is_excused(call)
 
     def _end(self, *, failed: bool) -> None:
         calls = list(self._calls.values())
         if self._is_undoing:
-            undone = [call for call in calls if self._extra(call).compensates]
-            is_done = all(call.status is Status.COMPLETED for call in undone)
+            decided = {Closed.SKIPPED, Closed.DONE}
+            left = [call for call in self._undoing() if call.status is not Status.COMPLETED]
+            is_done = all(self._closed.get(_id(call)) in decided for call in left)
             state = WorkflowState.COMPENSATED if is_done else WorkflowState.FAILED
         elif failed:
             state = WorkflowState.FAILED
@@ -331,6 +375,9 @@ class MemoryWorkflow:
         self._make_room()
         return True
 
+    def _undoing(self) -> list[StoredCall]:
+        return [call for call in self._calls.values() if self.undoes(call)]
+
     def _extra(self, call: StoredCall) -> NodeExtra:
         return self._extras[_id(call)]
 
@@ -349,7 +396,7 @@ class RunningInMemory(RunningWorkflow):
     """``context.workflow`` of a task in memory."""
 
     def __init__(self, flow: MemoryWorkflow, call: StoredCall, *, joined: bool = True) -> None:
-        super().__init__(flow.id, (_id(call), call.failures + 1), user=call.option("user", ""), joined=joined)
+        super().__init__(flow.id, (_id(call), call.failures + 1, 0), user=call.option("user", ""), joined=joined)
         self._flow, self._call = flow, call
 
     def detached(self) -> RunningInMemory:

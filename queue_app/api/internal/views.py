@@ -86,10 +86,12 @@ class PollView(WorkerView):
         does not wait polls again after ``poll_interval_ms``. If the worker should drain, ``drain`` is true, and it gets
         no task. ``notified`` asks for a heartbeat now: a task was cancelled, or the worker should drain. If more tasks
         can start after a known time, because a rate then allows it, this worker polls again after ``next_start_ms``.
-        While a rebuild loads tasks that the poll may have missed, ``loading`` is true.
+        While a rebuild loads tasks that the poll may have missed, ``loading`` is true. A task with ``start_within_ms``
+        passed a rate or a minimum delay: start it within this time after you sent the poll, else report it as
+        ``released``.
         """
         found = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
-        tasks = [representation.claimed(task) for task in found.tasks]
+        tasks = [representation.claimed(task, found.began) for task in found.tasks]
         next_start = None if found.next_start is None else math.ceil(found.next_start * 1000)
         news = {"drain": found.drain, "notified": found.notified, "next_start_ms": next_start, "loading": found.loading}
         return Response({"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news)
@@ -123,12 +125,15 @@ class ResultView(WorkerView):
         items = self.read_body(request)
         unnumbered = [item["task_id"] for item in items if item["attempt"] is None]
         known = remote.attempts_of(worker, unnumbered) if unnumbered else {}
-        reported = {(item["task_id"], item["attempt"] or known.get(item["task_id"], 0)): item for item in items[::-1]}
-        held = {(task.id, task.attempt): task for task in remote.held(self.token, worker, list(reported))}
-        released = [task for key, task in held.items() if reported[key]["status"] == "released"]
-        ended = [task for task in held.values() if task not in released]
-        accepted = remote.report([_outcome(task, reported[task.id, task.attempt]) for task in ended])
-        accepted |= give_back(released)
+        reported = {
+            (item["task_id"], item["attempt"] or known.get(item["task_id"], 0), item["leased_at"]): item
+            for item in items[::-1]
+        }
+        held = remote.held(self.token, worker, list(reported))
+        released = [key for key in held if reported[key]["status"] == "released"]
+        ended = [key for key in held if key not in released]
+        accepted = remote.report([_outcome(held[key], reported[key]) for key in ended])
+        accepted |= give_back([held[key] for key in released])
         replayed = [key for key, item in reported.items() if key[0] not in accepted and _is_repeated(worker, key, item)]
         if "results" not in self._content:
             only = next(iter(reported))
@@ -138,11 +143,11 @@ class ResultView(WorkerView):
         return Response(
             {
                 "accepted": [key[0] for key in reported if key[0] in accepted or key in replayed],
-                "replayed": [task_id for task_id, _ in replayed],
+                "replayed": [task_id for task_id, *_ in replayed],
                 "refused": [
                     {"task_id": task_id, "attempt": attempt, "code": "stale_lease"}
-                    for task_id, attempt in reported
-                    if task_id not in accepted and (task_id, attempt) not in replayed
+                    for task_id, attempt, stamp in reported
+                    if task_id not in accepted and (task_id, attempt, stamp) not in replayed
                 ],
             }
         )
@@ -158,7 +163,7 @@ class StepView(WorkerView):
         """
         body = self.read_body(request)
         found = remote.steps(
-            self.token, self.worker(worker_id), (body["task_id"], body["attempt"]), body["action"],
+            self.token, self.worker(worker_id), (body["task_id"], body["attempt"], body["leased_at"]), body["action"],
             body.get("step"), body.get("payload_fields"),
         )  # fmt: skip
         return Response({"steps": [representation.step(one) for one in found]})
@@ -169,8 +174,10 @@ class HeartbeatView(WorkerView):
     def post(self, request: Request, worker_id: str) -> Response:
         """Send the heartbeat of a worker.
 
-        The body may report the progress of running tasks. The answer names the tasks to stop, the tasks that the
-        worker has lost, and whether it should drain.
+        ``running`` names all tasks that the worker holds, and may report their progress. The answer names the tasks to
+        stop, the tasks that the worker has lost, and whether it should drain. If PostgreSQL has restarted since the
+        last heartbeat, ``again`` asks for another one at once. Tasks of the worker that PostgreSQL had forgotten then
+        belong to it again.
         """
         worker = self.worker(worker_id)
         body = self.read_body(request)

@@ -7,14 +7,17 @@ from django.db import models
 
 from queue_app.api import representation
 from queue_app.api.representation import Shape
-from queue_app.api.serializers.base import Schema
+from queue_app.api.serializers.base import Schema, shared
+from queue_app.api.serializers.control import QueueEdit
 from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.core.states import Status
 from queue_app.models import (
+    AuditEntry,
     DeadLetter,
     Operation,
     PriorityPolicy,
+    Queue,
     Schedule,
     Signal,
     StepResult,
@@ -35,6 +38,8 @@ def enum(values: Iterable[str]) -> Schema:
 
 
 TEXT: Final[Schema] = {"type": "string"}
+#: Beside the schema of a former name of a field.
+FORMER: Final[Schema] = {"deprecated": True}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 NUMBER: Final[Schema] = {"type": "number"}
 FLAG: Final[Schema] = {"type": "boolean"}
@@ -74,14 +79,21 @@ def record(properties: dict[str, Schema], *, optional: Iterable[str] = ()) -> Sc
     return {"type": "object", "properties": properties} | ({"required": required} if required else {})
 
 
-def results(schema: Schema, **others: Schema) -> Schema:
-    """Return the schema of a list in an answer."""
-    return record({"results": listed(schema), **others})
+def component(name: str, schema: Schema) -> Schema:
+    """Name a schema, so that generated clients have a class of this name, and return a reference to it."""
+    COMPONENTS[name] = schema
+    return ref(name)
 
 
-def page(schema: Schema) -> Schema:
-    """Return the schema of a page of a list."""
-    return results(schema, next_cursor=maybe(TEXT), next=maybe(TEXT))
+def answer(name: str, properties: dict[str, Schema], *, optional: Iterable[str] = ()) -> Schema:
+    """Name the schema of an object, and return a reference to it."""
+    return component(name, record(properties, optional=optional))
+
+
+def page(name: str, **former: Schema) -> Schema:
+    """Return a reference to the schema of a page of the component ``name``."""
+    found = {"results": listed(ref(name)), "next_cursor": maybe(TEXT), "next": maybe(TEXT)}
+    return answer(f"{name}Page", found | former, optional=former)
 
 
 def columns(model: type[models.Model], shape: Shape, **others: Schema) -> dict[str, Schema]:
@@ -99,6 +111,8 @@ def _column(model: type[models.Model], source: str) -> Schema:
     return maybe(schema) if field.null else schema
 
 
+#: The completed tasks that stay as they are, because what undoes them was given up. Only staff see why.
+GAPS: Final = listed(record({"task_id": UUID, "name": TEXT, "reason": TEXT}, optional=("reason",)))
 _HIDDEN: Final = FLAG | {
     "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task belongs"
     " to another user and the caller lacks queue_app.view_payload."
@@ -108,6 +122,9 @@ _ARGS: Final[Schema] = {
     "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
 }
 _NAMES: Final[Schema] = {"type": "array", "items": TEXT}
+COUNTS: Final[Schema] = {"type": "object", "additionalProperties": COUNT}
+TEXTS: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
+IDS: Final[Schema] = {"type": "object", "additionalProperties": UUID}
 _SUMMARY: Final = columns(Task, representation.summary, trace_id=TEXT)
 _ATTEMPT: Final = record(
     columns(
@@ -122,7 +139,7 @@ _BANDS: Final = {
     "type": "object",
     "additionalProperties": record({"depth": COUNT, "oldest_age_seconds": maybe(NUMBER)}),
 }
-_COUNTS: Final = {"type": "object", "additionalProperties": COUNT}
+_QUEUE_FIELDS: Final = shared(QueueEdit).schema()["properties"]
 _QUEUE_NUMBERS: Final = record(
     {"name": TEXT, "paused": FLAG, "max_concurrent": maybe(COUNT), "active": COUNT, "depth": COUNT, "bands": _BANDS}
 )
@@ -191,18 +208,20 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "QueueNumbers": _QUEUE_NUMBERS,
     "QueueStats": record(_QUEUE_NUMBERS["properties"] | _TOTALS, optional=_TOTALS),
-    "Stats": record({"index": TEXT, **_ALL_QUEUES, "throughput": _COUNTS}),
-    "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(_COUNTS)}),
-    "Queue": record({"name": TEXT, "paused": FLAG}),
+    "Stats": record({"index": TEXT, **_ALL_QUEUES, "throughput": COUNTS}),
+    "AdminQueue": record({**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(COUNTS)}),
+    "Queue": record(columns(Queue, representation.queue, current_concurrent=maybe(COUNT), **_QUEUE_FIELDS)),
     "Policy": record(columns(PriorityPolicy, representation.POLICY, priority=BAND)),
     "Worker": record(columns(Worker, representation.WORKER, current_tasks=listed(UUID), current_load=COUNT)),
     "Operation": record(_OPERATION),
+    "AuditEntry": record(columns(AuditEntry, representation.audit_entry, before=OBJECT, after=OBJECT)),
     "Schedule": record(_SCHEDULE),
     "Workflow": record(
         columns(
             Workflow,
             representation.WORKFLOW,
             **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
+            gaps=GAPS,
         )
     ),
     "DeadLetter": record(_LETTER),

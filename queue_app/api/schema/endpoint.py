@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from drf_spectacular.utils import OpenApiParameter
 
+from queue_app.api.idempotency import KEY_HEADER
 from queue_app.api.schema.components import BANDS, TEXT
 from queue_app.api.serializers.base import Query, Schema, properties
 from queue_app.api.serializers.kinds import NAME, UUID
+from queue_app.models.columns import KEY_LENGTH
 
 #: Module of a view -> tag of its endpoints; other modules have the name of the tag.
 _TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}
@@ -21,6 +23,13 @@ _PATH: Final[dict[str, Schema]] = {"name": NAME, "band": BANDS, "limit_id": _NUM
 def header(name: str, description: str, *, required: bool = False) -> OpenApiParameter:
     """Return a header."""
     return OpenApiParameter(name, TEXT, "header", required=required, description=description)
+
+
+_KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "[^ ]"}
+#: For the endpoints that store tasks, and for those whose repetition gets the first answer.
+KEY: Final = OpenApiParameter(
+    KEY_HEADER, _KEY, "header", description="A repeated request with the same key makes nothing new."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +58,15 @@ class EndpointSchema:
             *(OpenApiParameter(part, _PATH.get(part, UUID), "path", required=True) for part in parts),
             *_of_query(view.accepted[method].query if method in view.accepted else None),
             *self.parameters,
+            *([KEY] if method in view.accepted and view.accepted[method].once else []),
         ]
 
     def problems_of(self, view: type[Any], method: str) -> list[int]:
         """Return the statuses of errors: of all endpoints, of addresses with parts, and of methods with a body."""
         in_path = any(parameter.location == "path" for parameter in self.parameters_of(view, method))
         of_path, of_body = (404,) if in_path else (), () if method == "GET" else (413, 415)
-        return [400, 401, 403, 406, 429, 503, *of_path, *of_body, *self.problems]
+        of_key = (409,) if method in view.accepted and view.accepted[method].once else ()
+        return [400, 401, 403, 406, 429, 503, *of_path, *of_body, *of_key, *self.problems]
 
 
 def _of_query(query: type[Query] | None) -> Iterator[OpenApiParameter]:

@@ -22,6 +22,8 @@ type Schema = dict[str, Any]
 type Check = Callable[[Any, str], Any]
 
 NAME_LENGTH: Final = 255
+#: Serializers of objects inside of bodies, by their names in the OpenAPI document.
+INNER: Final[dict[str, Any]] = {}
 
 
 class Field(serializers.Field[Any, Any, Any, Any]):
@@ -127,7 +129,7 @@ class ListOf(Field):
     def schema(self) -> Schema:
         bounds = ({"minItems": self._least} if self._least else {}) | {"maxItems": self._most}
         unique = {"uniqueItems": True} if self._unique else {}
-        return {"type": "array", "items": self._child.schema()} | bounds | unique
+        return {"type": "array", "items": _inner(self._child)} | bounds | unique
 
 
 class OneOrSeveral(ListOf):
@@ -137,7 +139,7 @@ class OneOrSeveral(ListOf):
         return super().run_validation(data if isinstance(data, list) else [data])
 
     def body_schema(self) -> Schema:
-        return {"anyOf": [self._child.schema(), self.schema()]}
+        return {"anyOf": [_inner(self._child), self.schema()]}
 
 
 class Body(serializers.Serializer[Any]):
@@ -296,14 +298,25 @@ def properties(serializer: type[Body], *, in_body: bool = True) -> dict[str, Sch
     found = {name: described(field, in_body=in_body) for name, field in shared(serializer).fields.items()}
     former = {"deprecated": True}
     return found | {
-        old: found[name] | former | {"description": f"Former name of {name}."}
+        # Without the default: a generated client would send it beside the other name.
+        old: {key: value for key, value in found[name].items() if key != "default"}
+        | former
+        | {"description": f"Former name of {name}."}
         for old, name in serializer.aliases.items()
     }
 
 
+def _inner(field: Any) -> Schema:
+    """Return the schema of a field inside of another one; that of an object is a reference to a named component."""
+    if not isinstance(field, Body):
+        return dict(field.schema())
+    INNER[type(field).__name__] = type(field)
+    return {"$ref": f"#/components/schemas/{type(field).__name__}"}
+
+
 def described(field: Any, *, in_body: bool = True) -> Schema:
     """Return the schema of a named field, with its default, its description and null if it is allowed."""
-    found: Schema = field.body_schema() if in_body and isinstance(field, OneOrSeveral) else field.schema()
+    found: Schema = field.body_schema() if in_body and isinstance(field, OneOrSeveral) else _inner(field)
     if field.allow_null:
         found = {"anyOf": [found, {"type": "null"}]}
     if field.default not in (empty, None, ()):

@@ -62,7 +62,7 @@ NewLimit: Final = edit(
     name=kinds.text(TYPE_LENGTH, required=True), example={"scope": "key", "name": "customer", "max_concurrent": 2},
 )  # fmt: skip
 OverallEdit: Final = edit(
-    "OverallEdit", RuntimeSettings, OVERALL_FIELDS, rules=(a_change(*OVERALL_FIELDS),), reason=kinds.reason(default=""),
+    "OverallEdit", RuntimeSettings, OVERALL_FIELDS, rules=(a_change(has_reason=True),), reason=kinds.reason(default=""),
     example={"max_concurrent": 40, "reason": "a new database"},
 )  # fmt: skip
 
@@ -83,10 +83,9 @@ class Resumption(Body):
         Rule(
             _name_of_scope,
             {
-                "oneOf": [
-                    {"properties": {"scope": {"const": pause.EVERYTHING}, "name": False}},
-                    {"properties": {"scope": {"enum": [str(scope) for scope in SCOPES]}}, "required": ["name"]},
-                ]
+                "if": {"properties": {"scope": {"const": pause.EVERYTHING}}},
+                "then": {"not": {"required": ["name"]}},
+                "else": {"required": ["name"]},
             },
         ),
     )
@@ -100,7 +99,10 @@ class WithReason(Body):
 
 
 class PauseUntil(WithReason):
-    resume_at = kinds.moment(pause.check_resume_at, allow_null=True)
+    resume_at = kinds.moment(
+        pause.check_resume_at, allow_null=True,
+        help_text=f"When the pause ends by itself, at most {pause.MAX_PAUSE.days} days from now. Left out: never.",
+    )  # fmt: skip
 
 
 class Pause(PauseUntil, Resumption):

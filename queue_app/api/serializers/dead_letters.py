@@ -6,21 +6,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
 
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, InBody, Query
+from queue_app.api.serializers.base import Body, InBody, Query
 from queue_app.api.serializers.rules import in_order
-from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, page_size, rate
+from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, cursor, page_size, rate
 from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
 from queue_app.services.operations.request import MAX_STOP_AFTER_FAILURES
 from queue_app.services.read.dead_letters import DeadLetterFilter, DeathCursor
 
 ALL: Final = "all"
-CURSOR: Final = r"^[0-9a-f]{46}$"
+CURSOR: Final = r"[0-9a-f]{46}"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _cursor(value: Any, field: str) -> DeathCursor:
-    if not re.fullmatch(CURSOR.strip("^$"), value):
+def _place(value: Any, field: str) -> DeathCursor:
+    if not re.fullmatch(CURSOR, value):
         raise bad_cursor(field)
     try:
         return DeathCursor(EPOCH + timedelta(microseconds=int(value[:14], 16)), uuid.UUID(value[14:]))
@@ -50,7 +50,7 @@ class LetterFilters(Query):
 class LetterListQuery(LetterFilters):
     state = kinds.word((*STATE_NAMES, ALL), "unknown_status", default=OPEN_NAME)
     page_size = page_size()
-    cursor = Field(_cursor, {"type": "string", "pattern": CURSOR}, help_text="next_cursor of the previous page.")
+    cursor = cursor(_place)
 
 
 class LetterBodyFilter(InBody, LetterFilters):

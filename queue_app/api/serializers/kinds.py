@@ -99,7 +99,8 @@ def choice(known: Collection[str], code: str) -> Check:
 
     def check(value: Any, name: str) -> str:
         if not isinstance(value, str) or value not in known:
-            raise InvalidTaskData(name, f"{value!r:.60} is unknown; {name:.80} takes {', '.join(known)}.", code=code)
+            listed = ", ".join(one or '""' for one in known)
+            raise InvalidTaskData(name, f"{value!r:.60} is unknown; {name:.80} takes {listed}.", code=code)
         return value
 
     return check
@@ -129,6 +130,13 @@ def uuid_of(value: Any, name: str) -> uuid.UUID:
 def moment(check: Callable[[datetime], Any] = lambda found: found, **options: Any) -> Field:
     """A date and time with a zone."""
     return Field(lambda value, name: check(timestamp(value, name)), TIME, **options)
+
+
+def digits(value: str, name: str) -> int:
+    """Accept a number in digits that a row can hold."""
+    if not re.fullmatch("[0-9]{1,9}", value, re.ASCII):
+        raise InvalidTaskData(name, f"{name} must be a whole number.", code="integer_expected")
+    return int(value)
 
 
 def flag(**options: Any) -> Field:
@@ -253,9 +261,11 @@ def multiline(**options: Any) -> Field:
     def check(value: Any, name: str) -> str:
         if not isinstance(value, str):
             raise InvalidTaskData(name, f"{name} must be a string.", code="string_expected")
-        if len(value) > MAX_TEXT or "\x00" in value:
-            message = f"{name} takes at most {MAX_TEXT} characters and no NUL."
-            raise InvalidTaskData(name, message, code="invalid_characters", limit=MAX_TEXT)
+        if len(value) > MAX_TEXT:
+            message = f"{name} has {len(value)} characters; the limit is {MAX_TEXT}."
+            raise InvalidTaskData(name, message, limit=MAX_TEXT)
+        if "\x00" in value:
+            raise InvalidTaskData(name, f"{name} contains a NUL character.", code="invalid_characters")
         return value
 
     return Field(check, {"type": "string", "maxLength": MAX_TEXT}, **options)

@@ -35,18 +35,21 @@ def one_of(one: str, other: str, missing: str) -> Rule:
             return InvalidTaskData(one, missing, code="required")
         return not_both(one, other).check(values)
 
-    return Rule(check, {"oneOf": [{"required": [one]}, {"required": [other]}]})
+    then = {"not": {"required": [other]}}
+    return Rule(check, {"if": {"required": [one]}, "then": then, "else": {"required": [other]}})
 
 
-def a_change(*names: str) -> Rule:
-    """Demand at least one field besides the reason; ``names`` lists the others of a body that has a reason."""
+def a_change(*, has_reason: bool = False) -> Rule:
+    """Demand at least one field besides the reason, where the body has one."""
 
     def check(values: Values) -> InvalidTaskData | None:
         if values.keys() - {"reason"}:
             return None
         return InvalidTaskData("body", "Name at least one field to change.", code="body_required")
 
-    return Rule(check, {"anyOf": [{"required": [name]} for name in names]} if names else {"minProperties": 1})
+    fields = {"required": ["reason"]}
+    counted = {"if": fields, "then": {"minProperties": 2}, "else": {"minProperties": 1}}
+    return Rule(check, counted if has_reason else {"minProperties": 1})
 
 
 def needs(field: str, choices: Iterable[str], name: str, missing: str) -> Rule:

@@ -7,7 +7,8 @@ from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.control import Edit, WithReason, columns
-from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
+from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
+from queue_app.core.parsing import timestamp
 from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT, NAME_LENGTH, TYPE_LENGTH, USER_LENGTH
@@ -39,8 +40,8 @@ _FIELDS: Final[Mapping[str, Any]] = {
     **columns(
         Schedule,
         (
-            "notes", "every", "anchor", "starts_at", "ends_at", "jitter", "catch_up", "catch_up_limit",
-            "catch_up_seconds", "overlap",
+            "notes", "every", "anchor", "starts_at", "ends_at", "jitter", "grace_seconds", "catch_up",
+            "catch_up_limit", "catch_up_seconds", "overlap",
         ),
     ),
 }  # fmt: skip
@@ -77,5 +78,6 @@ class Backfill(WithReason):
 
 
 class TickQuery(Query):
-    before = kinds.moment(help_text="Only ticks before this instant, as in the next address.")
-    limit = kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE)
+    aliases: ClassVar[Mapping[str, str]] = FORMER_PAGE
+    page_size = page_size()
+    cursor = cursor(timestamp)

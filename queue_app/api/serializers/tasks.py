@@ -5,16 +5,18 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from queue_app import conf
+from queue_app.api.idempotency import KEY_HEADER
 from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, InBody, ListOf, Query
+from queue_app.api.serializers.base import Body, Check, Field, InBody, ListOf, Query
 from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of
 from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
 from queue_app.core.records import NewTask
-from queue_app.core.states import PENDING_NAME, Status
+from queue_app.core.states import OTHER_NAMES, PENDING_NAME, Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, KEY_LENGTH, MAX_WEIGHT, TYPE_LENGTH, USER_LENGTH
 from queue_app.models.operation import OperationKind
@@ -26,6 +28,7 @@ from queue_app.services.enqueue.validate import (
     MAX_TIMEOUT_SECONDS,
     check_capabilities,
     check_signal_name,
+    check_text,
 )
 from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, OperationOptions
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
@@ -35,6 +38,8 @@ MAX_IDS: Final = 1000
 PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 200
 MAX_WAIT: Final = 60
+#: Former names of parameters of two lists -> their names.
+FORMER_PAGE: Final = {"before": "cursor", "limit": "page_size"}
 FORMATS: Final = ("ndjson", "csv")
 ACTIONS: Final = tuple(kind.value for kind in STATES)
 #: Former names of fields in answers -> their names.
@@ -44,9 +49,7 @@ FORMER_FIELDS: Final = {
     "finished_at": "completed_at",
     "worker_id": "assigned_worker_id",
 }
-STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status))
-#: Header that may carry the idempotency key instead of the body.
-KEY_HEADER: Final = "Idempotency-Key"
+STATUS_NAMES: Final = (PENDING_NAME, *(status.value for status in Status), *OTHER_NAMES)
 NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else the status is 403."
 
 
@@ -241,11 +244,16 @@ class BodyFilter(InBody, TaskFilters):
         return TaskFilter(**values)
 
 
-def _cursor(value: Any, field: str) -> Any:
-    try:
-        return kinds.uuid_of(value, field)
-    except InvalidTaskData:
-        raise bad_cursor(field) from None
+def cursor(check: Check) -> Field:
+    """Where a page begins: an opaque text, in which ``check`` reads the column by which the list is ordered."""
+
+    def read(value: Any, field: str) -> Any:
+        try:
+            return check(value, field)
+        except InvalidTaskData:
+            raise bad_cursor(field) from None
+
+    return Field(read, {"type": "string"}, help_text="next_cursor of the previous page.")
 
 
 def bad_cursor(field: str) -> InvalidTaskData:
@@ -253,9 +261,34 @@ def bad_cursor(field: str) -> InvalidTaskData:
     return InvalidTaskData(field, "This is not a cursor; use next_cursor of the previous page.", code="invalid_cursor")
 
 
-def page_size() -> Field:
+def page_size(default: int = PAGE_SIZE) -> Field:
     """The number of rows in a page."""
-    return kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE, help_text="Number of rows in a page.")
+    return kinds.whole(1, MAX_PAGE_SIZE, default=default, help_text="Number of rows in a page.")
+
+
+class IdPage(Query):
+    """A page of a list by UUID."""
+
+    page_size = page_size()
+    cursor = cursor(kinds.uuid_of)
+
+
+class WorkerPage(IdPage):
+    page_size = page_size(MAX_PAGE_SIZE)
+
+
+class NamePage(Query):
+    """A page of a list by name."""
+
+    page_size = page_size(MAX_PAGE_SIZE)
+    cursor = cursor(partial(check_text, limit=kinds.TEXT_LENGTH))
+
+
+class NumberPage(Query):
+    """A page of a list by number."""
+
+    page_size = page_size(MAX_PAGE_SIZE)
+    cursor = cursor(kinds.digits)
 
 
 def _fields() -> ListOf:
@@ -270,7 +303,7 @@ def _fields() -> ListOf:
 class TaskListQuery(TaskQuery):
     fields = _fields()  # type: ignore[assignment]  # the framework takes declared fields out of the class
     page_size = page_size()
-    cursor = Field(_cursor, {"type": "string", "format": "uuid"}, help_text="next_cursor of the previous page.")
+    cursor = cursor(kinds.uuid_of)
 
 
 class TaskCountQuery(TaskQuery):
@@ -282,8 +315,8 @@ class TaskExportQuery(TaskQuery):
     format = kinds.word(FORMATS, "unknown_format", default=FORMATS[0])
 
 
-class TaskWaitQuery(Query):
-    wait = kinds.whole(0, MAX_WAIT, help_text="Maximum seconds to wait for the end of the task.")
+class WaitQuery(Query):
+    wait = kinds.whole(0, MAX_WAIT, help_text="Maximum seconds to wait for the end.")
 
 
 class TaskDeleteQuery(Query):

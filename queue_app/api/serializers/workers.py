@@ -86,6 +86,12 @@ class _Attempt(Body):
     example: ClassVar[Any] = {"task_id": "019a2b00-0000-7000-8000-000000000000", "attempt": 1}
     task_id = kinds.identifier(required=True)
     attempt = kinds.whole(1, MAX_NUMBER, required=True)
+    leased_at = kinds.whole(
+        0,
+        2**53,
+        default=0,
+        help_text="As the poll gave it. After a crash of PostgreSQL, attempt 1 may be granted twice.",
+    )
 
 
 #: Class of an error whose reporter names none.
@@ -201,7 +207,7 @@ class AttemptProgress(_Attempt):
 
 
 def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    attempts = [(report["task_id"], report["attempt"]) for report in running]
+    attempts = [(report["task_id"], report["attempt"], report["leased_at"]) for report in running]
     if len(set(attempts)) < len(attempts):
         raise InvalidTaskData("", "running names an attempt twice; name each once.", code="duplicate_in_batch")
     return running

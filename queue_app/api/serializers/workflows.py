@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from queue_app.api.serializers import kinds
-from queue_app.api.serializers.base import Body, Field, ListOf, Query
-from queue_app.api.serializers.tasks import MAX_PAGE_SIZE, PAGE_SIZE, Submission
+from queue_app.api.serializers.base import Body, Field, ListOf
+from queue_app.api.serializers.control import WithReason
+from queue_app.api.serializers.tasks import FORMER_PAGE, IdPage, Submission
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
@@ -52,6 +53,7 @@ class WorkflowSubmission(Body):
     }  # fmt: skip
     read_only_names = (
         "id", "user", "state", "nodes", "created_at", "finished_at", "held_at", "paused", "cancel_requested_at",
+        "gaps",
     )  # fmt: skip
     name = kinds.text(WORKFLOW_NAME_LENGTH, required=True)
     tasks = ListOf(NodeSubmission(), MAX_NODES, least=1, required=True)
@@ -60,11 +62,16 @@ class WorkflowSubmission(Body):
     max_concurrent = kinds.whole(1, MAX_AT_ONCE, allow_null=True)
 
 
-class WorkflowQuery(Query):
+class Skip(WithReason):
+    example: ClassVar[Any] = {"task_id": "0198c5d1-6f0e-7000-8000-000000000001", "reason": "the carrier cancelled it"}
+    task_id = kinds.identifier(required=True)
+    done = kinds.flag(default=False, help_text="A person has undone by hand what this compensation should have undone.")
+
+
+class WorkflowQuery(IdPage):
+    aliases: ClassVar[Mapping[str, str]] = FORMER_PAGE
     state = kinds.word([state.value for state in WorkflowState])
     standing = kinds.word(list(STANDINGS), help_text="open: not ended; held by a failed task; paused.")
-    before = kinds.identifier(help_text="Only workflows before this one, as in the next address.")
-    limit = kinds.whole(1, MAX_PAGE_SIZE, default=PAGE_SIZE)
 
 
 def new_flow(values: Mapping[str, Any], user: str) -> NewFlow:

@@ -91,7 +91,7 @@ class DeadLetterView(_OneLetterView):
 
 
 class ReplayView(_OneLetterView):
-    @accepts("replay_deadletter", body=serializers.Replay)
+    @accepts("replay_deadletter", body=serializers.Replay, once=True)
     def post(self, request: Request, letter_id: str) -> Response:
         """Queue the task of a dead letter again.
 
@@ -118,7 +118,9 @@ class _ManyLettersView(ApiView):
 
 
 class ReplayManyView(_ManyLettersView):
-    @accepts("replay_deadletter", body=serializers.ReplaySelection, staff=("view_deadletter", "replay_deadletter"))
+    @accepts(
+        "replay_deadletter", body=serializers.ReplaySelection, staff=("view_deadletter", "replay_deadletter"), once=True
+    )
     def post(self, request: Request) -> Response:
         """Replay many dead letters.
 
@@ -134,7 +136,12 @@ class ReplayManyView(_ManyLettersView):
 
 
 class DiscardManyView(_ManyLettersView):
-    @accepts("discard_deadletter", body=serializers.DiscardSelection, staff=("view_deadletter", "discard_deadletter"))
+    @accepts(
+        "discard_deadletter",
+        body=serializers.DiscardSelection,
+        staff=("view_deadletter", "discard_deadletter"),
+        once=True,
+    )
     def post(self, request: Request) -> Response:
         """Discard many dead letters.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -14,8 +14,10 @@ from rest_framework.response import Response
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
 from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_number
-from queue_app.api.permissions import require_staff
+from queue_app.api.paging import each, paged
+from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import control as serializers
+from queue_app.api.serializers.tasks import NumberPage
 from queue_app.exceptions import LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.services.control import audit, pause
@@ -24,16 +26,15 @@ from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import apply
 from queue_app.sql.database import atomic
 
-MAX_LISTED: Final = 1000
-
 
 class LimitListView(ApiView):
-    @accepts("view_limit", staff=("view_limit",))
+    @accepts("view_limit", query=NumberPage, staff=("view_limit",))
     def get(self, request: Request) -> Response:
-        """List the limits of task types and keys."""
-        return Response({"results": [representation.limit(found) for found in Limit.objects.all()[:MAX_LISTED]]})
+        """List the limits of task types and keys, oldest first."""
+        query = self.read_query(request)
+        return Response(paged(request, Limit.objects.all(), query, "id", each(representation.limit)))
 
-    @accepts("add_limit", body=serializers.NewLimit, staff=("add_limit",))
+    @accepts("add_limit", body=serializers.NewLimit, staff=("add_limit",), once=True)
     def post(self, request: Request) -> Response:
         """Limit a task type or a key.
 
@@ -99,7 +100,7 @@ class OverallLimitsView(ApiView):
 class _PauseView(ApiView):
     def read(self, request: Request) -> tuple[str, list[str], dict[str, Any]]:
         """Return scope, name (none for everything) and other fields of the body, if the caller may pause the scope."""
-        if not request.user.is_staff:
+        if not any(is_staff_with(request, f"queue_app.{name}") for name in ("pause_limit", "pause_queue")):
             raise PermissionDenied("This needs staff status and the permission queue_app.pause_limit.")
         options = self.read_body(request)
         scope, names = options.pop("scope"), [options.pop("name")] if "name" in options else []

@@ -1,6 +1,7 @@
 """Metrics for Prometheus, for the callers that ``METRICS.ACCESS`` admits."""
 
 import hmac
+import re
 from typing import Any, Final
 
 from django.apps import apps
@@ -57,6 +58,10 @@ class MayReadMetrics(BasePermission):
         return isinstance(user, Scraper) or bool(user.is_active and user.is_staff)
 
 
+#: The labels that name a band.
+_NORMAL: Final = re.compile(rb'\b(priority|from|to)="normal"')
+
+
 class MetricsView(ApiView):
     """Metrics of the queue, and of this process if django-prometheus is installed."""
 
@@ -72,4 +77,6 @@ class MetricsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """Return the metrics; if a server is away, its metrics are missing and its ``up`` is 0."""
         text = of_queue() + (of_process() if apps.is_installed("django_prometheus") else b"")
+        if conf.get().says_medium:
+            text = _NORMAL.sub(rb'\1="medium"', text)
         return HttpResponse(text, content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})

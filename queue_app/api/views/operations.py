@@ -1,6 +1,7 @@
 """Start, watch and cancel operations: actions on many tasks or dead letters that run in the background."""
 
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -10,11 +11,13 @@ from rest_framework.response import Response
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
 from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_id
+from queue_app.api.idempotency import KEY_META
+from queue_app.api.paging import each, paged
 from queue_app.api.permissions import is_staff_with, require_staff
-from queue_app.api.serializers.tasks import TaskSelection, options_of
+from queue_app.api.serializers.tasks import IdPage, TaskSelection, options_of
 from queue_app.api.visibility import visible_tasks
 from queue_app.exceptions import OperationNotFound
-from queue_app.models import Operation
+from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarget
 from queue_app.services.operations.request import (
     Action,
@@ -38,7 +41,7 @@ FOR_STAFF: Final = frozenset(
 
 
 class BulkActionView(ApiView):
-    @accepts(BY_CONTENT, body=TaskSelection, throttle="heavy")
+    @accepts(BY_CONTENT, body=TaskSelection, throttle="heavy", once=True)
     def post(self, request: Request) -> Response:
         """Cancel, reprioritise, replay, retry, run or delete many tasks.
 
@@ -54,7 +57,8 @@ class BulkActionView(ApiView):
             return previewed(preview_operation(action, wanted, options.limit))
         with self.recording(request):
             operation = start_operation(action, wanted, options, by=self.username(request), reason=body["reason"])
-        operation = advance_for(operation.id, AT_ONCE_SECONDS)
+        seconds = 0.0 if KEY_META in request.META else AT_ONCE_SECONDS  # a key holds one transaction open
+        operation = advance_for(operation.id, seconds)
         return accepted(self, request, operation, "/tasks/bulk-actions")
 
     def _allowed(self, request: Request, kind: OperationKind, wanted: TaskFilter) -> TaskFilter:
@@ -65,6 +69,28 @@ class BulkActionView(ApiView):
             require_staff(request, PERMISSIONS[kind])
         own = self.username(request)
         return replace(wanted, user=own) if wanted.user in (None, own) else TaskFilter(ids=[])
+
+
+class OperationListView(ApiView):
+    @accepts("view_operation", query=IdPage)
+    def get(self, request: Request) -> Response:
+        """List operations, newest first.
+
+        Callers see their own; staff with queue_app.view_operation see all.
+        """
+        found = Operation.objects.all()
+        if not is_staff_with(request, "queue_app.view_operation"):
+            found = found.filter(by=self.username(request))
+        shown = each(partial(representation.operation, user=request.user))
+        return Response(paged(request, found, self.read_query(request), "-id", shown))
+
+
+class AuditView(ApiView):
+    @accepts("view_auditentry", query=IdPage, staff=("view_auditentry",))
+    def get(self, request: Request) -> Response:
+        """List what people changed in the admin, over the API and by commands, newest first."""
+        shown = each(representation.audit_entry)
+        return Response(paged(request, AuditEntry.objects.all(), self.read_query(request), "-id", shown))
 
 
 class OperationView(ApiView):

@@ -1,6 +1,6 @@
 """Queues, the policies of priority bands, statistics, and workers: inspect, edit, pause and resume."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -8,12 +8,15 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from queue_app import conf
 from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts
 from queue_app.api.errors import NoSuchQueue
 from queue_app.api.etags import expected_version, with_version
+from queue_app.api.paging import each, paged
 from queue_app.api.permissions import may_view
 from queue_app.api.serializers import control as serializers
+from queue_app.api.serializers.tasks import NamePage, NumberPage, WorkerPage
 from queue_app.core.priorities import Band, parse_band
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.models import PriorityPolicy, Queue, Worker
@@ -25,7 +28,6 @@ from queue_app.services.read.stats import admin_queue, queue_stats, queue_summar
 from queue_app.sql.upkeep import totals
 
 MAX_LISTED: Final = 1000
-MAX_LISTED_WORKERS: Final = 200
 
 
 class StatsView(ApiView):
@@ -35,15 +37,19 @@ class StatsView(ApiView):
 
         Depth and age of the oldest task are given by band, the throughput for the last minute.
         """
-        return Response(queue_stats())
+        found = queue_stats()
+        if conf.get().says_medium:
+            names = {Band.NORMAL.label: "medium"}
+            found |= {"queues": {names.get(name, name): stats for name, stats in found["queues"].items()}}
+        return Response(found)
 
 
 class QueueListView(ApiView):
-    @accepts("view_queue", permission=may_view("queue"))
+    @accepts("view_queue", query=NamePage, permission=may_view("queue"))
     def get(self, request: Request) -> Response:
-        """List queues with their settings."""
-        found = Queue.objects.order_by("name")[:MAX_LISTED]
-        return Response({"results": [representation.queue(queue) for queue in found]})
+        """List queues with their settings, by name."""
+        query = self.read_query(request)
+        return Response(paged(request, Queue.objects.all(), query, "name", each(representation.queue)))
 
 
 class QueueView(ApiView):
@@ -95,11 +101,11 @@ class AutoscaleView(ApiView):
 
 
 class PolicyListView(ApiView):
-    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"))
+    @accepts("view_prioritypolicy", query=NumberPage, permission=may_view("prioritypolicy"))
     def get(self, request: Request) -> Response:
-        """List the policies of all bands."""
-        found = PriorityPolicy.objects.order_by("priority")
-        return Response({"results": [representation.policy(policy) for policy in found]})
+        """List the policies of all bands, highest first."""
+        query, policies = self.read_query(request), PriorityPolicy.objects.all()
+        return Response(paged(request, policies, query, "priority", each(representation.policy)))
 
 
 class PolicyView(ApiView):
@@ -159,12 +165,15 @@ class AdminQueueView(ApiView):
 
 
 class WorkerListView(ApiView):
-    @accepts("view_worker", staff=("view_worker",))
+    @accepts("view_worker", query=WorkerPage, staff=("view_worker",))
     def get(self, request: Request) -> Response:
-        """List the latest 200 workers, including stopped ones."""
-        found = list(Worker.objects.order_by("-id")[:MAX_LISTED_WORKERS])
-        running = tasks_of(found)
-        return Response({"results": [representation.worker(worker, running[worker.id]) for worker in found]})
+        """List workers, newest first, including stopped ones."""
+        return Response(paged(request, Worker.objects.all(), self.read_query(request), "-id", _with_tasks))
+
+
+def _with_tasks(workers: Sequence[Worker]) -> list[dict[str, Any]]:
+    running = tasks_of(workers)
+    return [representation.worker(worker, running[worker.id]) for worker in workers]
 
 
 def _existing(service: Callable[..., Queue], name: str, **options: Any) -> Queue:
@@ -183,6 +192,11 @@ def _queue(name: str) -> Queue:
     if found is None:
         raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:MAX_LISTED])
     return found
+
+
+def existing_queue(name: str) -> Queue:
+    """Return the queue in an address; raise ``NoSuchQueue``."""
+    return _existing(_queue, name)
 
 
 def _policy(name: str) -> PriorityPolicy:

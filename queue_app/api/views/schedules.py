@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Any
 
 from django.utils import timezone
 from rest_framework.request import Request
@@ -12,9 +14,10 @@ from rest_framework.response import Response
 from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts, parse_number
 from queue_app.api.etags import expected_version, with_version
-from queue_app.api.paging import first_page
+from queue_app.api.paging import each, paged
 from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
+from queue_app.api.serializers.tasks import NamePage
 from queue_app.api.views.operations import accepted
 from queue_app.exceptions import ScheduleNotFound
 from queue_app.models import Schedule, ScheduleTick
@@ -25,17 +28,16 @@ from queue_app.services.schedules import edit
 from queue_app.services.schedules.history import with_status
 from queue_app.sql.database import alias
 
-MAX_LISTED: Final = 1000
-
 
 class ScheduleListView(ApiView):
-    @accepts("view_schedule", staff=("view_schedule",))
+    @accepts("view_schedule", query=NamePage, staff=("view_schedule",))
     def get(self, request: Request) -> Response:
-        """List the first 1000 schedules by name."""
-        found = Schedule.objects.using(alias()).all()[:MAX_LISTED]
-        return Response({"results": [representation.schedule(each, request.user) for each in found]})
+        """List schedules by name."""
+        query, schedules = self.read_query(request), Schedule.objects.using(alias()).all()
+        shown = each(partial(representation.schedule, user=request.user))
+        return Response(paged(request, schedules, query, "name", shown))
 
-    @accepts("add_schedule", body=serializers.NewSchedule, staff=("view_schedule", "add_schedule"))
+    @accepts("add_schedule", body=serializers.NewSchedule, staff=("view_schedule", "add_schedule"), once=True)
     def post(self, request: Request) -> Response:
         """Make a schedule.
 
@@ -109,17 +111,18 @@ class ScheduleResumeView(ApiView):
 
 
 class RunView(ApiView):
-    @accepts("run_schedule", body=WithReason, staff=("run_schedule",))
+    @accepts("run_schedule", body=WithReason, staff=("run_schedule",), once=True)
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
         self.read_body(request)
         with self.recording(request):
             tick = run_schedule(_find(schedule_id).name, by=self.username(request))
-        return Response({"task_id": tick.task_id, "instant": tick.instant}, status=HTTPStatus.CREATED)
+        answer = {"id": tick.task_id, "task_id": tick.task_id, "instant": tick.instant}
+        return Response(answer, status=HTTPStatus.CREATED)
 
 
 class BackfillView(ApiView):
-    @accepts("run_schedule", body=serializers.Backfill, staff=("run_schedule",))
+    @accepts("run_schedule", body=serializers.Backfill, staff=("run_schedule",), once=True)
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the tasks of the missing ticks in a range.
 
@@ -145,11 +148,12 @@ class TickListView(ApiView):
         """List the ticks of a schedule, newest first."""
         query, found = self.read_query(request), _find(schedule_id)
         ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=found.pk)
-        if "before" in query:
-            ticks = ticks.filter(instant__lt=query["before"])
-        page, more = first_page(ticks.order_by("-instant"), query["limit"])
-        results = [representation.tick(each.tick) | {"status": each.status} for each in with_status(page)]
-        return Response({"results": results, "next_before": page[-1].instant if more else None})
+        page = paged(request, ticks, query, "-instant", _with_status)
+        return Response(page | {"next_before": page["next_cursor"]})
+
+
+def _with_status(ticks: Sequence[ScheduleTick]) -> list[dict[str, Any]]:
+    return [representation.tick(found.tick) | {"status": found.status} for found in with_status(ticks)]
 
 
 def _find(schedule_id: str) -> Schedule:

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from queue_app.api import export, representation
 from queue_app.api.authentication import check_scope
 from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, parse_id
+from queue_app.api.idempotency import KEY_META
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import MaySubmit, is_staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
@@ -36,7 +37,6 @@ from queue_app.services.read.task_filter import TaskFilter
 
 VIEW: Final = "queue_app.view_task"
 SEND: Final = "queue_app.send_signal"
-KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.headers`` would parse every header
 
 
 class TaskListView(ApiView):
@@ -114,7 +114,7 @@ class TaskBulkView(ApiView):
         user, key = self.username(request), request.META.get(KEY_META)
         stored = submit_many(serializers.new_tasks(self.read_body(request), user, key))
         status = HTTPStatus.CREATED if any(item.created for item in stored) else HTTPStatus.OK
-        tasks = [{"task_id": item.id, "status": item.status, "replayed": not item.created} for item in stored]
+        tasks = [representation.stored(item) | {"replayed": not item.created} for item in stored]
         return Response({"count": len(tasks), "tasks": tasks}, status=status)
 
 
@@ -131,7 +131,7 @@ class _OneTaskView(ApiView):
 
 
 class TaskView(_OneTaskView):
-    @accepts("view_task", query=serializers.TaskWaitQuery)
+    @accepts("view_task", query=serializers.WaitQuery)
     def get(self, request: Request, task_id: str) -> Response:
         """Inspect a task, or wait for its end.
 
@@ -162,7 +162,8 @@ class TaskView(_OneTaskView):
             if deletes:
                 delete(task.id)
             status = task.status if deletes else cancel(task.id)
-        return Response({"task_id": task.id, "status": status, "cancel_requested": not deletes, "deleted": deletes})
+        answer = {"status": status, "cancel_requested": not deletes, "deleted": deletes}
+        return Response({"id": task.id, "task_id": task.id} | answer)
 
 
 class TaskExplainView(ApiView):
@@ -174,7 +175,8 @@ class TaskExplainView(ApiView):
         """
         found = parse_id(task_id, TaskNotFound(task_id))
         visible = Task.objects.visible_to(request.user)
-        return Response(explain(found, None if is_staff_with(request, VIEW) else visible).as_dict())
+        answer = explain(found, None if is_staff_with(request, VIEW) else visible).as_dict()
+        return Response({"id": found} | answer)
 
 
 class TaskDecryptView(_OneTaskView):
@@ -203,12 +205,12 @@ class TaskPriorityView(_OneTaskView):
         with self.recording(request):
             reprioritise(task.id, band)
         task.refresh_from_db()
-        names = {"task_id": task.id, "status": task.status, "priority": task.band.label}
+        names = {"id": task.id, "task_id": task.id, "status": task.status, "priority": task.band.label}
         return Response({**names, "queue_position": position_of(task)})
 
 
 class TaskSignalView(_OneTaskView):
-    @accepts("send_signal", body=serializers.NewSignal)
+    @accepts("send_signal", body=serializers.NewSignal, once=True)
     def post(self, request: Request, task_id: str) -> Response:
         """Send a signal to a task, such as an approval.
 
@@ -220,7 +222,8 @@ class TaskSignalView(_OneTaskView):
         if not request.user.has_perm(SEND):
             raise PermissionDenied(f"This needs the permission {SEND}.")
         sent = signal(task.id, body["name"], body["payload"], by=self.username(request), via=API, reason=body["reason"])
-        return Response({"signal_id": sent.id, "task_id": task.id, "awaited": sent.is_awaited}, HTTPStatus.CREATED)
+        answer = representation.sent(sent) | {"task_id": task.id}
+        return Response(answer, HTTPStatus.CREATED)
 
 
 class AdminTaskPriorityView(TaskPriorityView):

@@ -1,6 +1,7 @@
 """Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
 
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 
 from django.db.models import QuerySet
@@ -9,16 +10,17 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.base import ApiView, accepts, parse_id
-from queue_app.api.paging import first_page
+from queue_app.api.paging import each, paged
 from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
 from queue_app.api.serializers.control import Nothing, WithReason
-from queue_app.api.serializers.tasks import NewSignal, PriorityChange
+from queue_app.api.serializers.tasks import NewSignal, PriorityChange, WaitQuery
 from queue_app.exceptions import WorkflowNotFound
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.steps import signal
+from queue_app.services.notify.subscribe import wait_for_workflow
 from queue_app.services.read.workflows import graph_of
 from queue_app.services.workflows import steer
 from queue_app.services.workflows.submit import submit_workflow
@@ -41,13 +43,10 @@ class WorkflowListView(ApiView):
             found = found.filter(state=query["state"])
         if "standing" in query:
             found = found.filter(**STANDINGS[query["standing"]])
-        if "before" in query:
-            found = found.filter(pk__lt=query["before"])
-        page, more = first_page(found.order_by("-id"), query["limit"])
-        results = [representation.workflow(each, request.user) for each in page]
-        return Response({"results": results, "next_before": page[-1].pk if more else None})
+        page = paged(request, found, query, "-id", each(partial(representation.workflow, user=request.user)))
+        return Response(page | {"next_before": page["next_cursor"]})
 
-    @accepts("add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit)
+    @accepts("add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit, once=True)
     def post(self, request: Request) -> Response:
         """Submit a workflow: all of its tasks, or none.
 
@@ -63,10 +62,17 @@ class WorkflowListView(ApiView):
 
 
 class WorkflowView(ApiView):
-    @accepts("view_workflow")
+    @accepts("view_workflow", query=WaitQuery)
     def get(self, request: Request, workflow_id: str) -> Response:
-        """Inspect a workflow."""
-        return Response(representation.workflow(find_workflow(request, workflow_id), request.user))
+        """Inspect a workflow, or wait for its end.
+
+        ``wait`` works as for a task; the answer comes within about a second of the end.
+        """
+        seconds, found = self.read_query(request).get("wait"), find_workflow(request, workflow_id)
+        waiting = partial(self.waiting, request, self.username(request))
+        if seconds and found.finished_at is None and wait_for_workflow(found.pk, seconds, waiting):
+            found = find_workflow(request, workflow_id)
+        return Response(representation.workflow(found, request.user))
 
 
 class GraphView(ApiView):
@@ -118,13 +124,27 @@ class _OwnersToo(_SteeringView):
 
 
 class CancelView(_OwnersToo):
-    @accepts("steer_workflow", body=WithReason)
+    @accepts("steer_workflow", body=WithReason, once=True)
     def post(self, request: Request, workflow_id: str) -> Response:
-        """Cancel the pending tasks of a workflow, and compensate the completed ones.
+        """Cancel the pending tasks of a workflow, and compensate the completed ones. A second cancel changes nothing.
 
         Users may cancel their own workflows.
         """
         return self._steer(request, workflow_id, steer.cancel_workflow)
+
+
+class StopUndoingView(_SteeringView):
+    @accepts("stop_undoing_workflow", body=WithReason, staff=("view_workflow", "stop_undoing_workflow"))
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Give up the compensations that have not completed; ``gaps`` names the tasks that stay as they are."""
+        return self._steer(request, workflow_id, steer.stop_undoing)
+
+
+class SkipView(_SteeringView):
+    @accepts("steer_workflow", body=serializers.Skip, staff=("view_workflow", "steer_workflow"))
+    def post(self, request: Request, workflow_id: str) -> Response:
+        """Give up a task that failed and holds its workflow; or say that a person did what it should have undone."""
+        return self._steer(request, workflow_id, steer.skip_task)
 
 
 class WorkflowPauseView(_SteeringView):
@@ -142,7 +162,7 @@ class WorkflowResumeView(_SteeringView):
 
 
 class SignalView(ApiView):
-    @accepts("send_signal", body=NewSignal, staff=("view_workflow", "send_signal"))
+    @accepts("send_signal", body=NewSignal, staff=("view_workflow", "send_signal"), once=True)
     def post(self, request: Request, workflow_id: str) -> Response:
         """Send a signal to the first task of a workflow that waits for it; keep it until one does."""
         body = self.read_body(request)
@@ -150,8 +170,7 @@ class SignalView(ApiView):
         sent = signal(
             found.pk, body["name"], body["payload"], by=self.username(request), via=audit.API, reason=body["reason"]
         )
-        content = {"signal_id": sent.id, "workflow_id": found.pk, "awaited": sent.is_awaited}
-        return Response(content, HTTPStatus.CREATED)
+        return Response(representation.sent(sent) | {"workflow_id": found.pk}, HTTPStatus.CREATED)
 
 
 class PriorityView(_OwnersToo):
@@ -165,7 +184,7 @@ class PriorityView(_OwnersToo):
 
 
 class RetryView(_SteeringView):
-    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"))
+    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"), once=True)
     def post(self, request: Request, workflow_id: str) -> Response:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
         return self._steer(request, workflow_id, steer.retry_workflow)

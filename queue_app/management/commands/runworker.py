@@ -160,7 +160,7 @@ def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
     """Return what the first lines of a worker say."""
     each = f"{options.auto.least} to {options.auto.most}" if options.auto else str(options.concurrency)
     slots = f"{processes} processes with {each} each" if processes > 1 else each
-    types = [name for name in registry.known_types() if not name.startswith("queue_app.")]  # ours are not the project's
+    types = [name for name in registry.known_types() if not name.startswith(registry.OWN)]  # ours are not the project's
     named = ", ".join(types[:NAMED]) + (f" and {len(types) - NAMED} more" if len(types) > NAMED else "")
     facts = {
         "queues": ", ".join(options.queues) or _all_but(options.excluded),

@@ -3,12 +3,15 @@
 import uuid
 from argparse import ArgumentParser
 
-from queue_app.management.verbs import USAGE, Call, Needs, add_by_and_json
+from django.core.management import CommandError
+
+from queue_app.management.verbs import REFUSED, USAGE, Call, Needs, add_by_and_json
 from queue_app.management.verbs._operations import add_options, finish
 from queue_app.management.verbs._values import past_instant
+from queue_app.models import DeadLetter, Task
 from queue_app.services.operations.request import STOP_AFTER_FAILURES, ReplayOptions, check_options, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
-from queue_app.sql.database import atomic
+from queue_app.sql.database import alias, atomic
 
 EXAMPLE = "taskqueue replay --died-of retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.DATABASE
@@ -41,6 +44,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_by_and_json(parser)
 
 
+def _direction(task: Task) -> str:
+    """Return what to run for a task, whose id is not that of a dead letter."""
+    letter = DeadLetter.objects.using(alias()).open().filter(task_id=task.pk).first()
+    if letter is not None:
+        return f"{task.pk} is a task: run `taskqueue replay {letter.pk}`, the id of its dead letter."
+    if task.workflow_id is None:
+        return f"{task.pk} is a task without an open dead letter: run `taskqueue explain {task.pk}`."
+    return (
+        f"{task.pk} is a task without an open dead letter. If it holds its workflow, run `taskqueue workflow retry"
+        f" {task.workflow_id}`, or `taskqueue workflow skip {task.workflow_id} --task {task.pk}`."
+    )
+
+
 def run(call: Call) -> int:
     """Start the replay, or print what it would do."""
     wanted = DeadLetterFilter(
@@ -56,6 +72,8 @@ def run(call: Call) -> int:
     if not wanted.as_json() and not call["all"]:
         call.err.write("Give ids, a filter such as --queue, or --all.")
         return USAGE
+    for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
+        raise CommandError(_direction(task), returncode=REFUSED)
     options = ReplayOptions(rate=call["rate"], limit=call["limit"], stop_after_failures=call["stop_after"])
     if call["dry_run"]:
         check_options(options)

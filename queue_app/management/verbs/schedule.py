@@ -25,7 +25,7 @@ NEEDS = Needs.DATABASE | Needs.TASKS
 #: Options of ``add`` that are passed on unchanged.
 PLAIN: Final = (
     "cron", "every", "zone", "queue", "user", "concurrency_key", "weight", "max_retries", "timeout", "starts_at",
-    "ends_at", "jitter", "overlap", "catch_up", "instant_parameter", "notes",
+    "ends_at", "jitter", "overlap", "grace_seconds", "catch_up", "instant_parameter", "notes",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-retries", type=int, metavar="N", help="add: number of attempts after the first")
     add("--jitter", type=float, metavar="SECONDS", help="add: delay each tick by a random time up to this")
     add("--overlap", help="add: allow, skip, queue_one or cancel_previous; default: allow")
+    add("--grace", dest="grace_seconds", type=float, metavar="SECONDS", help="add: later ticks are missed; default: 60")
     add("--catch-up", help="add: missed ticks: skip, last or all; default: last")
     add("--starts-at", type=instant, metavar="TIME", help="add: no tick before this time")
     add("--ends-at", type=instant, metavar="TIME", help="add: no tick at this time or later")

@@ -17,6 +17,7 @@ FIELDS = (
     "queues",
     "capabilities",
     "max_in_flight",
+    "reads_encrypted",
     "created_at",
     "expires_at",
     "last_used_at",
@@ -35,6 +36,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=int,
         default=100,
         help="create: maximum number of tasks that its workers may hold at once (default 100)",
+    )
+    add(
+        "--encrypted",
+        action="store_true",
+        help="create: let its workers run encrypted tasks, which the server decrypts for them",
     )
     add("--expires-in", type=duration, metavar="TIME", help="create: expire after 90s, 15m, 2h, 1d; default: never")
     add(
@@ -60,6 +66,7 @@ def run(call: Call) -> int:
                 queues=names(call["queues"]),
                 capabilities=names(call["capabilities"]),
                 max_in_flight=call["max_in_flight"],
+                reads_encrypted=call["encrypted"],
                 expires_in=call["expires_in"],
                 by=call.by,
             )

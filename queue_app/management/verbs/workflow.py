@@ -1,4 +1,4 @@
-"""List workflows, show one, and cancel, pause, resume, retry or reprioritise it as a whole."""
+"""List workflows, show one, cancel, pause, resume, retry or reprioritise it, skip a task, or stop undoing it."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
@@ -29,6 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("id", nargs="?", default="", help="id of the workflow; not for list")
     add("--state", help="list: only workflows in this state, or open, held or paused")
     add("--priority", help="reprioritise: critical, high, normal, low or background")
+    add("--task", help="skip: id of the failed task that holds the workflow")
+    add("--done", action="store_true", help="skip: a person has undone by hand what this compensation should undo")
     add("--reason", default="", metavar="TEXT", help="why; shown in the admin")
     add_by_and_json(parser)
 
@@ -69,7 +71,7 @@ def _show(call: Call, flow: Workflow) -> int:
     call.write_json(
         {
             "id": str(flow.pk), "name": flow.name, "state": flow.state, "tasks": graph.tasks,
-            "holding": [str(task.id) for task in graph.holding],
+            "holding": [str(task.id) for task in graph.holding], "gaps": flow.gaps,
             "groups": [{"name": group.name, "states": dict(group.counts)} for group in graph.groups],
         }
     )  # fmt: skip
@@ -77,6 +79,8 @@ def _show(call: Call, flow: Workflow) -> int:
     rows = [["TASK", "STATES", "WAITS FOR"], *(_row(group, names) for group in graph.groups)]
     for line in format_table(rows):
         call.write(line)
+    for gap in flow.gaps:
+        call.write(f"not undone: {gap['name']} {gap['task_id']}" + (f": {gap['reason']}" if gap["reason"] else ""))
     for task in graph.holding:
         call.write(f"held by {task.name} {task.id} ({task.status.replace('_', ' ')})")
     return OK
@@ -90,6 +94,8 @@ def _row(group: TaskGroup, names: Mapping[int, str]) -> list[str]:
 def _standing(flow: Workflow) -> str:
     if flow.finished_at is None and flow.paused:
         return f"{flow.state}, paused"
+    if flow.gaps:
+        return f"{flow.state} with gaps"
     return f"{flow.state}, held" if flow.finished_at is None and flow.held_at else flow.state
 
 
@@ -107,7 +113,15 @@ def _reprioritise(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
     return steer.reprioritise_workflow(flow.pk, call["priority"], **why)
 
 
+def _skip(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
+    if not call["task"]:
+        raise InvalidTaskData("task", "workflow skip needs --task.", code="required")
+    return steer.skip_task(flow.pk, call["task"], done=call["done"], **why)
+
+
 _STEER: Final[Mapping[str, Callable[[Call, Any, Mapping[str, str]], int]]] = {
+    "skip": _skip,
+    "stop-undoing": lambda _call, flow, why: steer.stop_undoing(flow.pk, **why),
     "cancel": lambda _call, flow, why: steer.cancel_workflow(flow.pk, **why),
     "pause": lambda _call, flow, why: steer.pause_workflow(flow.pk, **why),
     "resume": lambda _call, flow, why: steer.resume_workflow(flow.pk, **why),

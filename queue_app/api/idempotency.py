@@ -1,0 +1,48 @@
+"""The header ``Idempotency-Key`` of requests that make or start something."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from queue_app.models.columns import KEY_LENGTH
+from queue_app.services.control.repetition import first_answer, keep_answer
+from queue_app.services.enqueue.validate import check_text
+from queue_app.sql.database import atomic
+
+KEY_HEADER: Final = "Idempotency-Key"
+KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.headers`` would parse every header
+#: Header of an answer that was stored by an earlier request.
+REPLAYED: Final = "Idempotency-Replayed"
+
+
+def once(method: Callable[..., Response]) -> Any:
+    """Let a method of a view answer a repeated key with its first answer; errors are not stored."""
+
+    @wraps(method)
+    def answer(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+        if (key := request.META.get(KEY_META)) is None:
+            return method(view, request, *args, **kwargs)
+        user, key = view.username(request), check_text(key, "idempotency_key", KEY_LENGTH)
+        with atomic():
+            if first := first_answer(user, key, _digest(view, request)):
+                headers = {REPLAYED: "true"} | ({"Location": first.location} if first.location else {})
+                return Response(json.loads(first.answer), first.status, headers=headers)
+            response = method(view, request, *args, **kwargs)
+            text = JSONRenderer().render(response.data).decode()
+            keep_answer(user, key, response.status_code, text, response.headers.get("Location", ""))
+        return response
+
+    return answer
+
+
+def _digest(view: Any, request: Request) -> str:
+    """Return a digest of what the request asks for, and of the scopes under which it does."""
+    scopes = sorted(getattr(request.auth, "scopes", None) or ())
+    asked = [request.method, request.path.rstrip("/"), view.content_of(request), scopes]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
