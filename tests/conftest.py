@@ -173,6 +173,14 @@ def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_known_outage() -> None:
+    """Let each test log its outages; a process logs one a minute."""
+    from queue_app.telemetry import outage_over  # noqa: PLC0415 - needs the settings
+
+    outage_over()
+
+
+@pytest.fixture(autouse=True)
 def whole_rebuilds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each worker or scheduler that rebuilds the index wait for the end, however busy the machine is."""
     for name in ("OPEN_SECONDS", "LOAD_SECONDS"):

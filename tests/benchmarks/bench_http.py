@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench import Table, register
 from bench_app.tasks import noop
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 
 from queue_app import registry
 from queue_app.models import Queue, RuntimeSettings
@@ -40,6 +40,7 @@ def run(table: Table) -> None:
     register()
     lift_limits()
     user = User.objects.create_user(f"bench-{time.time_ns()}")
+    user.user_permissions.add(Permission.objects.get(codename="add_task", content_type__app_label="queue_app"))
     _, secret = create_key(user, "bench")
     seconds = SECONDS / min(table.scale, 4)
     try:

@@ -25,6 +25,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev explore", description=__doc__.splitlines()[0])
     parser.add_argument("--pair", nargs=2, metavar="NAME", help="only these two transitions")
     parser.add_argument("--state", help="only from this state of the task")
+    parser.add_argument("--twice", action="store_true", help="only commands that are said twice")
+    parser.add_argument("--three", type=int, metavar="N", help="N meetings of three actors, drawn by the seed")
     parser.add_argument("--seconds", type=float, help="stop after this time; the order of pairs is drawn by the seed")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**8), help="order of pairs; default: random")
     parser.add_argument(
@@ -79,6 +81,7 @@ def _divide(options: argparse.Namespace) -> int:
 def _explore(options: argparse.Namespace) -> int:
     from tests.explorer.instrument import instrument  # noqa: PLC0415 - models need Django
     from tests.explorer.meetings import sample  # noqa: PLC0415
+    from tests.explorer.said_twice import COMMANDS  # noqa: PLC0415
     from tests.explorer.search import FAULTS, Explorer, load, search  # noqa: PLC0415
 
     with instrument() as (world, control):
@@ -97,6 +100,8 @@ def _explore(options: argparse.Namespace) -> int:
             wanted = [each for each in wanted if sorted(each.names) == sorted(options.pair)]
         if options.state:
             wanted = [each for each in wanted if each.state == options.state]
+        if options.twice:
+            wanted = [each for each in wanted if set(each.names) & set(COMMANDS)]
         wanted = wanted[options.part :: options.jobs]
         print(f"seed {options.seed}: {len(wanted)} meetings", flush=True)
         numbers = iter(range(1, 10**6))
@@ -110,6 +115,15 @@ def _explore(options: argparse.Namespace) -> int:
                 path.write_text(json.dumps(finding.to_json()))
                 print(finding, f"  ./dev explore --replay {path}", sep="\n", flush=True)
 
+        if options.three:
+            from tests.explorer.three import search_three  # noqa: PLC0415
+
+            tally = search_three(
+                explorer, options.seed + options.part, count=options.three, seconds=options.seconds, report=report
+            )
+            print(f"seed {options.seed}: {tally.meetings} meetings of three, {tally.schedules} schedules, ", end="")
+            print(f"{tally.seconds:.0f} s, {len(tally.findings)} broken", flush=True)
+            return 1 if tally.findings else 0
         began = time.monotonic()
         tally = search(
             explorer,

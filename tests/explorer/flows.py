@@ -2,7 +2,8 @@
 
 ``parents``: ``x`` and ``y`` execute, and ``z`` waits for both. ``held``: ``x`` is a dead letter, ``z`` waits for it,
 and ``y`` is queued beside them. ``undoing``: ``x`` had completed when the workflow was cancelled, and what undoes it
-executes. Every task can be undone.
+executes. ``undo_held``: both parents had completed; what undoes one of them failed without a dead letter and holds the
+workflow, and what undoes the other waits. Every task can be undone.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ from queue_app.services.lifecycle.claim import claim, recover
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard_open
 from queue_app.services.repair import reap
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from queue_app.services.workflows.steer import (
+    cancel_workflow,
+    pause_workflow,
+    resume_workflow,
+    retry_workflow,
+    skip_task,
+    stop_undoing,
+)
 from queue_app.services.workflows.store import add_nodes, enqueue_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql.workflow_health import holding
 from queue_app.sql.workflow_store import compensation_text
 from tests.support.engine import done, failed
 
-STATES: Final = ("parents", "held", "undoing")
+STATES: Final = ("parents", "held", "undoing", "undo_held")
 
 
 def make(world: Any, state: str) -> None:
@@ -51,6 +60,11 @@ def make(world: Any, state: str) -> None:
         cancel_workflow(_flow())
         finish([failed(world.held[1], retriable=False)])  # it was asked to stop
         world.held = claim(hand.profile, hand.id, 1)
+    elif state == "undo_held":
+        finish([done(world.held[0])])
+        finish([done(world.held[1])])
+        cancel_workflow(_flow())
+        finish([failed(task, retriable=False) for task in claim(hand.profile, hand.id, 1)])
 
 
 def _flow() -> Any:
@@ -62,7 +76,7 @@ def _add(world: Any, number: int) -> bool:
     graph = Graph(rows=[check_task(NewTask(task_type="a"))])
     world.added = (world.held[number].id, graph.rows[0].id)
     try:
-        add_nodes(_flow(), graph, added_by=(world.held[number].id, world.held[number].attempt))
+        add_nodes(_flow(), graph, added_by=world.held[number].key)
     except (AttemptOver, InvalidWorkflow):
         return False
     return True
@@ -96,11 +110,21 @@ def _pause(_world: Any, _number: int) -> None:
     resume_workflow(_flow())
 
 
+def _skip() -> None:
+    """Skip what holds the workflow, twice; the second time changes nothing."""
+    for held in holding(_flow(), 1):
+        skip_task(_flow(), held.id, by="ina")
+        assert skip_task(_flow(), held.id, by="ina") == 0 or Task.objects.get(pk=held.id).status == "completed"
+
+
 def go_on(*, is_late: bool) -> int:
     """Do what the scheduler and, late, the staff do; return how many tasks the sweep had to queue."""
     for flow in Row.objects.filter(paused=True):  # by an actor that died before it resumed it
         resume_workflow(flow.id)
     if is_late:
+        for flow in Row.objects.filter(state="compensating"):
+            for held in holding(flow.id, 1):
+                skip_task(flow.id, held.id, by="ina")
         discard_open(list(DeadLetter.objects.open().values_list("id", flat=True)), by="ina")
     return WorkflowUpkeep().run_once()
 
@@ -111,7 +135,7 @@ def broken(world: Any) -> Iterator[str]:
         yield f"the sweep found {world.forgotten} forgotten tasks"
     for flow in Row.objects.filter(finished_at=None):
         yield f"the workflow has not ended: it is {flow.state}"
-    for after, before in TaskDependency.objects.values_list("after_id", "before_id"):
+    for after, before in TaskDependency.objects.exclude(met=True).values_list("after_id", "before_id"):
         starts = [event.seq for event in world.history.events(after) if event.after == "executing"]
         ends = [event.seq for event in world.history.events(before) if event.after == "completed"]
         if starts and not (ends and ends[0] < starts[0]):
@@ -131,6 +155,9 @@ def broken(world: Any) -> Iterator[str]:
 def _undone(world: Any) -> Iterator[str]:
     """Yield what was undone twice, or without reason, or was not."""
     flow = Row.objects.get()
+    for node in WorkflowNode.objects.filter(compensates__isnull=False, closed="").exclude(task__status="completed"):
+        if flow.finished_at is not None:
+            yield f"what undoes {world.name_of(node.compensates)} was given up, and no person said so"
     undone = list(WorkflowNode.objects.filter(compensates__isnull=False).values_list("compensates", flat=True))
     completed = Task.objects.filter(node__compensation__isnull=False, status="completed").values_list("id", flat=True)
     if len(undone) != len(set(undone)):
@@ -152,5 +179,13 @@ FLOWS: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...], Any]]] 
     "cancel_flow": (lambda _world, _: cancel_workflow(_flow()), STATES, _cancel_broken),
     "pause_flow": (_pause, STATES, None),
     "retry_flow": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("held", "undoing"), None),
+    "skip_undo": (lambda _world, _: _skip(), ("undo_held",), None),
+    "retry_undo": (lambda _world, _: retry_workflow(_flow(), by="ina"), ("undo_held",), None),
+    "lose_undo": (lambda world, _: reap.mark_dead(world.hands[0].id), ("undoing",), None),
+    "stop_undoing": (
+        lambda _world, _: stop_undoing(_flow(), by="ina", reason="because"),
+        ("undoing", "undo_held"),
+        None,
+    ),
     "sweep": (lambda _world, _: WorkflowUpkeep().run_once(), STATES, None),
 }

@@ -12,8 +12,9 @@ from django.test import override_settings
 from queue_app.index import get_index, notifier, scripts
 from queue_app.services import requests
 from queue_app.services.notify import index as notify_index
-from queue_app.services.repair import load, reap, reconcile
+from queue_app.services.repair import load, reap, rebuild, reconcile
 from queue_app.sql import prepared
+from tests.explorer import crew, said_twice
 from tests.explorer.controller import Controller, controller
 from tests.explorer.queues import few_connections
 from tests.explorer.world import World
@@ -38,12 +39,15 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         few_connections(),
         # What is missing is not on its way: the actors stand still.
         mock.patch.object(reconcile, "LONGEST_GRACE", 0.0),
+        # A rebuild waits for the workers of the world, which are no threads.
+        mock.patch.object(rebuild, "await_answers", crew.await_answers),
         # Workers of the world are no processes of this machine.
         mock.patch.object(reap, "machine_identity", return_value=""),
         installed() as history,
+        said_twice.installed() as again,
         controller(count) as control,
     ):
         index = get_index()
         for name in scripts.NAMES:  # a server that does not know a script makes a call take another step
             index._client.script_load(scripts.source(name))
-        yield World(history), control
+        yield World(history, again), control

@@ -4,6 +4,8 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from tests.explorer.crew import LOOP
+from tests.explorer.said_twice import meets
 from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
 from tests.explorer.world import OWN_STATES
 
@@ -40,6 +42,9 @@ TRIPLES: Final = tuple(
         (("requests", "requests", "cancel"), "requested"),  # a request that two carry out
         (("load", "come", "work"), "arrival"),  # a task of a new band, before older ones are loaded
         (("admit_two", "admit_two", "store_one"), "full"),  # the last places, for two that share a lock and one alone
+        (("forget", "mend", "crew"), "running"),  # the lease of a grant that was forgotten
+        (("forget", "trouble", "crew"), "running"),  # the same, withdrawn by its own worker
+        (("forget", "renew", "crew"), "running"),  # a new index, after a grant was forgotten
     )
     for names in ((first, second, third), (first, third, second))
 )
@@ -51,6 +56,8 @@ def meetings() -> list[Meeting]:
     found = []
     for number, one in enumerate(names):
         for other in names[number:]:
+            if not meets(one, other) or {one, other} <= LOOP:
+                continue
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
             if both == list(EVERYWHERE):  # neither is about the task
                 both = ["queued", "executing", "proposed"]

@@ -2,6 +2,7 @@
 
 ``arrival``: a queue by arrival that runs one task at a time; two low tasks wait, and behind them ``y`` in a higher
 band.
+``lowered``: the caps of two queues were lowered below what two workers run there.
 ``full``: a queue with two tasks and three places, two of which a submission that shares its lock leaves free.
 """
 
@@ -15,17 +16,22 @@ from unittest import mock
 from queue_app.core.priorities import Band
 from queue_app.exceptions import QueueFull, UnknownProfile
 from queue_app.models import Queue, Task
+from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.turnover import turn_over
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.worker.registration import register_in_index
 from queue_app.sql import admission
 from tests.support.engine import done, new, put
 
-STATES: Final = ("arrival", "full")
+STATES: Final = ("arrival", "full", "lowered")
 #: Maximum number of waiting tasks in the state ``full``.
 LENGTH: Final = 5
+#: Two queues, and their lowered cap.
+CAPPED: Final = ("slow", "quick")
+CAP: Final = 2
 WAITING: Final = ("scheduled", "queued")
 _CONNECTIONS: Final = "current_setting('max_connections')"
 
@@ -46,6 +52,17 @@ def make(world: Any, state: str) -> None:
         queue.save()
         world.x, world.y = put(), put()
         return
+    if state == "lowered":
+        for name in CAPPED:
+            Queue.objects.create(name=name, max_concurrent=3)
+        world.x, world.y = (put(queue=name) for name in CAPPED)
+        for name in CAPPED * 6:
+            put(queue=name)
+        for hand in world.hands[1:3]:
+            world.held += claim(hand.profile, hand.id, 3)
+        for name in CAPPED:
+            set_queue_limits(name, max_concurrent=CAP)
+        return
     queue.order, queue.max_concurrent = "arrival", 1
     queue.save()
     world.x = put(priority=Band.LOW)
@@ -63,6 +80,31 @@ def _work(world: Any, number: int) -> None:
             register_in_index(hand.profile, hand.id)
             tasks = claim(hand.profile, hand.id, 1)
         finish([done(task) for task in tasks])
+
+
+def _turn_twice(world: Any, number: int) -> None:
+    """Turn over: a worker ends one task of each queue, and once more what it got and one other."""
+    hand = world.hands[1 + number]
+    held = [task for task in world.held if task.worker_id == hand.id]
+    for _ in range(2):
+        ends = [next((task for task in held if task.queue == name), None) for name in CAPPED]
+        outcomes = [done(task) for task in ends if task is not None]
+        granted: list[Any] = []
+        if outcomes:
+            turn_over(hand.profile, hand.id, outcomes, len(outcomes), granted.extend, lambda *_: None)
+        held = granted + [task for task in held if task not in ends]
+
+
+def _lowered_broken(world: Any, _value: Any, _error: BaseException | None) -> Iterator[str]:
+    """No task starts while more than the lowered cap would run."""
+    for name in CAPPED:
+        ids = set(Task.objects.filter(queue=name).values_list("id", flat=True))
+        running = 0
+        for event in world.history.events():
+            if event.task_id in ids:
+                running += (event.after == "executing") - (event.before == "executing")
+                if event.seq > world.begun_at and event.after == "executing" and running > CAP:
+                    yield f"a task of {name} started, and {running} ran under a cap of {CAP}"
 
 
 def _change_order(world: Any, _number: int) -> None:
@@ -125,6 +167,8 @@ QUEUES: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...], Any]]]
     "work": (_work, ("arrival",), _order_broken),
     "come": (lambda _world, _: enqueue(new(priority=Band.CRITICAL)), ("arrival",), None),
     "change_order": (_change_order, ("arrival",), None),
+    "turn_twice": (_turn_twice, ("lowered",), _lowered_broken),
+    "lower_again": (lambda _world, _: set_queue_limits("slow", max_concurrent=CAP), ("lowered",), None),
     "admit_two": (_admit, ("full",), _room_broken),
     "store_one": (_store, ("full",), _room_broken),
 }

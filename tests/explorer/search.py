@@ -97,7 +97,7 @@ class Explorer:
 
     def _settled(self) -> list[str]:
         """Return what is wrong after everything has come to its end. An end that was seen is not judged again."""
-        end = f"{self.world.state} {digest([self.world.x, self.world.y])}"
+        end = f"{self.world.state} {digest([self.world.x, self.world.y])} {self.world.memory()}"
         if end in self._fine:
             return []
         problems = list(self.world.settle())
@@ -192,7 +192,7 @@ class Explorer:
         With ``turns`` the turn then changes once after a lost answer or a broken connection.
         """
         for run in alone:
-            for fault in _faults(run, 1, faults):
+            for fault in faults_of(run, 1, faults):
                 judged = self.try_plan(meeting, Plan(run.plan.first, (), fault))
                 yield judged
                 if turns and fault.kind in (LOSE, BREAK):
@@ -219,7 +219,7 @@ class Explorer:
             once += [(judged[0], begin) for judged, begin in self._preempted(meeting, run, 1)]
         plans = list(_plans_with_faults(meeting, alone, once, faults))
         kinds = set(faults) & {LOSE, BREAK}
-        plans += [Plan(run.plan.first, (), fault) for run in alone for fault in _faults(run, 1, kinds)]
+        plans += [Plan(run.plan.first, (), fault) for run in alone for fault in faults_of(run, 1, kinds)]
         for plan in chance.sample(plans, min(count, len(plans))):
             judged = self.try_plan(meeting, plan)
             later = len(judged[0].trace) - 1
@@ -268,7 +268,7 @@ def _until(actor: str, steps: Sequence[Step]) -> list[Step]:
     return list(itertools.takewhile(lambda step: step.actor != actor, steps))
 
 
-def _faults(run: Run, begin: int, kinds: Collection[str]) -> Iterator[Fault]:
+def faults_of(run: Run, begin: int, kinds: Collection[str]) -> Iterator[Fault]:
     """Yield the faults that make a difference, from step ``begin`` on.
 
     A process that dies after a step that changed nothing might as well have died before it. A lost answer of such a
@@ -301,7 +301,7 @@ def _plans_with_faults(
     for run, begin in once:
         delayed = run.trace[run.plan.switches[-1].step :]
         end = begin + len(_until(alone[run.plan.first].trace[0].actor, delayed)) + 1
-        for fault in itertools.takewhile(lambda each, end=end: each.step <= end, _faults(run, begin, kinds)):  # type: ignore[misc]
+        for fault in itertools.takewhile(lambda each, end=end: each.step <= end, faults_of(run, begin, kinds)):  # type: ignore[misc]
             yield Plan(run.plan.first, run.plan.switches, fault)
 
 

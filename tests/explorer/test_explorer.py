@@ -1,6 +1,5 @@
 """A bounded part of the exploration, drawn anew for each run; ``./dev explore`` tries all of it."""
 
-import logging
 import secrets
 
 import pytest
@@ -9,9 +8,8 @@ from queue_app.index import get_index
 from tests.explorer.controller import Fault, Plan, Switch
 from tests.explorer.ends import digest
 from tests.explorer.gates import CLOCK, DIE
-from tests.explorer.instrument import instrument
 from tests.explorer.meetings import Meeting, meetings, sample
-from tests.explorer.search import Explorer, search
+from tests.explorer.search import search
 from tests.explorer.transitions import TRANSITIONS
 from tests.explorer.twins import find_twin
 from tests.support import index_state
@@ -19,16 +17,6 @@ from tests.support import index_state
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rows")]
 #: How long the sample is tried. A loaded machine tries only its first schedules, each of which is judged.
 SECONDS = 8.0
-
-
-@pytest.fixture
-def explorer():
-    logging.disable(logging.CRITICAL)  # deaths and lost connections are what it makes
-    try:
-        with instrument() as (world, control):
-            yield Explorer(world, control)
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def test_a_sample_of_all_meetings_breaks_no_promise(explorer):
@@ -124,9 +112,12 @@ def end_of(world):
         "acknowledge-first",
         "count",
         "border",
+        "turned-over",
         "flow-lock",
         "step-fence",
         "signal-lock",
+        "grant-stamp",
+        "answers",
     ],
 )
 def test_a_broken_twin_is_found(explorer, twin):

@@ -36,12 +36,14 @@ from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from queue_app.services.worker import registration as worker_services
-from tests.explorer import flows, queues
+from tests.explorer import crew, flows, pauses, queues, said_twice
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
 
-EVERYWHERE: Final = tuple(state for state in STATES if state not in ("both", *flows.STATES, *queues.STATES))
+EVERYWHERE: Final = tuple(
+    state for state in STATES if state not in ("both", *flows.STATES, *queues.STATES, *crew.STATES)
+)
 #: Of these, the ones in which the loss of keys is tried.
 LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
 HELD: Final = ("executing", "overdue")
@@ -239,4 +241,11 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     **{name: Transition(*of_steps) for name, of_steps in WAITS.items()},
     **{name: Transition(*of_flows) for name, of_flows in flows.FLOWS.items()},
     **{name: Transition(*of_queues) for name, of_queues in queues.QUEUES.items()},
+    **{name: Transition(*of_pauses) for name, of_pauses in pauses.PAUSES.items()},
+    said_twice.LIVES_ON: Transition(said_twice.fail_next, ("queued", "scheduled", "dead")),
+    **{
+        name: Transition(said_twice.twice(command), command.states, said_twice.changes_nothing(command))
+        for name, command in said_twice.COMMANDS.items()
+    },
+    **{name: Transition(*of_crew) for name, of_crew in crew.ACTS.items()},
 }

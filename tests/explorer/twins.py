@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from unittest import mock
 
@@ -14,19 +15,25 @@ from django.db import transaction
 from queue_app.core.lanes import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
-from queue_app.models import DependencyCounter
+from queue_app.models import DeadLetter, DependencyCounter
 from queue_app.services import requests
+from queue_app.services.control import passed_ticks
+from queue_app.services.control import pause as pausing
+from queue_app.services.control.passed_ticks import is_paused
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
 from queue_app.services.notify import index as notify_index
-from queue_app.services.repair import load
+from queue_app.services.repair import load, rebuild
+from queue_app.services.schedules import tick as ticking
+from queue_app.services.workflows import steer
 from queue_app.sql import (
     admission,
     claim,
     database,
     dead_letters,
     finish,
+    grants,
     reap,
     snapshot,
     waiting,
@@ -40,7 +47,8 @@ from tests.explorer.meetings import Meeting
 from tests.explorer.search import Explorer, Finding, search
 
 FENCE: Final = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
-ATTEMPT: Final = "t.attempt = v.attempt AND t.worker_id = v.worker_id"
+STAMP: Final = " AND v.leased_at IN (0, t.leased_at)"
+ATTEMPT: Final = f"t.attempt = v.attempt AND t.worker_id = v.worker_id{STAMP}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,24 @@ def _any_stamp() -> AbstractContextManager[Any]:
     return mock.patch.object(Index, "release", release)
 
 
+def _offer_all() -> AbstractContextManager[Any]:
+    """Count all leases of the queues as free slots, as if other workers turned them over at this moment."""
+    plain = Index.claim
+
+    def claim_(index: Index, *args: Any, exchange: Any = (), **options: Any) -> Any:
+        offered = list(exchange)
+        free = [
+            each
+            for queue in index.queues()
+            if offered
+            for each in index.leases(queue)
+            if each.id not in {one.id for one in offered}
+        ]
+        return plain(index, *args, exchange=[*offered, *free], **options)
+
+    return mock.patch.object(Index, "claim", claim_)
+
+
 def _release_first() -> AbstractContextManager[Any]:
     """Free the slot before the row says that the attempt has ended."""
     plain = finish.complete
@@ -129,6 +155,54 @@ def _without_key() -> AbstractContextManager[Any]:
 
     def replay(*args: Any, **options: Any) -> Any:
         return [(letter, replace(ref, concurrency_key="", weight=1)) for letter, ref in plain(*args, **options)]
+
+    return mock.patch.object(dead_letters, "replay", replay)
+
+
+def _forget_the_cancel() -> AbstractContextManager[Any]:
+    """Let a command on a workflow not know that the workflow was cancelled before."""
+    plain = steer._locked
+
+    @contextmanager
+    def locked(workflow_id: Any) -> Iterator[Any]:
+        with plain(workflow_id) as flow:
+            flow.cancel_requested_at, flow.state = None, "running"
+            yield flow
+
+    return mock.patch.object(steer, "_locked", locked)
+
+
+def _cancel_what_undoes() -> AbstractContextManager[Any]:
+    """Let a second cancel of a workflow cancel what undoes it, as former versions did."""
+    stack = ExitStack()
+    stack.enter_context(_forget_the_cancel())
+    stack.enter_context(mock.patch.object(waiting, "_CANCEL", waiting._CANCEL.replace(waiting._SPARED, "")))
+    return stack
+
+
+def _pause_that_ends_with_its_check() -> AbstractContextManager[Any]:
+    """Take a pause that has ended for one that never was."""
+
+    def passed_over(schedule: Any, now: Any, recorded: Any) -> Any:
+        return (
+            passed_ticks.passed_over(schedule, now, recorded)
+            if is_paused(schedule, now)
+            else (None, schedule.next_instant)
+        )
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(ticking, "passed_over", passed_over))
+    stack.enter_context(mock.patch.object(pausing, "settle_pause"))
+    return stack
+
+
+def _by_task() -> AbstractContextManager[Any]:
+    """Replay whichever dead letter the task has now."""
+    plain = dead_letters.replay
+
+    def replay(ids: Any, *rest: Any) -> Any:
+        letters = DeadLetter.objects.open().filter(task_id__in=dead_letters.tasks_of(ids))
+        return plain(list(letters.values_list("id", flat=True)), *rest)
 
     return mock.patch.object(dead_letters, "replay", replay)
 
@@ -250,6 +324,26 @@ TWINS: Final[dict[str, Twin]] = {
         _pairs("cancel", "retry", states=("queued",)),
     ),
     "replay-key": Twin("a replay keeps the whole lane", _without_key, _pairs("replay", "claim", states=("dead",))),
+    "replay-once": Twin(
+        "a dead letter is replayed once, also when its task has died again",
+        _by_task,
+        _pairs("replay_twice", "fail_next", states=("dead",)),
+    ),
+    "cancel-once": Twin(
+        "a cancel of a workflow that is said again changes nothing",
+        _forget_the_cancel,
+        _pairs("end_parent", "cancel_flow_twice", states=("parents",)),
+    ),
+    "undo-cancel": Twin(
+        "a cancel leaves the compensations of a workflow alone",
+        _cancel_what_undoes,
+        _pairs("end_undo", "cancel_flow", states=("undoing",)),
+    ),
+    "pause-end": Twin(
+        "the end of a pause is compared with each tick, not with the time of the check",
+        _pause_that_ends_with_its_check,
+        _pairs("tick_late", "end_pause", states=("paused",)),
+    ),
     "late-grant": Twin(
         "a grant under an abandoned stamp is refused",
         lambda: _text(claim, "GRANT", FENCE, FENCE.replace("abandoned_until < %s", "%s::bigint IS NOT NULL")),
@@ -257,7 +351,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "abandon": Twin(
         "the fence is raised before a lease is taken back",
-        lambda: mock.patch.object(claim_service.snapshot, "abandon", return_value=None),
+        lambda: mock.patch.object(claim_service.snapshot, "abandon", return_value=True),
         _pairs("claim", "reconcile", states=("queued",)),
     ),
     "generation": Twin(
@@ -279,6 +373,11 @@ TWINS: Final[dict[str, Twin]] = {
         "all bands of a queue by arrival are loaded up to the same time",
         _by_band,
         (*_pairs("load", "work", states=("arrival",)), Meeting(("load", "come", "work"), "arrival")),
+    ),
+    "turned-over": Twin(
+        "a turn-over counts as free only what a turn-over ends",
+        _offer_all,
+        _pairs("turn_twice", "turn_twice", states=("lowered",)),
     ),
     "spare": Twin(
         "a submission that shares its lock leaves places free for those that it cannot see",
@@ -304,18 +403,13 @@ TWINS: Final[dict[str, Twin]] = {
         "a release names its lease", _any_stamp, _pairs("give_back", "reconcile", "claim", states=("executing",))
     ),
     "finish-fence": Twin(
-        "a finish names its attempt and worker",
+        "a finish names its grant",
         lambda: _text(finish, "_COMPLETE", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),
         _pairs("reap", "claim", "complete", states=("executing",)),
     ),
     "give-back-fence": Twin(
-        "a give-back names its attempt and worker",
-        lambda: _text(
-            claim,
-            "_GIVE_BACK",
-            "t.attempt = held.attempt AND t.worker_id = held.worker_id",
-            "held.attempt > 0 AND held.worker_id IS NOT NULL",
-        ),
+        "a give-back names its grant",
+        lambda: _text(claim, "_GIVE_BACK", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),
         _pairs("reap", "claim", "give_back", states=("executing",)),
     ),
     "row-first": Twin(
@@ -358,7 +452,48 @@ TWINS: Final[dict[str, Twin]] = {
         _pairs("requests", "cancel", states=("requested",)),
         (DIE,),
     ),
+    "grant-stamp": Twin(
+        "a finish names the stamp of its grant",
+        lambda: _all(_text(finish, name, STAMP, "") for name in ("COMPLETE_WITH_RESULTS", "_TURN_OVER")),
+        _pairs("end", "mend", states=("twice",)),
+    ),
+    "grant-again": Twin(
+        "what PostgreSQL has forgotten is granted again to the worker that runs it",
+        lambda: mock.patch.object(grants, "grant_again", return_value=grants.Comparison()),
+        _pairs("forget", "beat", states=("running",)),
+    ),
+    "answers": Twin(
+        "the reconciler waits for the answers of living workers",
+        lambda: mock.patch.object(claim_service.snapshot, "abandon", partial(_abandon_at_once, snapshot.abandon)),
+        (Meeting(("forget", "mend", "crew"), "running"),),
+    ),
+    "rebuild-answers": Twin(
+        "a rebuild waits for the answers of living workers",
+        lambda: mock.patch.object(rebuild, "await_answers", return_value=None),
+        (Meeting(("forget", "renew", "crew"), "running"),),
+    ),
+    "withdrawal": Twin(
+        "a worker that undoes a claim keeps the leases of what it runs",
+        lambda: mock.patch.object(claim_service, "withdraw_last", partial(_withdraw_all, claim_service.withdraw_last)),
+        (Meeting(("forget", "trouble", "crew"), "running"),),
+    ),
 }
+
+
+def _abandon_at_once(plain: Any, leased_at: int, _unless: str = "") -> bool:
+    return bool(plain(leased_at))
+
+
+def _withdraw_all(plain: Any, index: Index, worker_id: Any, _known: Any = ()) -> int:
+    return int(plain(index, worker_id))
+
+
+@contextmanager
+def _all(patches: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield
 
 
 @contextmanager

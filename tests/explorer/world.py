@@ -36,8 +36,10 @@ from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker import registration as workers
 from queue_app.sql import snapshot
-from tests.explorer import flows, queues
+from tests.explorer import crew, flows, pauses, queues
 from tests.explorer.copies import FORGET, Copy
+from tests.explorer.pauses import NOON
+from tests.explorer.said_twice import Again
 from tests.explorer.waits import answer, let_wait_too_long
 from tests.support import index_state
 from tests.support.asking import TYPE, aside, ask
@@ -48,22 +50,21 @@ from tests.support.scene import Hand
 
 KEY: Final = "customer:7"
 #: States that differ from others only for one transition.
-OWN_STATES: Final = {"requests": "requested", "tick": "ticked", "signal": "blocked"}
+OWN_STATES: Final = {"requests": "requested", "tick": "ticked", "signal": "blocked", "tick_late": pauses.STATE}
 #: How the task ``x`` stands when the actors begin. ``y`` is queued behind it. ``requested``: another service asked for
 #: ``x`` in the request stream, by a request that its consumer did not acknowledge; two more requests wait there.
 #: ``ticked``: a schedule enqueued ``x``, and its next tick cancels it. ``blocked``: ``x`` waits for a signal, and its
-#: time to wait is over.
+#: time to wait is over. ``paused``: see ``pauses``.
 STATES: Final = (
     *("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both"),
     *OWN_STATES.values(),
     *flows.STATES,
     *queues.STATES,
+    *crew.STATES,
 )
 PAST: Final = timedelta(hours=1)
 #: What a worker serves after it has changed its profile.
 CHANGED: Final = Profile.of((), ("a", "b"), ())
-#: When the schedule of the state ``ticked`` began.
-NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: The ids of the readable requests.
 REQUESTS: Final = ("request-x", "request-z")
 
@@ -71,8 +72,9 @@ REQUESTS: Final = ("request-x", "request-z")
 class World:
     """The rows, the index and the workers of one run."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, again: Again) -> None:
         self.history = history
+        self.again = again  # what the second delivery of a command changed
         self.x: uuid.UUID
         self.y: uuid.UUID
         self.held: list[ClaimedTask] = []  # what the first worker holds
@@ -92,6 +94,10 @@ class World:
         self.x, self.y, held, hands = copy.names
         self.held, self.hands = list(held), list(hands)
         self.begun_at = copy.last_event
+        self.first_letter = DeadLetter.objects.values_list("id", flat=True).first()
+        self.crew, self.stage = list[crew.CrewWorker](), crew.Stage()
+        if state in crew.STATES:
+            crew.begin(self)
 
     def _make(self, state: str) -> None:
         reset_rows()
@@ -103,7 +109,8 @@ class World:
         limit = Limit.objects.create(scope="key", name="customer", max_concurrent=1)
         copy_limit(limit)
         index.flush()
-        self.hands = [self._worker(number) for number in range(5)]
+        types = ("a", TYPE, crew.ECHO) if state in crew.STATES else ("a", TYPE)
+        self.hands = [self._worker(number, types) for number in range(5)]
         self.held = []
         if state == "both":  # executing, and no limit keeps them apart
             self.x, self.y = put(), put()
@@ -111,6 +118,10 @@ class World:
             return
         if state in flows.STATES:
             flows.make(self, state)
+            get_index().flush()
+            return
+        if state in crew.STATES:
+            crew.make(self, state)
             get_index().flush()
             return
         if state in queues.STATES:
@@ -127,6 +138,8 @@ class World:
             self.x = Task.objects.values_list("id", flat=True).get()
         else:
             self._put_x(state)
+        if state == pauses.STATE:
+            pauses.make()
         self.y = put(concurrency_key=KEY, user="ina")
 
     def _put_x(self, state: str) -> None:
@@ -159,8 +172,8 @@ class World:
         ask(request_id=REQUESTS[1], user="ina", concurrency_key=KEY)
         ask(request_id="unreadable", parameters="{")
 
-    def _worker(self, number: int) -> Hand:
-        hand = Hand(uuid.UUID(int=number + 1), Profile.of((), ("a", TYPE), ()))
+    def _worker(self, number: int, types: tuple[str, ...]) -> Hand:
+        hand = Hand(uuid.UUID(int=number + 1), Profile.of((), types, ()))
         identity = workers.WorkerIdentity(
             id=hand.id, name=f"worker-{number}", host="h", pid=1, process_identity="elsewhere", version=""
         )
@@ -201,6 +214,11 @@ class World:
             if ref.id not in state.addresses.get(lane_in_index(state, ref), {}):
                 yield f"{self.name_of(ref.id)} stands in a lane that its row does not name"
 
+    def memory(self) -> str:
+        """Return what the workers of the crew have in their memory, and what was found of their functions."""
+        held = [worker.memory(self.name_of) for worker in self.crew]
+        return f"{held} {self.stage.most} {sorted(self.stage.ended.values())}"
+
     def without_slot(self) -> Iterator[str]:
         """Yield which tasks execute without the slot that their row names: none, while nothing fails."""
         for task_id in get_index().missing_leases(snapshot.executing()):
@@ -233,6 +251,8 @@ class World:
     def settle(self) -> Iterator[str]:
         """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong."""
         breaker.reset()
+        if self.crew:
+            yield from crew.settle(self)
         self._claim_more()
         for worker_id in Worker.objects.filter(profile=CHANGED.id).values_list("id", flat=True):
             workers.register_in_index(CHANGED, worker_id)  # again, as it does when a rebuild has forgotten it
@@ -265,11 +285,13 @@ class World:
             yield from self._requests_broken()
         elif self.state == "ticked":
             yield from self._ticks_broken()
+        elif self.state == pauses.STATE:
+            yield from pauses.broken()
         elif self.state in flows.STATES:
             yield from flows.broken(self)
 
     def _ticks_broken(self) -> Iterator[str]:
-        ticks = dict(ScheduleTick.objects.exclude(kind="manual").values_list("instant", "task_id"))
+        ticks = dict(ScheduleTick.objects.exclude(kind__in=["manual", "backfill"]).values_list("instant", "task_id"))
         if set(ticks) != {NOON + timedelta(minutes=minute) for minute in (1, 2)}:
             yield "not each of the two ticks is recorded"
         if not (all(ticks.values()) or Schedule.objects.get().paused):
@@ -312,10 +334,7 @@ class World:
         self.turns += 1
         if self.state in flows.STATES:
             self.forgotten += flows.go_on(is_late=self.turns > 2)
-        if self.state == "requested":
-            consume()
-        elif self.state == "ticked":
-            tick(2)
+        GO_ON.get(self.state, int)()
         answer(self.x)
         if (
             Task.objects.filter(status="scheduled").update(run_after=datetime.now(UTC) - PAST)
@@ -343,6 +362,10 @@ class World:
 def tick(minute: int) -> int:
     """Let schedules tick that are due then."""
     return run_due(now=NOON + timedelta(minutes=minute))
+
+
+#: State -> what the scheduler does there, beside all else.
+GO_ON: Final = {"requested": consume, "ticked": lambda: tick(2), pauses.STATE: pauses.go_on}
 
 
 def _cancel(task_id: uuid.UUID) -> None:

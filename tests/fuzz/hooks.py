@@ -8,6 +8,8 @@ from schemathesis.openapi.checks import RejectedPositiveData
 
 #: Code of a field's error -> why JSON Schema and OpenAPI cannot say it.
 UNSPEAKABLE: Final = {
+    # a text that only the answers of a list give
+    "invalid_cursor": "the place in a list",
     # what is stored or registered in this project
     "unknown_task_type": "registered functions",
     "wrong_arguments": "signatures of functions",

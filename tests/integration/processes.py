@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+DOCKERFILE = ROOT / "taskqueue_project/deploy/Dockerfile"
 MANAGE = (str(ROOT / "manage.py"),)
 SETTINGS = "tests.integration.settings"
 #: The same for processes that serve no pages.
@@ -154,6 +157,13 @@ class Fleet:
         """Start a web process."""
         arguments = ("taskqueue_project.wsgi:application", "--threads", "4", "--bind", address)
         return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", "gunicorn")))
+
+    def shipped_web(self, port: int) -> Process:
+        """Start a web process by the command of the image, at a port of this machine."""
+        words = json.loads(re.search(r"^CMD (\[[^\]]*\])", DOCKERFILE.read_text().replace("\\\n", ""), re.MULTILINE)[1])
+        replaced = {"0.0.0.0": "127.0.0.1", "8000": str(port)}  # noqa: S104 - not bound here
+        arguments = [replaced.get(word, word) for word in words[1:]]
+        return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", words[0])))
 
     def worker(self, *arguments: str, heartbeat: float = 60.0, **env: str) -> Process:
         """Start ``runworker``."""

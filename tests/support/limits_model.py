@@ -32,6 +32,17 @@ class Bucket:
 
 
 @dataclass
+class TurnOver:
+    """A turn-over: the tasks that were offered, the leases of those and of the new tasks, and the caps at its claim."""
+
+    offered: frozenset[uuid.UUID]
+    old: set[uuid.UUID]
+    new: set[uuid.UUID]
+    caps: dict[str, float]
+    is_committed: bool = False
+
+
+@dataclass
 class Model:
     """What waits, what runs, and what every gate allows."""
 
@@ -44,6 +55,10 @@ class Model:
     turns: dict[tuple[str, Band, str], float] = field(default_factory=dict)
     turn_now: dict[tuple[str, Band], float] = field(default_factory=dict)
     reservations: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)  # lane -> worker, until (µs)
+    holder: dict[uuid.UUID, uuid.UUID] = field(default_factory=dict)  # leased task -> worker
+    turn_overs: dict[uuid.UUID, TurnOver] = field(default_factory=dict)  # worker -> the last one
+    offered: frozenset[uuid.UUID] = frozenset()  # while a turn-over claims: its slots, and all leases before it
+    before: frozenset[uuid.UUID] = frozenset()
 
     def gates(self, task: TaskRef) -> Iterator[str]:
         """Yield every gate that the task passes."""
@@ -64,7 +79,7 @@ class Model:
             general = self.limits.get(family, Limits())
             later = max(filter(None, (own.throttled_until, general.throttled_until)), default=None)
             paused = own.paused or general.paused
-            if not (own.max_concurrent or own.rate_count or own.min_delay_seconds):
+            if not (own.max_concurrent is not None or own.rate_count or own.min_delay_seconds):
                 own, owner = general, family
             own = replace(own, paused=paused, throttled_until=later)
         return own, owner
@@ -85,7 +100,7 @@ class Model:
         own, _ = self.policy(gate)
         if own.paused or (own.throttled_until and own.throttled_until.timestamp() * 1e6 > self.now):
             return 0
-        used = sum(1 for task in self.leases.values() if gate in self.gates(task))
+        used = self.used(gate)
         room = math.inf if own.max_concurrent is None else max(0, own.max_concurrent - used)
         if own.rate_count:
             tokens = (own.rate_burst or own.rate_count) - self.bucket(gate).used_now(self.now)
@@ -94,10 +109,45 @@ class Model:
             room = min(room, 1 if self.bucket(gate).next_at <= self.now else 0)
         return room
 
-    def start(self, task: TaskRef) -> None:
-        """Lease a task, and spend a token of each of its gates."""
+    def behind(self, gate: str) -> set[uuid.UUID]:
+        """Return the leased tasks behind a gate."""
+        return {task.id for task in self.leases.values() if gate in self.gates(task)}
+
+    def used(self, gate: str) -> int:
+        """Return how many slots of a gate a claim counts: all leases.
+
+        A turn-over counts its own as free. Where there are more than the cap allows, it counts the most that can run:
+        of each other turn-over, only the old tasks or only the new ones.
+        """
+        behind = self.behind(gate)
+        offered = behind & self.offered
+        if not offered or len(behind & self.before) <= (self.policy(gate)[0].max_concurrent or 0):
+            return len(behind - offered)
+        behind -= offered
+        most = 0
+        for each in self.turn_overs.values():
+            if not each.old & self.offered:
+                most += max(len(behind & each.old), len(behind & each.new))
+                behind -= each.old | each.new
+        return len(behind) + most
+
+    def executing(self) -> dict[uuid.UUID, TaskRef]:
+        """Return the tasks that run by their rows."""
+        idle = [each.old if each.is_committed else each.new for each in self.turn_overs.values()]
+        return {task_id: task for task_id, task in self.leases.items() if not any(task_id in ids for ids in idle)}
+
+    def end(self, task_id: uuid.UUID) -> TaskRef:
+        """End a lease."""
+        for each in self.turn_overs.values():
+            each.old.discard(task_id)
+            each.new.discard(task_id)
+        del self.holder[task_id]
+        return self.leases.pop(task_id)
+
+    def start(self, task: TaskRef, worker: uuid.UUID) -> None:
+        """Lease a task to a worker, and spend a token of each of its gates."""
         del self.waiting[task.id]
-        self.leases[task.id] = task
+        self.leases[task.id], self.holder[task.id] = task, worker
         for gate in self.gates(task):
             own, owner = self.policy(gate)
             if own.rate_count or own.min_delay_seconds:
@@ -145,11 +195,15 @@ class Model:
         self.reservations = {lane: held for lane, held in self.reservations.items() if held[0] != worker}
 
     def next_of(self, profile: Profile, worker: uuid.UUID, slots: int) -> list[TaskRef]:
-        """Return the next task of each queue that has one; heavier ones than ``slots`` only where no other drains."""
+        """Return the next task of each queue that has one; heavier ones than ``slots`` only where no other drains.
+
+        A turn-over drains for none.
+        """
         holders = self.holders()
         found: dict[str, list[TaskRef]] = {}
         for task in self.waiting.values():
-            is_passed = task.weight > slots and holders.get(self.lane(task), worker) != worker
+            is_drained = not self.offered and holders.get(self.lane(task), worker) == worker
+            is_passed = task.weight > slots and not is_drained
             if self.runs(profile, task) and not is_passed and all(self.room(gate) > 0 for gate in self.gates(task)):
                 found.setdefault(task.queue, []).append(task)
         return [self.first_of(tasks, worker) for tasks in found.values()]

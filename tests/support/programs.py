@@ -30,9 +30,11 @@ PROGRAMS = {
         Program("pgbouncer", "pgbouncer", "connection pooler"),
         Program("chromium", "chromium", "browser", ("chromium-browser", "google-chrome-stable", "google-chrome")),
         Program("node", "nodejs", "JavaScript worker"),
+        Program("npm", "npm", "client for TypeScript"),
         Program("systemd-analyze", "systemd", "systemd units"),
         Program("pg_lsclusters", "postgresql", "the system's PostgreSQL"),
         Program("xgettext", "gettext", "translations"),
+        Program("redis-server", "redis-server", "stock scenes"),
     )
 }
 

@@ -46,6 +46,11 @@ def undo(name: str, *_given: Any) -> None:
     _run(f"undo {name}", name)
 
 
+@task(max_retries=0)
+def undo_once(name: str, *_given: Any) -> None:
+    _run(f"undo {name}", name)
+
+
 @task
 def numbers(count: int) -> list[int]:
     ran.append(("numbers", count))
@@ -62,6 +67,16 @@ def square(number: int) -> int:
 def total(parts: list[int]) -> int:
     ran.append(("total", list(parts)))
     return sum(parts)
+
+
+@task(max_retries=0)
+def large(size: int) -> str:
+    return "x" * size
+
+
+@task(max_retries=0)
+def lengths(parts: list[str]) -> list[int]:
+    return [len(part) for part in parts]
 
 
 @task

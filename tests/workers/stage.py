@@ -10,13 +10,15 @@ from typing import Any
 from django.db import OperationalError
 
 from queue_app.core.records import Outcome
+from queue_app.exceptions import Interruption
 from queue_app.index import get_index
 from queue_app.registry import type_of
 from queue_app.services.worker import registration as service
 from queue_app.workers.claimer import Prefetch
-from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions, identify
+from queue_app.workers.outcomes import failed
 from queue_app.workers.scheduler import Scheduler
 from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
@@ -45,6 +47,7 @@ class StillPool:
     """The interface of the thread pool; tasks begin and end only when the test says so."""
 
     name = "still"
+    can_kill = False
     kill_after = None
     repeat_after = None
     pids = ()
@@ -87,6 +90,13 @@ class StillPool:
         for held in self.begun[:count]:
             self._outcomes.append(self._executor.run(held))
             self.begun.remove(held)
+        self._begin()
+
+    def interrupt(self, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
+        """End a task in a slot at once."""
+        record_interruption(held, interruption)
+        self._outcomes.append(failed(held, held.claimed_at, interruption()))
+        self.begun.remove(held)
         self._begin()
 
     def take_outcomes(self) -> list[Outcome]:

@@ -240,7 +240,7 @@ def test_a_misspelt_callback_is_a_problem_of_the_project():
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_report_of_an_http_worker_is_followed_too(held, fails):
     hand, result, claimed = held()
-    (known,) = held_by(hand.id, [(claimed.id, claimed.attempt)])  # as the server reads it, without the payload
+    (known,) = held_by(hand.id, [claimed.key])  # as the server reads it, without the payload
     failure = TaskFailure("ValueError", "no", "", retriable=False) if fails else None
     finish([Outcome(known, claimed.started_at, claimed.started_at, None, failure=failure)])
     assert followers() == [("sorry" if fails else "thanks", [result.id])]

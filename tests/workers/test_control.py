@@ -1,6 +1,8 @@
 """Exceptions with which task code ends its attempt, and how a worker enforces timeouts and cancellation."""
 
+import time
 import uuid
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -12,8 +14,13 @@ from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import workers as worker_rows
+from queue_app.workers.context import record_interruption
+from queue_app.workers.deadlines import REPLACE_SECONDS
+from queue_app.workers.lifecycle import Exit
+from queue_app.workers.outcomes import failed
 from tests.support.engine import assert_index_agrees, put, row
 from tests.workers import chores
+from tests.workers.test_shutdown import leave
 
 
 def run(hire, kind, **options):
@@ -90,6 +97,53 @@ def test_a_task_past_its_timeout_is_interrupted(hire, interrupted):
     worker.stuck(61)
     worker.run_once()
     assert interrupted == [(task_id, TaskTimeout)]
+
+
+def test_time_in_which_a_worker_was_frozen_does_not_count(hire, interrupted, monkeypatch):
+    task_id = put(type_of(chores.quick), timeout=60)
+    worker = hire()
+    watch(worker, interrupted)
+    worker.run_once()
+    deadline = row(task_id).deadline
+    worker.stuck(150)
+    monkeypatch.setattr(worker.guard, "take_frozen", lambda: frozen.pop() if frozen else 0.0)
+    frozen = [145.0]
+    worker.run_once()
+    worker.run_once()
+    assert interrupted == []
+    assert row(task_id).deadline - deadline == timedelta(seconds=145), "the reaper waits, too"
+    worker.stuck(60)
+    worker.run_once()
+    assert interrupted == [(task_id, TaskTimeout)]
+
+
+def test_a_worker_whose_task_does_not_end_keeps_the_task_and_is_replaced(hire, interrupted, caplog):
+    """The slot comes back with another process, and only then may the task run again."""
+    task_id = put(type_of(chores.quick), timeout=10)
+    worker = hire()
+    worker.pool.interrupt = record_interruption
+    worker.pool.abandon = lambda held, error: worker.pool.begun.remove(held) or failed(held, time.monotonic(), error)
+    worker.pool.give_up = lambda held: interrupted.append(held.task.id)
+    worker.run_once()
+    deadline = row(task_id).deadline
+    worker.stuck(16)
+    for _ in range(3):
+        worker.run_once()
+    assert interrupted == [task_id]
+    assert row(task_id).status == "executing"
+    assert row(task_id).deadline - deadline == timedelta(seconds=REPLACE_SECONDS + worker.options.grace_seconds)
+    assert not worker._finished()
+    [held] = worker.pool.begun
+    held.stuck_at -= REPLACE_SECONDS
+    other = put(type_of(chores.quick))
+    worker.run_once()
+    worker.wake()
+    worker.run_once()
+    assert worker._finished(), "it does not wait for the end of the task"
+    assert leave(worker) is Exit.REPLACE
+    assert (row(task_id).status, row(task_id).failures, row(task_id).crashes) == ("scheduled", 1, 0)
+    assert row(other).status == "queued"
+    assert_index_agrees()
 
 
 def test_each_retry_may_take_longer(hire):

@@ -66,7 +66,7 @@ def test_a_repeated_report_of_an_http_worker_is_recognised(engine, message):
     (claimed,) = claim(hand.profile, hand.id, 1)
     failure = None if message is None else TaskFailure("ValueError", message, "Traceback", retriable=False)
     finish([Outcome(claimed, claimed.started_at, claimed.started_at, '{"a": 1}', failure=failure)])
-    attempt = (claimed.id, claimed.attempt)
+    attempt = claimed.key
     assert is_repeated(hand.id, attempt, '{"a":1}', failure)
     other = None if failure is None else replace(failure, message="another")
     assert not is_repeated(hand.id, attempt, '{"a":2}', other)

@@ -8,6 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.tasks import default_task_backend
 from django.urls import reverse
+from django.utils import timezone
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -33,12 +34,13 @@ from queue_app.services.read.explain import explain
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
+from queue_app.services.upkeep.promote import make_due
 from tests.support.asking import answer as answer_of
 from tests.support.asking import ask
 from tests.support.contents import index_text, tables
 from tests.support.engine import status
 from tests.support.factories import StaffFactory
-from tests.workers.secret_tasks import CANARY, echo, fail, newest, once, plain, seen, waits
+from tests.workers.secret_tasks import CANARY, echo, fail, newest, once, passes_on, plain, seen, waits
 
 SECRET = "tests.workers.secret_tasks.[!p]*"
 FIRST, SECOND = "first:" + 42 * "a" + "A", "second:" + 42 * "b" + "A"
@@ -161,6 +163,18 @@ def test_a_result_by_reference_is_decrypted_for_the_next_task(hire):
     work(hire())
     assert seen[-1] == ((), {"text": CANARY})
     assert status(second.id) == Status.COMPLETED
+
+
+def test_the_result_of_an_encrypted_task_that_another_runs_is_stored_by_itself_only(hire):
+    result = passes_on.enqueue()
+    for _ in range(2):
+        work(hire())
+        Task.objects.filter(status="scheduled").update(run_after=timezone.now())
+        make_due()
+    work(hire())
+    result.refresh()
+    assert result.return_value == len(CANARY)
+    assert CANARY not in tables()
 
 
 # -- keys --------------------------------------------------------------------------------------------
@@ -310,6 +324,23 @@ def test_a_span_names_the_class_of_an_error_only(hire, monkeypatch):
     spans = "".join(span.to_json() for span in exporter.get_finished_spans())
     assert "ValueError" in spans
     assert CANARY not in spans
+
+
+@pytest.mark.parametrize("flow", ["result", "compensate", "encrypted reader"])
+def test_a_caller_cannot_pass_data_of_an_encrypted_task_to_a_plain_one(hire, staff, flow):
+    """The plain task would store the result as it is, and show it to whoever may view its payload."""
+    first = {"name": "a", "task_type": type_of(echo), "parameters": {"text": CANARY}}
+    if flow == "compensate":
+        tasks = [first | {"compensate": type_of(plain)}]
+    else:
+        reader = echo if "reader" in flow else plain
+        given = {"text": {"$result": "a"}}
+        tasks = [first, {"name": "b", "task_type": type_of(reader), "parameters": given, "after": ["a"]}]
+    answer = staff.post("/api/v1/workflows", {"name": "f", "tasks": tasks}, content_type="application/json")
+    assert answer.status_code == (201 if "reader" in flow else 400), answer.content
+    assert ("is encrypted and" in answer.content.decode()) is (flow != "encrypted reader")
+    work(hire())
+    assert CANARY not in tables()
 
 
 # -- people ------------------------------------------------------------------------------------------

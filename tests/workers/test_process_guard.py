@@ -1,8 +1,10 @@
 """A process that cannot end by itself is ended, with its stacks on the standard error."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -13,6 +15,7 @@ from queue_app.workers.lifecycle import Shutdown
 process_guard.EXIT_SECONDS = 0.3
 shutdown = Shutdown(0.1)
 guard = process_guard.ProcessGuard(0.5, shutdown)
+guard.fork_watcher()
 guard.__enter__()
 time.sleep(1)
 print("alive", flush=True)
@@ -51,3 +54,43 @@ lifecycle.end_with_main_thread()
 {thread}
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
+
+
+FREEZE = """
+import os, threading, time
+from queue_app.workers import process_guard
+from queue_app.workers.lifecycle import Shutdown
+process_guard.MAX_GAP_SECONDS = 0.5
+guard = process_guard.ProcessGuard(1.0, Shutdown(0.1))
+guard.fork_watcher()
+guard.__enter__()
+for line in iter(input, "end"):
+    frozen = guard.take_frozen()
+    print(f"{frozen:.1f}", flush=True)
+guard.__exit__()
+"""
+
+
+def test_a_freeze_ends_no_process_and_is_measured():
+    """All processes of a container stop, for longer than a stuck process has, and continue: twice."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FREEZE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+
+        def ask() -> float:
+            process.stdin.write("frozen?\n")
+            process.stdin.flush()
+            return float(process.stdout.readline())
+
+        assert ask() == 0
+        for _ in range(2):
+            os.killpg(process.pid, signal.SIGSTOP)
+            time.sleep(2)  # the fault itself
+            os.killpg(process.pid, signal.SIGCONT)
+            assert 1 <= ask() < 30
+        assert ask() == 0
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        assert process.wait(30) == 0
+        with pytest.raises(ProcessLookupError):  # its watcher has ended, too
+            os.killpg(process.pid, 0)

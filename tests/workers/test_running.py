@@ -71,7 +71,7 @@ def test_lines_are_bounded_and_progress_coalesced():
     notes.progress(held, 1, "done")
     assert notes.take() == [], "not before some time has passed"
     assert notes.due_in() > 0
-    assert [note.progress for note in notes.take({(held.task.id, held.task.attempt)})] == [1]
+    assert [note.progress for note in notes.take({held.key})] == [1]
     assert notes.due_in() is None
 
 

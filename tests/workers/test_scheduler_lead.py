@@ -1,5 +1,6 @@
 """Which scheduler leads: one at a time; it renews the lock before it expires and releases it at the end."""
 
+import logging
 from types import SimpleNamespace
 
 from queue_app.index import get_index
@@ -8,10 +9,18 @@ from tests.support.engine import counted_calls, index_away
 from tests.workers.stage import nobody_leads, tick
 
 
-def test_one_leads(make):
+def test_one_leads_and_each_says_what_it_does(make, caplog):
+    caplog.set_level(logging.INFO, "taskqueue")
     first, second = make(), make()
     assert first.run_once()
     assert second.run_once() == []
+    lines = [message for message in caplog.messages if message.startswith("scheduler ")]
+    assert lines == [
+        f"scheduler {first.token[:8]} leads",
+        f"scheduler {second.token[:8]} stands by: another one leads, and this one takes over if that one ends",
+    ]
+    assert second.run_once() == []
+    assert sum("stands by" in message for message in caplog.messages) == 1
     assert (first.leads, second.leads) == (True, False)
     assert tick(first, "due") == ["due"]
     assert tick(second, "due") == []

@@ -11,17 +11,19 @@ import psutil
 import pytest
 
 from queue_app.core.states import Status
-from queue_app.models import Worker
+from queue_app.models import Limit, Worker
 from queue_app.registry import type_of
+from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import HURRY, Exit
 from queue_app.workers.options import MAX_NAME, WorkerOptions
-from queue_app.workers.supervisor import DONE, KILL_SECONDS, MAX_MISSED, Child, Supervisor
+from queue_app.workers.process_guard import CHECKS, LifeWatch
+from queue_app.workers.supervisor import DONE, KILL_SECONDS, Child, Supervisor
 from queue_app.workers.transport.direct import DirectTransport
 from tests.integration.app import tasks
 from tests.integration.processes import Process, eventually, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
 
-HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
+HOLD, NOTE, WORK = type_of(tasks.hold), type_of(tasks.note), type_of(tasks.work)
 
 
 @pytest.fixture
@@ -115,6 +117,32 @@ def test_a_task_that_keeps_the_lock_of_python_costs_one_process(fleet, log):
     assert "in keep_lock" in process.log, "the stack"
     process.send(signal.SIGTERM)
     assert process.exit_code() == 0
+
+
+IMPATIENT = """
+import django, sys
+from django.core.management import execute_from_command_line
+django.setup()
+from queue_app.workers import deadlines
+deadlines.STUCK_SECONDS = deadlines.REPLACE_SECONDS = 0.5
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_task_that_never_ends_costs_one_process_and_breaks_no_limit(fleet, log, processes):
+    """It blocks outside of Python, where no exception reaches it; the limit is 1."""
+    Limit.objects.create(scope="key", name="k", max_concurrent=1)
+    stuck = put(WORK, args=[log, "stuck", 600], timeout=1, max_retries=0, concurrency_key="k")
+    after = put(WORK, args=[log, "after", 0], concurrency_key="k")
+    process = fleet.start("runworker", "--processes", str(processes), program=("-c", IMPATIENT))
+    eventually(lambda: status(after) == Status.COMPLETED, "another process runs the next one")
+    assert lines(log) == ["+stuck", "+after", "-after"]
+    assert (row(stuck).status, row(stuck).crashes) == (Status.DEAD_LETTER, 0)
+    assert "its process is replaced" in process.log
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 0
+    assert_index_agrees()
 
 
 def test_a_process_whose_own_code_fails_is_replaced(fleet, log):
@@ -223,7 +251,7 @@ def supervisor(monkeypatch) -> Supervisor:
 
 def child(lived: float, backoff: float = 0.0) -> Child:
     """Return a child that was started ``lived`` seconds ago."""
-    return Child(1, uuid.uuid4(), 1, time.monotonic() - lived, backoff)
+    return Child(1, uuid.uuid4(), 1, time.monotonic() - lived, backoff, LifeWatch(LoopHeartbeat()))
 
 
 @pytest.mark.parametrize(
@@ -245,32 +273,65 @@ def test_a_child_that_has_done_its_work_is_not_replaced(supervisor):
 def sleeper(supervisor) -> Iterator[subprocess.Popen[bytes]]:
     """A process that the supervisor takes for its child."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        supervisor._children[process.pid] = Child(1, uuid.uuid4(), process.pid, time.monotonic())
+        watch = LifeWatch(supervisor._heartbeats[0])
+        supervisor._children[process.pid] = Child(1, uuid.uuid4(), process.pid, time.monotonic(), 0.0, watch)
         yield process
         process.kill()
 
 
-def test_a_child_that_shows_no_life_is_killed(supervisor, sleeper):
-    os.kill(sleeper.pid, signal.SIGSTOP)
+@pytest.fixture
+def signals(supervisor, sleeper, monkeypatch) -> Iterator[list[int]]:
+    """The signals that the supervisor sends to its child."""
+    sent: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda _pid, number: sent.append(number))
+        yield sent
+
+
+def test_a_child_that_shows_no_life_is_ended_and_a_stopped_one_killed(supervisor, signals):
     for look in range(5):
         supervisor._heartbeats[0].beat()
         supervisor._kill_stuck(look)
-    for look in range(MAX_MISSED):
+    for look in range(CHECKS - 1):
         supervisor._kill_stuck(look)
-    assert sleeper.poll() is None
+    assert signals == []
     supervisor._kill_stuck(100)
-    assert sleeper.wait(30) == -signal.SIGKILL
-
-
-def test_a_child_that_has_not_begun_to_beat_is_left_alone(supervisor, sleeper):
-    for look in range(3 * MAX_MISSED):
+    assert signals == [signal.SIGALRM]
+    for look in range(CHECKS):
         supervisor._kill_stuck(look)
-    assert sleeper.poll() is None
+    assert signals == [signal.SIGALRM]
+    supervisor._kill_stuck(200)
+    assert signals == [signal.SIGALRM, signal.SIGKILL]
 
 
-def test_a_child_that_ignores_the_stop_is_killed(supervisor, sleeper, monkeypatch):
-    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
-    signals: list[tuple[int, int]] = []
+def test_a_freeze_counts_as_one_check_however_long_it_was(supervisor, signals, monkeypatch):
+    """A paused container stops the supervisor and its children; all continue at the same moment."""
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for _ in range(3 * CHECKS):
+        supervisor._heartbeats[0].beat()
+        supervisor.run_once()
+        now += 150
+        supervisor.run_once()
+    supervisor.stop()
+    supervisor.run_once()
+    now += 150  # longer than the grace period
+    supervisor.run_once()
+    assert signals == [signal.SIGTERM], "the child still has the rest of its grace period"
+    for _ in range(8):
+        now += 5
+        supervisor._heartbeats[0].beat()
+        supervisor.run_once()
+    assert signals == [signal.SIGTERM, signal.SIGKILL]
+
+
+def test_a_child_that_has_not_begun_to_beat_is_left_alone(supervisor, signals):
+    for look in range(5 * CHECKS):
+        supervisor._kill_stuck(look)
+    assert signals == []
+
+
+def test_a_child_that_ignores_the_stop_is_killed(supervisor, signals):
     supervisor.stop()
     supervisor.run_once()
     assert supervisor._kill_at == pytest.approx(
@@ -280,8 +341,7 @@ def test_a_child_that_ignores_the_stop_is_killed(supervisor, sleeper, monkeypatc
     supervisor.run_once()
     assert supervisor._kill_at == pytest.approx(time.monotonic() + KILL_SECONDS, abs=5), "it does not wait any more"
     supervisor._kill_stuck(supervisor._kill_at)
-    monkeypatch.undo()  # the fixture kills it
-    assert signals == [(sleeper.pid, number) for number in (signal.SIGTERM, HURRY, signal.SIGKILL)]
+    assert signals == [signal.SIGTERM, HURRY, signal.SIGKILL]
 
 
 def test_nothing_is_replaced_once_it_stops(supervisor):

@@ -180,6 +180,12 @@ def job(log: str, text: str, seconds: float, gate: str = "") -> int:
     return os.getpid()
 
 
+@task(max_retries=20)
+def long_job(log: str, text: str, seconds: float) -> int:
+    """Do the same for 15 to 60 s, longer than every timeout of the queue."""
+    return job.func(log, text, seconds)
+
+
 @task(takes_context=True)
 def in_steps(context, log: str) -> list[object]:
     """Run a step, fail once after it, wait for a signal, and run another step."""

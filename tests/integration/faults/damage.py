@@ -23,7 +23,7 @@ from tests.integration.faults.arena import patient
 from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import start
 from tests.integration.processes import ROOT
-from tests.support.damage import MANNERS, by_kind, dump, inflict
+from tests.support.damage import MANNERS, by_kind, change_type, dump, inflict
 
 #: Whoever damages these takes a limit away, until the next step of the reconciler copies it or gives leases back.
 LIMITING = {"settings", "limited", "limits", "queue:", "limit:", "leases", "leases:", "held:"}
@@ -81,6 +81,21 @@ def another_project(run: Run) -> None:
     run.reach(1)
     with connection.cursor() as cursor:
         cursor.execute("DROP DATABASE another")
+
+
+def damage_again_and_again(run: Run, times: int = 10) -> None:
+    """Damage what every claim reads each 6 s for a minute: the wait before a rebuild does not grow"""
+    run.judges_caps = False  # the limits themselves are damaged
+    run.load(WAITING)
+    start(run)
+    index = get_index()
+    run.load_long()
+    for _ in range(times):
+        began = time.monotonic()
+        change_type(index._client, f"{index.keys.prefix}:settings".encode())
+        _load(run, WAITING)
+        run.flowing_again("flowing after repeated damage (s)", began)
+        time.sleep(max(0.0, began + 6 - time.monotonic()))  # the fault itself
 
 
 # -- load ------------------------------------------------------------------------------
@@ -154,4 +169,4 @@ def _until_done(run: Run, since: float, left: int = 0, case: str = "the start") 
     return time.monotonic() - since, longest
 
 
-FAULTS = [damage_keys, damage_limits_and_leases, lose_to_an_old_copy, another_project]
+FAULTS = [damage_again_and_again, damage_keys, damage_limits_and_leases, lose_to_an_old_copy, another_project]

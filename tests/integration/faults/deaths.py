@@ -7,7 +7,10 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
+from contextlib import ExitStack
 
+import psutil
 from django.utils import timezone
 
 from queue_app.models import MaintenanceJob, Task, Worker
@@ -15,7 +18,7 @@ from queue_app.services.upkeep.maintenance import JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, is_running, kill, leads, start, supervised
-from tests.integration.processes import Process, eventually
+from tests.integration.processes import Process, eventually, lines
 from tests.support.engine import Side
 
 
@@ -43,6 +46,12 @@ def kill_supervisor(run: Run) -> None:
         eventually(lambda gone=orphans: not any(is_running(pid) for pid in gone), "orphaned workers leave", PATIENCE)
 
 
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and all that it has started."""
+    first = psutil.Process(pid)
+    return [first, *first.children(recursive=True)]
+
+
 def kill_everything(run: Run) -> None:
     """Kill every process at once, and start all of them again."""
     run.load()
@@ -57,7 +66,7 @@ def kill_everything(run: Run) -> None:
 
 def stop_and_continue(run: Run, **env: str) -> None:
     """Stop a worker for longer than its heartbeat allows, then let it go on: it comes too late."""
-    run.load()
+    run.load(run.count)
     run.fleet.scheduler(**env)
     one = alone(run)
     run.reach(run.chance.uniform(0.05, 0.2))
@@ -88,6 +97,30 @@ def suspend_host(run: Run, seconds: float = 12) -> None:
             for group in groups:
                 os.killpg(group, signal.SIGCONT)
         run.flowing_again("flowing after a suspended host went on (s)", time.monotonic())
+
+
+def freeze_everything(run: Run, seconds: float = 150) -> None:
+    """Freeze everything, the servers too, for longer than any timeout: no task runs twice, and no crash counts"""
+    run.load()
+    processes = [*start(run), run.fleet.processes[0]]
+    run.reach(0.3)
+    frozen = [each for process in processes for each in family(process.pid)]
+    with ExitStack() as stack:
+        stack.enter_context(run.watch.away())
+        for server in (run.arena.postgres, run.arena.valkey):
+            stack.enter_context(run.arena.stopped(server))
+        for each in frozen:
+            each.suspend()
+        time.sleep(seconds)  # the fault itself
+        for each in frozen:
+            each.resume()
+    run.flowing_again("flowing after a freeze of everything (s)", time.monotonic())
+    eventually(lambda: run.ended() >= len(run.order), "all tasks end", 2 * PATIENCE)
+    run.broken += [f"{process.arguments} has ended" for process in processes if not process.alive]
+    run.broken += [f"process {each.pid} has ended" for each in frozen if not is_running(each.pid)]
+    run.broken += [f"{task_id} counts a crash" for task_id in Task.objects.filter(crashes__gt=0).values_list("id")]
+    begun = Counter(line for line in lines(run.log) if line.startswith("+"))
+    run.broken += [f"{text} began {number} times" for text, number in begun.items() if number > 1]
 
 
 # -- the scheduler ---------------------------------------------------------------------

@@ -41,6 +41,11 @@ class Standby(Rows):
         copy = [self.binaries / "pg_basebackup", "-d", f"{url}/postgres", "-D", self.directory, "-R", "-c", "fast"]
         subprocess.run(copy, check=True, **options)
 
+    def has(self, tasks: int) -> bool:
+        """Whether it has received so many tasks."""
+        with psycopg.connect(self.url(), autocommit=True) as own:
+            return bool(own.execute("SELECT count(*) >= %s FROM queue_app_task", [tasks]).fetchone() == (True,))
+
     def promote(self) -> None:
         """Make it take writes."""
         with psycopg.connect(self.url(), autocommit=True) as own:

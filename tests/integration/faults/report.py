@@ -16,6 +16,8 @@ from tests.integration.faults.scenarios import FAULTS, STANDSTILL_LIMIT, STANDST
 from tests.integration.faults.stepping import Skipped
 
 QUEUED = 100_000
+#: Tasks of 15 to 60 s in each run. They take most of its time.
+LONG_COUNT = 4
 REPEATS = 3
 
 
@@ -105,7 +107,8 @@ class Report:
         print(f"{name}: {time.monotonic() - began:.1f} s, {said}", file=self.progress, flush=True)
 
     def _run(self, fault: Fault, seed: int) -> str:
-        with run_on(self.arena, self.folder / fault.__name__, seed=seed, count=self.count) as run:
+        folder = self.folder / fault.__name__
+        with run_on(self.arena, folder, seed=seed, count=self.count, long_count=LONG_COUNT) as run:
             fault(run)
             figures = run.finish()
             if fault is nothing:

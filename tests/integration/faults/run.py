@@ -32,10 +32,13 @@ from tests.support.history import Event, History, installed
 from tests.support.rows import reset_rows
 
 #: How many tasks of a queue may run at once; "" stands for all queues together.
-CAPS = {"default": 5, "other": 3, "": 7}
+CAPS = {"default": 5, "other": 3, "long": 3, "": 7}
+#: Seconds that tasks of the queue ``long`` take: the least, most, and the longest.
+LONG_SECONDS = (15.0, 20.0, 60.0)
 #: Long enough for the slowest repair: the lease of a claim that died is given back after 15 s.
 PATIENCE = 90.0
 HEARTBEAT = 1.0
+LONG = type_of(tasks.long_job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,14 @@ class Run:
     measured: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)  # what the fault itself found
     judges_caps: bool = True  # unless the fault takes limits away, and judges them itself
+    long_count: int = 0  # tasks that take longer than every timeout, beside ``count`` short ones
     not_capped: set[uuid.UUID] = field(default_factory=set)  # tasks that caps do not count
     stack: ExitStack = field(default_factory=ExitStack)
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare to watch."""
-        self.watch = Watch(lambda: len(self.order))
+        self.watch = Watch(self.short_count)
 
     def on_exit[T](self, context: AbstractContextManager[T]) -> T:
         """Enter a context for the rest of the run."""
@@ -102,11 +106,22 @@ class Run:
         return NewTask(task_type=type_of(tasks.job), args=args, priority=band, queue=queue)
 
     def load(self, count: int | None = None) -> None:
-        """Enqueue many, and note which were acknowledged."""
+        """Enqueue many, and note which were acknowledged; first some that take long, unless a ``count`` is given."""
+        if count is None:
+            self.load_long()
         wanted = [self.new_task() for _ in range(self.count if count is None else count)]
         for start in range(0, len(wanted), 200):
             part = wanted[start : start + 200]
             self.note(part, [stored.id for stored in enqueue_many(part)])
+
+    def load_long(self) -> None:
+        """Enqueue the tasks that take long, one of them up to a minute."""
+        least, most, longest = LONG_SECONDS
+        for number in range(self.long_count):
+            seconds = self.chance.uniform(least, most if number else longest)
+            args = [self.log, uuid.uuid4().hex, round(seconds, 2)]
+            new = NewTask(task_type=LONG, args=args, priority=Band.CRITICAL, queue="long")
+            self.note([new], [enqueue(new).id])
 
     @property
     def folder(self) -> Path:
@@ -140,6 +155,10 @@ class Run:
 
     # -- progress ----------------------------------------------------------------
 
+    def short_count(self) -> int:
+        """How many tasks were acknowledged that do not take long."""
+        return sum(queue != "long" for _, queue, _ in self.order)
+
     def ended(self) -> int:
         """How many tasks have ended."""
         return patient(lambda: Task.objects.filter(status__in=TERMINAL).count())
@@ -157,14 +176,15 @@ class Run:
 
     def flowing_again(self, name: str, since: float) -> None:
         """Measure the seconds from an instant until ten more tasks (or all) have ended."""
-        least = min(self.ended() + 10, len(self.order))
+        least = min(self.ended() + 10, self.short_count())
         eventually(lambda: self.ended() >= least, "tasks end again", PATIENCE)
         self.measured[name] = max(self.measured.get(name, 0.0), time.monotonic() - since)
 
     def finish(self) -> Metrics:
         """Wait for the end of all tasks, and judge."""
         try:
-            eventually(lambda: self.ended() >= len(self.order), "all tasks end", PATIENCE)
+            patience = PATIENCE + 3 * LONG_SECONDS[-1] * bool(self.long_count)
+            eventually(lambda: self.ended() >= len(self.order), "all tasks end", patience)
         except AssertionError:
             left = Task.objects.exclude(status__in=TERMINAL)
             said = [finding for finding in examine() if finding.level is not Level.OK]
@@ -196,7 +216,7 @@ class Run:
         """Return the tasks whose stored result came from another process than the one that held the last lease."""
         pids = dict(Worker.objects.values_list("id", "pid"))
         results = dict(TaskResult.objects.values_list("task_id", "value"))
-        own = [type_of(tasks.job)]  # it returns the process
+        own = [type_of(tasks.job), LONG]  # they return the process
         held = Task.objects.filter(status=Status.COMPLETED, task_type__in=own).values_list("id", "worker_id")
         return [
             f"{task_id}: the result of {results[task_id]} was accepted, but {pids.get(worker_id)} had the lease"
@@ -226,7 +246,7 @@ class Run:
     @staticmethod
     def leases() -> int:
         """How many slots the index holds."""
-        return sum(get_index().depth(queue).active for queue in ("default", "other"))
+        return sum(get_index().depth(queue).active for queue in ("default", "other", "long"))
 
 
 class Part(History):
@@ -260,20 +280,22 @@ def disagreement() -> str:
 
 
 @contextmanager
-def run_on(arena: Arena, folder: Path, *, seed: int, count: int) -> Iterator[Run]:
+def run_on(arena: Arena, folder: Path, *, seed: int, count: int, long_count: int = 0) -> Iterator[Run]:
     """Yield an empty queue with caps, its history recorded, and no process yet."""
     folder.mkdir(parents=True, exist_ok=True)
     reset_rows()
     arena.flush()
-    for name in ("default", "other"):
+    for name in ("default", "other", "long"):
         Queue.objects.update_or_create(pk=name, defaults={"max_concurrent": CAPS[name]})
     settings = RuntimeSettings.objects.get()
     settings.max_concurrent = CAPS[""]
     settings.save()
     assert rebuild() is not None
     index.breaker.reset()  # the first call may have met a connection to a server that the last run restarted
-    with installed() as history, fleet_on(arena.env, folder) as fleet:
-        run = Run(arena, fleet, history, random.Random(seed), count, str(folder / "log"))
+    # A task of a minute may be killed more often than a worker's task usually is.
+    env = arena.env | ({"TASKQUEUE__RETRY__MAX_CRASHES": "10"} if long_count else {})
+    with installed() as history, fleet_on(env, folder) as fleet:
+        run = Run(arena, fleet, history, random.Random(seed), count, str(folder / "log"), long_count=long_count)
         with run.stack:
             run.watch.start()
             try:

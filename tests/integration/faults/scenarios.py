@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.integration.faults import (
+    claims,
+    clients,
     clocks,
     damage,
     deaths,
@@ -47,14 +49,17 @@ FAULTS: list[Fault] = [
     outages.use_up_connections,
     outages.pause_valkey,
     failover.fail_over,
+    *claims.FAULTS,
     disks.fill_disk_of_postgres,
     disks.fill_disk_of_valkey,
     *network.FAULTS,
     machines.machine_vanishes,
     deaths.suspend_host,
+    deaths.freeze_everything,
     deaths.kill_scheduler,
     deaths.kill_celery,
     deaths.two_of_everything,
+    clients.half_sent_requests,
     flows.workflows,
     edits.edit_limits,
     *damage.FAULTS,
@@ -81,4 +86,5 @@ _STEPS = (clocks.valkey_clock_ahead, clocks.valkey_clock_back, clocks.clocks_of_
 STANDSTILL_LIMITS: dict[Fault, float] = {
     **dict.fromkeys((*_KILLS, *_LOSSES, outages.cut_connections), 5.0),
     **dict.fromkeys(_STEPS, clocks.STEP_LIMIT),
+    damage.damage_again_and_again: 15.0,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_app.models import TaskResult
-from tests.integration.faults import clocks, deaths, edits, failover, flows, outages
+from tests.integration.faults import clients, clocks, deaths, edits, failover, flows, outages
 from tests.integration.faults.arena import Arena, patient
 from tests.integration.faults.run import run_on
 from tests.integration.faults.starts import alone, kill, start
@@ -83,6 +83,7 @@ FAULTS = [
     lose_the_rows,
     stop_a_worker_and_kill_the_upkeep,
     deaths.kill_scheduler,
+    clients.half_sent_requests,
     flows.workflows,
     failover.fail_over,
     clocks.valkey_clock_back,

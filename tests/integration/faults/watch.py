@@ -28,6 +28,7 @@ class Watch:
     def __init__(self, expected: Callable[[], int]) -> None:
         self.said: dict[str, None] = {}  # in the order in which it was said first
         self.silent = 0  # times that nobody said anything
+        self.silent_after = SILENT_AFTER_SECONDS
         self._expected = expected
         self._gaps: list[tuple[float, float]] = []
         self._away: list[tuple[float, float]] = []
@@ -78,7 +79,7 @@ class Watch:
         connection.close()
 
     def _look(self) -> None:
-        ended = Task.objects.filter(status__in=TERMINAL).count()
+        ended = Task.objects.filter(status__in=TERMINAL).exclude(queue="long").count()
         now = time.monotonic()
         if self._is_waiting and ended != self._ended:
             self._gaps.append((self._progress_at, now))
@@ -96,4 +97,4 @@ class Watch:
         if waiting is not None:
             said += [f"explain: {reason.code}" for reason in explain(waiting).reasons if reason.blocks]
         self.said |= dict.fromkeys(said)
-        self.silent += not said and since > SILENT_AFTER_SECONDS
+        self.silent += not said and since > self.silent_after

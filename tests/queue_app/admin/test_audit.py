@@ -13,6 +13,7 @@ from django.utils import timezone
 from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task
 from queue_app.models import Workflow as Row
 from queue_app.models.operation import OperationKind
+from queue_app.models.workflow import WorkflowNode, WorkflowState
 from queue_app.services import pause, pause_everything
 from queue_app.services.control.advice import advice
 from queue_app.services.control.api_keys import create_key
@@ -57,6 +58,12 @@ class Stage:
         Task.objects.filter(pk=end_task(make_task(), "failed").pk).update(workflow_id=self.failed_flow.pk)
         self.late_flow = Row.objects.create(name="late", created_at=timezone.now(), nodes=1)
         Task.objects.filter(pk=make_task().pk).update(workflow_id=self.late_flow.pk)
+        paid, self.holder = end_task(make_task(), "completed"), end_task(make_task(), "failed").pk
+        self.undone_flow = Row.objects.create(
+            name="undone", created_at=timezone.now(), nodes=2, state=WorkflowState.COMPENSATING
+        )
+        WorkflowNode.objects.create(task_id=self.holder, compensates=paid.pk)
+        Task.objects.filter(pk__in=[paid.pk, self.holder]).update(workflow_id=self.undone_flow.pk)
         Schedule.objects.filter(pk=self.changed.pk).update(declaration=values_of(self.changed), every=60)
 
 
@@ -124,6 +131,8 @@ PAGES = {
     "queue_app_workflow_pause": lambda s: ([s.flow.pk], {}),
     "queue_app_workflow_resume": lambda s: ([s.flow.pk], {}),
     "queue_app_workflow_retry": lambda s: ([s.flow.pk], {}),
+    "queue_app_workflow_stop_undoing": lambda s: ([s.undone_flow.pk], {"reason": "enough"}),
+    "queue_app_workflow_skip": lambda s: ([s.undone_flow.pk], {"task": str(s.holder), "reason": "because"}),
     "queue_app_workflow_reprioritise": lambda s: ([s.flow.pk], {"priority": "high"}),
     "queue_app_workflow_signal": lambda s: ([s.flow.pk], {"name": "approved"}),
     "queue_app_worker_drain": lambda s: ([s.worker.pk], {}),
@@ -240,6 +249,8 @@ CALLS = {
     "workflow-pause": lambda s: ("post", f"workflows/{s.flow.pk}/pause", {}),
     "workflow-resume": lambda s: ("post", f"workflows/{s.paused_flow.pk}/resume", {}),
     "workflow-retry": lambda s: ("post", f"workflows/{s.failed_flow.pk}/retry", {}),
+    "workflow-stop-undoing": lambda s: ("post", f"workflows/{s.undone_flow.pk}/stop-undoing", {"reason": "enough"}),
+    "workflow-skip": lambda s: ("post", f"workflows/{s.undone_flow.pk}/skip", {"task_id": str(s.holder)}),
     "workflow-priority": lambda s: ("put", f"workflows/{s.late_flow.pk}/priority", {"priority": "high"}),
     "workflow-signal": lambda s: ("post", f"workflows/{s.flow.pk}/signal", {"name": "approved"}),
     "task-signal": lambda s: ("post", f"tasks/{s.waiting.pk}/signal", {"name": "approved"}),

@@ -77,7 +77,7 @@ POLICY = {"max_retries": "9", "timeout_seconds": "30", "promote_after_seconds": 
 SCHEDULE = {
     "task_type": "taskqueue_project.demo.tasks.count_words", "args": "[]", "parameters": '{"document_id": 1}',
     "every": "60", "zone": "UTC", "instants": "[]", "jitter": "0", "catch_up": "last", "catch_up_limit": "10",
-    "catch_up_seconds": "86400", "overlap": "allow", "weight": "1", "priority": "2",
+    "catch_up_seconds": "86400", "grace_seconds": "60", "overlap": "allow", "weight": "1", "priority": "2",
 }  # fmt: skip
 ROW = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", "edit_reason": "because"}
 #: (model, form) -> posted data; for a list, of its first row.

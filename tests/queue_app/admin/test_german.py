@@ -30,7 +30,8 @@ def shown(model, model_admin, request):
     names = {name for name in model_admin.list_display if isinstance(name, str)}
     if model.__name__ not in OWN_PAGES:
         for _title, options in model_admin.get_fieldsets(request, model()):
-            names |= {each for part in options["fields"] for each in ([part] if isinstance(part, str) else part)}
+            parts = [part for part in options["fields"] if not callable(part)]  # a column has its field's name
+            names |= {each for part in parts for each in ([part] if isinstance(part, str) else part)}
     fields = {field.name: field for field in model._meta.fields}
     return {str(fields[name].verbose_name) for name in names if name in fields and not hasattr(model_admin, name)}
 

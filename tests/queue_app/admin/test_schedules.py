@@ -20,9 +20,10 @@ ALL = [f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "pause
 FORM = {
     "name": "nightly", "task_type": ECHO, "args": "[1]", "parameters": "{}", "instant_parameter": "",
     "cron": "0 3 * * *", "zone": "Europe/Berlin", "every": "", "anchor_0": "", "anchor_1": "", "instants": "[]",
-    "starts_at_0": "", "starts_at_1": "", "ends_at_0": "", "ends_at_1": "", "jitter": "0", "catch_up": "last",
-    "catch_up_limit": "10", "catch_up_seconds": "86400", "overlap": "allow", "queue": "", "priority": "", "user": "",
-    "concurrency_key": "", "weight": "", "capabilities": "", "max_retries": "", "timeout": "", "retry_delay": "",
+    "starts_at_0": "", "starts_at_1": "", "ends_at_0": "", "ends_at_1": "", "jitter": "0", "grace_seconds": "60",
+    "catch_up": "last", "catch_up_limit": "10", "catch_up_seconds": "86400", "overlap": "allow", "queue": "",
+    "priority": "", "user": "", "concurrency_key": "", "weight": "", "capabilities": "", "max_retries": "",
+    "timeout": "", "retry_delay": "",
     "notes": "", "reason": "",
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
@@ -117,14 +117,21 @@ def queues(db):
         Queue.objects.get_or_create(name=name)
 
 
+def submitter(name: str, password: str) -> User:
+    """Create a customer who may submit."""
+    user = User.objects.create_user(name, password=password)
+    user.user_permissions.add(Permission.objects.get(codename="add_task", content_type__app_label="queue_app"))
+    return user
+
+
 @pytest.fixture
 def alice(db, queues) -> ApiClient:
-    return ApiClient(User.objects.create_user("alice", password="wonderland"))
+    return ApiClient(submitter("alice", "wonderland"))
 
 
 @pytest.fixture
 def bob(db, queues) -> ApiClient:
-    return ApiClient(User.objects.create_user("bob", password="builder"))
+    return ApiClient(submitter("bob", "builder"))
 
 
 @pytest.fixture

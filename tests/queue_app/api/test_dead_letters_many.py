@@ -134,6 +134,6 @@ def test_anonymous_callers_are_refused(anonymous, method, path):
     assert anonymous.call(method, path).data["code"] == "not_authenticated"
 
 
-@pytest.mark.parametrize("path", [f"{DLQ}/a/b", f"{DLQ}/a/replay/b", f"{OPERATIONS}/", f"{OPERATIONS}/a/b"])
+@pytest.mark.parametrize("path", [f"{DLQ}/a/b", f"{DLQ}/a/replay/b", f"{OPERATIONS}/a/b"])
 def test_addresses_that_do_not_exist(alice, path):
     assert alice.get(path).data["code"] == "not_found"

@@ -63,7 +63,7 @@ urls.urlpatterns = [
 ]
 sys.modules["stranger_urls"] = urls
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.tasks import task
 from django.test import Client
 from queue_app import registry
@@ -72,7 +72,8 @@ def add(a, b):
     return a + b
 
 add = task(add)
-User.objects.create_user("alice", password="wonderland")
+alice = User.objects.create_user("alice", password="wonderland")
+alice.user_permissions.add(Permission.objects.get(codename="add_task", content_type__app_label="queue_app"))
 login = {"Authorization": "Basic " + base64.b64encode(b"alice:wonderland").decode()}
 client = Client()
 body = {"task_type": registry.type_of(add), "parameters": {"a": 1, "b": 2}}

@@ -172,6 +172,12 @@ def test_invalid_pauses(admin, body, faults):
     assert not RuntimeSettings.objects.filter(paused=True).exists()
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_the_rights_are_judged_before_the_body(staff, verb):
+    answer = staff("view_limit", "change_limit").post(f"{LIMITS}/{verb}", {"scope": "nothing", "other": 1})
+    assert (answer.status_code, answer.data["code"]) == (403, "permission_denied")
+
+
 def test_a_pause_of_a_queue_can_end_by_itself(admin):
     assert admin.post(f"{QUEUE}/pause", {"resume_at": SOON}).data["resume_at"] is not None
     assert admin.post(f"{QUEUE}/resume").data["resume_at"] is None
@@ -275,3 +281,9 @@ def test_the_limits_over_all_queues_need_a_permission(staff):
     assert reader.get(f"{LIMITS}/everything").status_code == 200
     assert patch(reader, f"{LIMITS}/everything", {"max_concurrent": 5}).status_code == 403
     assert staff("view_limit").get(f"{LIMITS}/everything").status_code == 403
+
+
+def test_an_unknown_word_is_answered_with_the_known_ones(admin):
+    limit = LimitFactory(scope="key", name="customer")
+    answer = patch(admin, f"{LIMITS}/{limit.pk}", {"adaptive": "aimed"})
+    assert answer.data["detail"] == "'aimed' is unknown; adaptive takes \"\", aimd, gradient2, vegas."

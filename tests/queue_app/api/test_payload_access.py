@@ -106,6 +106,7 @@ def texts(client: ApiClient, path: str) -> list[str]:
     for accept in ("application/json", "text/html"):
         response = client.http.get(path, headers={"Accept": accept})
         assert response.status_code == 200, (path, response.content)
+        assert response.headers["Cache-Control"] == "no-store"
         found.append(b"".join(response.streaming_content if response.streaming else [response.content]).decode())
     return found
 

@@ -183,17 +183,21 @@ def test_many_requests_at_once_hold_few_connections(port, alice, stored):
 
 def test_waiting_requests_hold_no_connection_and_do_not_delay_health_checks(port, alice, bob, stored):
     task, other = stored(), stored("bob")
+    node = {"name": "only", "task_type": "taskqueue_project.demo.tasks.needs_gpu", "parameters": {"run_id": 1}}
+    flow = f"/api/v1/workflows/{bob.post('/api/v1/workflows', {'name': 'w', 'tasks': [node]}).data['id']}"
     secrets = {user: create_key(user.user, "wait")[1] for user in (alice, bob)}
     with ThreadPoolExecutor(12) as pool:
         waits = [pool.submit(get, port, f"/api/v1/tasks/{task.id}?wait=60", secrets[alice]) for _ in range(6)]
         until(lambda: any(each.done() for each in waits), "the sixth is refused")
         [refused] = [each.result() for each in waits if each.done()]
         assert (refused[0], refused[1]["Retry-After"]) == (429, "2")
-        waits += [pool.submit(get, port, f"/api/v1/tasks/{other.id}?wait=60", secrets[bob]) for _ in range(5)]
+        waits += [pool.submit(get, port, f"/api/v1/tasks/{other.id}?wait=60", secrets[bob]) for _ in range(4)]
+        waits.append(pool.submit(get, port, f"{flow}?wait=60", secrets[bob]))
         until(lambda: connections() == 0, "those that wait hold none")
         assert get(port, "/healthz")[0] == get(port, "/readyz")[0] == 200
         for each in (task, other):
             cancel(each.id)
+        bob.post(f"{flow}/cancel")
         get_index().flush()
         assert sorted(each.result()[0] for each in waits) == [200] * 10 + [429]
 

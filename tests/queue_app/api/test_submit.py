@@ -184,14 +184,16 @@ def test_the_user_is_always_the_caller(staff, plain_type):
 
 
 @pytest.mark.parametrize("path", [TASKS, f"{TASKS}/bulk", "/api/v1/workflows"])
-def test_a_setting_leaves_submissions_to_callers_with_the_permission(alice, staff, settings, row_counts, path):
-    settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"SUBMIT_NEEDS_PERMISSION": True}}
+def test_submitting_needs_a_permission_unless_a_setting_says_otherwise(alice, staff, settings, row_counts, path):
+    alice.user.user_permissions.clear()
     before = row_counts()
     answer = alice.post(path, {})
     assert (answer.status_code, answer.data["code"]) == (403, "permission_denied")
     assert "queue_app.add_task" in answer.data["detail"]
     assert row_counts() == before
     assert staff("add_task").post(path, {}).status_code == 400
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"SUBMIT_NEEDS_PERMISSION": False}}
+    assert alice.post(path, {}).status_code == 400
     assert alice.get(TASKS).status_code == 200
 
 

@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from queue_app import conf
+from queue_app.compat.settings import translated
 from queue_app.index import get_index
 from queue_app.models import Task
 from queue_app.services.control.queues import set_queue_limits
@@ -73,6 +74,30 @@ def test_the_oldest_task_is_told(engine, totals):
     assert found["oldest_enqueued_at"] is not None
     assert {"name", "depth", "active", "max_concurrent"} <= found.keys()
     assert "total_enqueued" not in viewer.get("/api/v1/queues/default/stats").data
+
+
+def test_the_statistics_of_an_action_have_the_names_of_c(engine, totals):
+    put_many(3)
+    finish([done(task) for task in take(engine.worker(), 1)])
+    viewer = ApiClient(StaffFactory(permissions=("view_queue",)))
+    found = viewer.get("/api/v1/actions/default/queue-stats").data
+    assert found["oldest_enqueued_at"]
+    assert found["last_updated"]
+    counts = ("queue_length", "active_count", "max_concurrent", "total_enqueued", "total_completed")
+    assert [found[name] for name in counts] == [2, 0, None, 3, 1]
+    assert viewer.get("/api/v1/actions/nothing/queue-stats").data["code"] == "unknown_queue"
+    assert ApiClient(StaffFactory()).get("/api/v1/actions/default/queue-stats").status_code == 403
+
+
+def test_the_settings_of_c_have_its_names_also_in_the_environment(settings):
+    theirs = {"executor": {"queue": {"max_queue_length": 10000, "queue_timeout_seconds": 3600, "enable_metrics": True}}}
+    environ = {
+        "ATTUNE__EXECUTOR__QUEUE__MAX_QUEUE_LENGTH": "5000",
+        "ATTUNE__EXECUTOR__QUEUE__QUEUE_TIMEOUT_SECONDS": "1800",
+    }
+    settings.TASKQUEUE = translated(theirs, environ)
+    found = conf.get()
+    assert (found.admission.max_length, found.admission.stale_seconds, found.metrics.enabled) == (5000, 1800.0, True)
 
 
 def test_limits_come_from_the_environment(monkeypatch):

@@ -25,12 +25,19 @@ def test_query_inspect_count_and_stream(alice, stored):
     assert {json.loads(line)["task_id"] for line in lines} == ids
 
 
+def test_the_states_of_d_are_accepted_in_filters(alice, stored):
+    running, succeeded = stored(status="executing"), stored(status="completed")
+    for name, task in (("running", running), ("succeeded", succeeded)):
+        assert [found["task_id"] for found in alice.get(f"{TASKS}?status={name}").data["results"]] == [str(task.id)]
+        assert alice.get(f"{TASKS}/count?status={name}").data["count"] == 1
+
+
 def test_delete_one_that_has_ended(alice, bob, stored):
     task = stored(status="completed")
     path = f"{TASKS}/{task.id}?delete=true"
     assert bob.delete(path).status_code == 404
     assert alice.delete(path).data == {
-        "task_id": str(task.id), "status": "completed", "cancel_requested": False, "deleted": True,
+        "id": str(task.id), "task_id": str(task.id), "status": "completed", "cancel_requested": False, "deleted": True,
     }  # fmt: skip
     assert alice.get(f"{TASKS}/{task.id}").status_code == 404
     entry = AuditEntry.objects.get()

@@ -12,8 +12,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from queue_app import task
-from queue_app.models import Task, Worker
+from queue_app import conf, task
+from queue_app.compat.settings import set_priorities, translated
+from queue_app.models import PriorityPolicy, Task, Worker
 from queue_app.services.repair.reap import reap
 from queue_app.services.upkeep.promote import promote
 from queue_app.services.worker import tokens
@@ -31,7 +32,7 @@ def process_video(**parameters: Any) -> Any:
 
 @pytest.fixture
 def client(engine):
-    return ApiClient(StaffFactory(permissions=("view_queue", "view_worker", "view_task")))
+    return ApiClient(StaffFactory(permissions=("view_queue", "view_worker", "view_task", "add_task")))
 
 
 class Remote:
@@ -235,3 +236,32 @@ def test_a_low_task_is_treated_as_medium_after_ten_minutes(client):
     promote()
     found = client.get(f"{TASKS}/{task_id}").data
     assert (found["priority"], found["effective_priority"]) == ("low", "normal")
+
+
+def test_statistics_and_metrics_say_medium_if_asked(client, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "SAYS_MEDIUM": True}
+    client.post(TASKS, submission(priority="medium"))
+    found = client.get("/api/v1/queue/stats").data["queues"]
+    assert (found["medium"]["depth"], "normal" in found) == (1, False)
+    text = client.http.get("/metrics").content.decode()
+    assert re.search(r'^queue_depth\{[^}]*priority="medium"[^}]*\} 1', text, re.MULTILINE)
+    assert 'priority="normal"' not in text
+
+
+def test_the_configuration_of_priorities_is_taken_as_it_is(engine, settings):
+    given = {
+        "high": {"max_retries": 5, "timeout_seconds": 300},
+        "medium": {"max_retries": 3, "timeout_seconds": 600},
+        "low": {"max_retries": 2, "timeout_seconds": 900},
+        "starvation_prevention": {
+            "low_to_medium_seconds": 601, "medium_to_high_seconds": 1201,
+            "promotion_interval_seconds": 60, "promotion_batch_size": 100,
+        },
+    }  # fmt: skip
+    settings.TASKQUEUE = translated(given)
+    found = conf.get().scheduler
+    assert (found.maintenance_seconds, found.promote_batch) == (60.0, 100)
+    set_priorities(given, by="ann")
+    stored = {policy.priority: policy for policy in PriorityPolicy.objects.all()}
+    assert [stored[band].timeout_seconds for band in (1, 2, 3)] == [300, 600, 900]
+    assert [stored[band].promote_after_seconds for band in (2, 3)] == [1201, 601]

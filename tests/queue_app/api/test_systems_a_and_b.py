@@ -1,7 +1,11 @@
 """Systems A (execution queue in Redis) and B (coordinator): their events, limits and numbers."""
 
 import pytest
+from django.urls import resolve
 
+from queue_app import conf
+from queue_app.compat.settings import translated
+from queue_app.compat.urls import EVENTS, ExecutionEventView, ExecutionNames
 from queue_app.core.priorities import Band
 from queue_app.index import get_index
 from queue_app.models import RuntimeSettings, Task
@@ -67,6 +71,41 @@ def test_a_release_lets_the_next_one_start(engine):
     assert take(hand, 2) == []
     finish([done(first)])
     assert len(take(hand, 2)) == 1
+
+
+def test_the_addresses_of_a_show_the_queue_and_change_a_priority(admin, alice):
+    _first, second = put(), put()
+    at = f"{API}/admin/executions"
+    found = admin.get(f"{at}/queue").data
+    assert (found["queue_depth"], found["active_count"], found["max_concurrent"]) == (2, 0, None)
+    assert found["by_priority"]["normal"] == 2
+    assert admin.put(f"{at}/{second}/priority", {"priority": "critical"}).data["priority"] == "critical"
+    listed = admin.get(f"{at}/?status=queued&priority=critical").data["results"]
+    assert [task["task_id"] for task in listed] == [str(second)]
+    for method, path in (("GET", "/"), ("GET", "/queue"), ("PUT", f"/{second}/priority")):
+        assert alice.call(method, at + path, {"priority": "low"} if method == "PUT" else None).status_code == 403
+    assert admin.http.get(f"{at}/", headers={"Accept": "text/html"}).status_code == 200
+    assert admin.http.get("/admin/", follow=True).status_code == 200, "the admin is where it was"
+
+
+def test_the_events_of_b_have_its_names(stream):
+    ask(event="ExecutionRequested", request_id="one", user="eve")
+    consume()
+    get_index().flush()
+    names = [event.name for event in ExecutionNames().keep(events.read("0-0", count=100)[0])]
+    assert names == ["ExecutionAccepted"]
+    assert resolve("/api/v1/executions/events").func.cls is ExecutionEventView
+    assert set(EVENTS.values()) >= {"ExecutionAccepted", "ExecutionCompleted", "ExecutionFailed", "ExecutionCancelled"}
+
+
+def test_the_settings_of_b_have_its_names(settings):
+    settings.TASKQUEUE = translated(
+        {"max_queue_size": 10000, "max_executions_per_user": 100, "stale_timeout_seconds": 3600}
+    )
+    found = conf.get().admission
+    assert (found.max_length, found.max_pending_per_user, found.stale_seconds) == (10_000, 100, 3600.0)
+    with pytest.raises(ValueError, match="no setting 'max_queue_sise'"):
+        translated({"max_queue_sise": 1})
 
 
 def test_staff_see_the_queue_and_change_a_priority(admin):

@@ -12,6 +12,7 @@ from redis.crc import key_slot
 
 from queue_app.api import throttles
 from queue_app.api.views import docs
+from queue_app.core.tally import failed_logins
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
 
@@ -71,7 +72,7 @@ def test_a_counter_expires_and_shares_the_slot_of_the_index(settings):
 def basic(settings, alice):
     """Call with a password, from an address."""
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": {"FAILED_LOGINS_PER_MINUTE": 3}}
-    throttles.failed_logins.forget()
+    failed_logins.forget()
 
     def call(password: str, address: str = "10.0.0.1", name: str = "alice"):
         header = "Basic " + b64encode(f"{name}:{password}".encode()).decode()
@@ -80,7 +81,7 @@ def basic(settings, alice):
         )
 
     yield call
-    throttles.failed_logins.forget()
+    failed_logins.forget()
 
 
 def test_wrong_passwords_are_throttled_before_they_are_hashed(basic, monkeypatch):
@@ -92,6 +93,22 @@ def test_wrong_passwords_are_throttled_before_they_are_hashed(basic, monkeypatch
     monkeypatch.undo()
     assert basic("wonderland", "10.0.0.2").status_code == 200, "an attacker does not lock the user out elsewhere"
     assert basic("no", name="bob").status_code == 401
+
+
+def test_the_login_of_the_admin_has_the_same_limit(basic, alice, monkeypatch):
+    alice.user.is_staff = True
+    alice.user.save()
+
+    def login(password, address="10.0.0.1"):
+        form = {"username": "alice", "password": password}
+        return Client(REMOTE_ADDR=address).post("/admin/login/", form)
+
+    assert [login("no").status_code for _ in range(2)] == [200] * 2
+    assert basic("no").status_code == 401, "they are counted together"
+    monkeypatch.setattr("django.contrib.auth.hashers.check_password", None)
+    assert "Too many failed logins. Try again in " in login("wonderland").content.decode()
+    monkeypatch.undo()
+    assert login("wonderland", "10.0.0.2").status_code == 302
 
 
 def test_right_passwords_are_not_counted(basic):

@@ -22,6 +22,7 @@ from queue_app.services.notify import events, subscribe
 from tests.support.engine import Side, until
 
 TASKS = "/api/v1/tasks"
+GPU = "taskqueue_project.demo.tasks.needs_gpu"
 EVENTS = "/api/v1/events"
 
 
@@ -70,6 +71,19 @@ class TestLongPoll:
         end(published)
         monkeypatch.setattr(subscribe, "wait_for_end", None)
         assert alice.get(f"{TASKS}/{published.id}?wait=60").data["status"] == "cancelled"
+
+    def test_it_ends_when_the_workflow_does(self, transactional_db, alice):
+        tasks = [{"name": "only", "task_type": GPU, "parameters": {"run_id": 1}}]
+        flow = f"/api/v1/workflows/{alice.post('/api/v1/workflows', {'name': 'w', 'tasks': tasks}).data['id']}"
+        assert alice.get(f"{flow}?wait=1").data["state"] == "running"
+        began = time.monotonic()
+        side = Side(lambda: alice.get(f"{flow}?wait=60"))
+        until(lambda: waiting.waiters.taken == 1, "the request waits")
+        alice.post(f"{flow}/cancel")
+        get_index().flush()
+        assert side.result().data["state"] == "cancelled"
+        assert time.monotonic() - began < 30
+        assert waiting.waiters.taken == 0
 
     def test_a_lost_event_only_delays_it(self, published, monkeypatch):
         monkeypatch.setattr(subscribe, "CHECK_SECONDS", 0.05)

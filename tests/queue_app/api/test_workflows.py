@@ -23,7 +23,7 @@ ORDER = {
 
 @pytest.fixture
 def admin(staff):
-    return staff("view_workflow", "steer_workflow", "send_signal")
+    return staff("view_workflow", "steer_workflow", "send_signal", "add_task")
 
 
 @pytest.fixture
@@ -103,7 +103,9 @@ def test_pause_resume_cancel_and_retry(admin, submitted):
     assert (paused["paused"], paused["paused_reason"], paused["changed"]) == (True, "the bank is down", 1)
     assert admin.post(f"{at}/resume").json()["changed"] == 1
     assert admin.post(f"{at}/cancel", {"reason": "a mistake"}).json()["state"] == "cancelled"
-    assert admin.post(f"{at}/cancel").status_code == 409
+    again = admin.post(f"{at}/cancel").json()
+    assert (again["state"], again["changed"]) == ("cancelled", 0), "said twice, it changes nothing"
+    assert admin.post(f"{at}/pause").status_code == 409
     assert admin.post(f"{at}/retry").json()["changed"] == 3
     assert list(AuditEntry.objects.order_by("pk").values_list("action", flat=True)) == [
         "workflow.pause", "workflow.resume", "workflow.cancel", "workflow.retry",

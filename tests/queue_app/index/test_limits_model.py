@@ -186,7 +186,7 @@ class LimitsMachine(RuleBasedStateMachine):
             left -= task.weight
             if (drained := self.model.lane(task)) in held:
                 granted = granted or held[drained] == hand.id
-            self.model.start(task)
+            self.model.start(task, hand.id)
         if left and proposal.tasks != ():
             note(f"{left} slots left")
         rest = self.model.next_of(hand.profile, hand.id, left) if left else []
@@ -273,7 +273,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def _release(self, ended: Collection[TaskRef]) -> None:
         assert release(self.index, [(task.id, task.queue) for task in ended]) == len(ended)
         for task in ended:
-            del self.model.leases[task.id]
+            self.model.end(task.id)
 
     @precondition(lambda self: self.model.leases)
     @rule(choice=st.integers(0, 99))
@@ -282,7 +282,7 @@ class LimitsMachine(RuleBasedStateMachine):
         task = self._pick(self.model.leases, choice)
         leased_at = next(lease.leased_at for lease in self.index.leases(task.queue) if lease.id == task.id)
         assert self.index.release([Lease(task.id, task.queue, leased_at)]) == 1
-        self.model.waiting[task.id] = self.model.leases.pop(task.id)
+        self.model.waiting[task.id] = self.model.end(task.id)
         assert self.index.push([task]) == 1
 
     @precondition(lambda self: self.model.waiting)

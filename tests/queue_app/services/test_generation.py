@@ -1,7 +1,10 @@
 """condemn: an index that cannot heal by itself is built again, with a bound."""
 
+from datetime import timedelta
+
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
+from django.db.models import F
 
 from queue_app import signals
 from queue_app.exceptions import IndexNotReady
@@ -12,12 +15,10 @@ from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, put, take, take_ids
 
 
-def shift(seconds):
-    """Let the last condemnation have been earlier."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE queue_app_indexgeneration SET condemned_at = condemned_at - %s * interval '1 second'", [seconds]
-        )
+def shift(seconds, *columns):
+    """Let the last condemnation have been earlier, and what the columns name."""
+    earlier = timedelta(seconds=seconds)
+    IndexGeneration.objects.update(**{column: F(column) - earlier for column in ("condemned_at", *columns)})
 
 
 @pytest.fixture
@@ -47,6 +48,39 @@ def test_it_waits_until_the_rebuild_is_done(engine, heard):
     assert condemn("one")
     assert not condemn("two"), "a rebuild is due anyway"
     assert heard == ["one"]
+
+
+@pytest.mark.parametrize("sign", ["a task starts", "damage is found late"])
+def test_after_a_rebuild_that_helped_it_waits_seven_seconds_at_most(engine, sign):
+    """As with damage that comes again every few seconds."""
+    hand = engine.worker()
+    assert condemn("first")
+    for number in range(8):
+        rebuild_if_needed()
+        if sign == "a task starts":
+            put()
+            engine.index.register(hand.profile, hand.id)
+            assert take(hand)
+            shift(7)
+        else:
+            shift(7, "started_at")
+        assert condemn("again"), number
+    assert IndexGeneration.objects.get().condemned == 3, "the doctor warns"
+
+
+def test_the_wait_grows_again_where_rebuilds_no_longer_help(engine):
+    assert condemn("first")
+    for _ in range(4):  # these helped
+        rebuild_if_needed()
+        shift(7, "started_at")
+        assert condemn("again")
+    for wait in (7, 15, 31):
+        rebuild_if_needed()
+        assert not condemn("found at once")
+        shift(wait - 0.5, "started_at", "damaged_at")
+        assert not condemn("too early")
+        shift(0.5, "started_at", "damaged_at")
+        assert condemn(f"after {wait} s")
 
 
 def test_each_one_that_follows_has_to_wait_twice_as_long(engine, heard):

@@ -27,13 +27,13 @@ def test_a_replayed_task_keeps_its_lane(engine):
     assert lane_of(task) == tuple(OPTIONS.values())
 
 
-def test_a_held_task_differs_from_the_claimed_one_in_its_payload_and_lease_only(engine):
+def test_a_held_task_differs_from_the_claimed_one_in_its_payload_only(engine):
     hand = engine.worker(offers=["gpu"])
     put(args=[1], **OPTIONS)
     [claimed] = take(hand, 2)
-    [held] = progress.held_by(hand.id, [(claimed.id, claimed.attempt)])
+    [held] = progress.held_by(hand.id, [claimed.key])
     assert isinstance(held, ClaimedTask)
-    names = set(ClaimedTask.__slots__) - {"args", "parameters", "leased_at", "trace"}
+    names = set(ClaimedTask.__slots__) - {"args", "parameters", "trace"}
     assert {name: getattr(held, name) for name in names} == {name: getattr(claimed, name) for name in names}
     assert (claimed.args, held.args) == ("[1]", "[]")
     give_back([claimed])

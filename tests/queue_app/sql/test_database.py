@@ -1,10 +1,13 @@
 """Statements below Django's cursors, and the connections that they go over."""
 
+from contextlib import contextmanager
+
 import pytest
 from django.db import connection, transaction
 from django.db.utils import DataError
 
-from queue_app.sql.database import fetch_all, fetch_prepared
+from queue_app.sql.database import LOOK_UP, fetch_all, fetch_prepared
+from queue_app.sql.prepared import PREPARE_AFTER
 from tests.support.engine import Side
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,3 +62,35 @@ def test_statements_that_go_together_join_the_callers_transaction(pooled, monkey
         fetch_prepared(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
         transaction.set_rollback(True)
     assert fetch_all(made) == [(False,)]
+
+
+#: The settings of this session, without those that only remember others.
+SETTINGS = "SELECT name, setting FROM pg_settings WHERE name NOT LIKE 'taskqueue.%%' AND name NOT LIKE 'transaction_%%'"
+
+
+@pytest.mark.parametrize("begun", ["atomic", "without autocommit"])
+@pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
+def test_settings_for_our_statements_end_with_them_in_the_callers_transaction(pooled, begun, monkeypatch):
+    """Without JIT, which would compile the plan of a short query; but the caller's queries are the caller's."""
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
+    ours = (LOOK_UP, ("SELECT current_setting('jit'), current_setting('enable_seqscan')", []))
+    for _ in range(PREPARE_AFTER + 1):
+        assert fetch_prepared(*ours) == [("off", "off")]
+    before = fetch_all(SETTINGS)
+    with transaction.atomic() if begun == "atomic" else _manual():
+        fetch_all("SELECT set_config('enable_hashjoin', 'off', true)")
+        own = fetch_all(SETTINGS)
+        for _ in range(PREPARE_AFTER + 2):
+            assert fetch_prepared(*ours) == [("off", "off")]
+            assert fetch_all(SETTINGS) == own
+    assert fetch_all(SETTINGS) == before
+
+
+@contextmanager
+def _manual():
+    transaction.set_autocommit(False)
+    try:
+        yield
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)

@@ -1,9 +1,10 @@
 """A process that freezes within a transaction loses its locks, so others go on."""
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from django.db import DatabaseError, OperationalError, connection
 
@@ -49,6 +50,38 @@ def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypa
     assert ScheduleTick.objects.get().task_id == Task.objects.get().id
 
 
+@pytest.fixture
+def role(engine):
+    """A role for schedulers that is not the role of the workers."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE planner; GRANT ALL ON ALL TABLES IN SCHEMA public TO planner")
+        cursor.execute("CREATE ROLE runner LOGIN PASSWORD 'runner'")
+        yield
+        cursor.execute("RESET ROLE; DROP OWNED BY planner; DROP ROLE planner; DROP ROLE runner")
+
+
+def test_a_scheduler_of_another_role_is_told_what_to_grant(role, monkeypatch):
+    monkeypatch.setattr(snapshot, "LOCK_WAIT", "100ms")
+    workers = connection.get_connection_params() | {"user": "runner", "password": "runner"}
+    with closing(connection.get_new_connection(workers)) as raw:
+        raw.autocommit = False
+        raw.execute(f"SELECT pg_advisory_xact_lock_shared({database.GENERATION_LOCK})")
+        with connection.cursor() as cursor:
+            cursor.execute("SET ROLE planner")
+            with pytest.raises(OperationalError, match="GRANT runner TO planner"):
+                snapshot.abandon(1)
+            cursor.execute("RESET ROLE; GRANT runner TO planner; SET ROLE planner")
+
+        def is_raised() -> bool:
+            with suppress(OperationalError):
+                return snapshot.abandon(1)
+            return False
+
+        eventually(is_raised, "the session of the frozen grant is ended")
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            raw.execute("SELECT 1")
+
+
 @pytest.mark.parametrize("is_complete", [True, False], ids=["in a transaction", "in the middle of a pipeline"])
 def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_complete):
     """Its session would keep the lock until PostgreSQL notices: by the defaults of Linux, for two hours."""
@@ -83,6 +116,19 @@ def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_co
         monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
         eventually(is_raised, "the generation can be changed")
         assert snapshot.generation() == before
+
+
+def test_a_rebuild_ends_no_session_that_does_nothing(engine):
+    with closing(connection.get_new_connection(connection.get_connection_params())) as idle:
+        eventually(
+            lambda: fetch_all(
+                "SELECT FROM pg_stat_activity WHERE pid = %s AND state_change < clock_timestamp() - interval '0.3 s'",
+                [idle.info.backend_pid],
+            ),
+            "the session has been idle for longer than a frozen one may be",
+        )
+        snapshot.raise_generation()
+        idle.execute("SELECT 1")
 
 
 def test_grants_go_on_when_a_rebuild_freezes_with_the_lock(engine):

@@ -29,23 +29,25 @@ def test_the_search_for_due_tasks_reads_only_due_tasks(db):
         assert re.search(rf"{index} on .*\n *Index Cond: \(run_after <= statement_timestamp\(\)\)", plan), plan
 
 
+#: Types of the columns of a fence.
+GRANTS = ("uuid[]", "int[]", "uuid[]", "bigint[]")
+
+
 @pytest.mark.parametrize(
     ("prelude", "statement", "types"),
     [
         (claim._LOCK, claim.GRANT, ("uuid", "bigint", "float8", "uuid[]", "uuid[]", "bigint", "int", "uuid")),
-        (LOOK_UP[0], finish._COMPLETE, ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "uuid[]")),
+        (LOOK_UP[0], finish._COMPLETE, (*GRANTS, "timestamptz[]", "uuid[]")),
         (
             LOOK_UP[0],
             finish.COMPLETE_WITH_RESULTS,
-            ("uuid[]", "int[]", "uuid[]", "timestamptz[]", "text[]", "uuid[]"),
+            (*GRANTS, "timestamptz[]", "text[]", "uuid[]"),
         ),
         (
             finish._LOCK_CLAIMS,
             finish._TURN_OVER,
             (
-                "uuid[]",
-                "int[]",
-                "uuid[]",
+                *GRANTS,
                 "timestamptz[]",
                 "text[]",
                 "uuid[]",
@@ -87,8 +89,8 @@ def test_the_end_of_workflow_tasks_looks_each_row_up_even_with_a_plan_made_for_e
     text = re.sub("%s", lambda _: next(numbers), workflow_advance._COMPLETE)
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute(LOOK_UP[0])
-        cursor.execute(f"PREPARE of_this_test (uuid[], int[], uuid[], timestamptz[], text[]) AS {text}")
-        cursor.execute("EXPLAIN EXECUTE of_this_test (NULL, NULL, NULL, NULL, NULL)")
+        cursor.execute(f"PREPARE of_this_test ({', '.join(GRANTS)}, timestamptz[], text[]) AS {text}")
+        cursor.execute("EXPLAIN EXECUTE of_this_test (NULL, NULL, NULL, NULL, NULL, NULL)")
         plan = "\n".join(line for (line,) in cursor.fetchall())
         cursor.execute("DEALLOCATE of_this_test")
     assert set(re.findall(r"Scan (?:using|on) (\w+)(?: on|  \()", plan)) >= {"queue_app_task_pkey"}, plan

@@ -9,13 +9,36 @@ from queue_app import Workflow, chain, group, signal, task
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter
+from queue_app.models import Workflow as Row
+from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from queue_app.services.workflows.steer import (
+    cancel_workflow,
+    pause_workflow,
+    resume_workflow,
+    retry_workflow,
+    stop_undoing,
+)
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.testing import assert_workflow, drain
-from tests.workers.flow_tasks import charge, failing, grow, label, node, numbers, ran, refund, square, total, undo
+from tests.workers.flow_tasks import (
+    charge,
+    failing,
+    grow,
+    label,
+    large,
+    lengths,
+    node,
+    numbers,
+    ran,
+    refund,
+    square,
+    total,
+    undo,
+    undo_once,
+)
 from tests.workers.stage import StillWorker
 
 
@@ -41,6 +64,12 @@ class Rows:
     def cancel(self, flow):
         cancel_workflow(flow.id)
 
+    def stop_undoing(self, flow):
+        stop_undoing(flow.id, by="ina", reason="enough")
+
+    def gaps(self, flow):
+        return [gap["name"] for gap in Row.objects.get(pk=flow.id).gaps]
+
     def pause(self, flow):
         pause_workflow(flow.id, by="ina")
 
@@ -51,10 +80,10 @@ class Rows:
         return retry_workflow(flow.id, by="ina")
 
     def replay(self):
-        replay(DeadLetter.objects.open().get().id, by="ina")
+        replay(DeadLetter.objects.open().latest("died_at").id, by="ina")
 
-    def discard(self):
-        discard(DeadLetter.objects.open().get().id, by="ina")
+    def discard(self, kind=""):
+        discard(DeadLetter.objects.open().get(task_type__endswith=kind).id, by="ina")
 
     def cancel_task(self, task_id):
         cancel(task_id)
@@ -72,6 +101,12 @@ class Memory:
     def cancel(self, flow):
         self.backend.workflow(flow.id).cancel()
 
+    def stop_undoing(self, flow):
+        self.backend.workflow(flow.id).stop_undoing()
+
+    def gaps(self, flow):
+        return self.backend.workflow(flow.id).gaps
+
     def pause(self, flow):
         self.backend.workflow(flow.id).pause()
 
@@ -82,10 +117,11 @@ class Memory:
         return self.backend.workflow(flow.id).retry()
 
     def replay(self):
-        self.backend.replay(self.backend.in_state(Status.DEAD_LETTER)[0].id)
+        self.backend.replay(self.backend.in_state(Status.DEAD_LETTER)[-1].id)
 
-    def discard(self):
-        self.backend.discard(self.backend.in_state(Status.DEAD_LETTER)[0].id)
+    def discard(self, kind=""):
+        (letter,) = (one for one in self.backend.in_state(Status.DEAD_LETTER) if type_of(one.task).endswith(kind))
+        self.backend.discard(letter.id)
 
     def cancel_task(self, task_id):
         self.backend.cancel(task_id)
@@ -144,7 +180,28 @@ def test_what_a_running_task_adds_comes_before_what_waits_for_it(kit):
     assert_workflow(flow, "completed")
 
 
-def diamond(**options):
+def join(count):
+    flow = Workflow("join")
+    parts = flow.add_many(large, [((1000,), {}) for _ in range(count)])
+    total = flow.add_call(lengths, (parts.result,), name="lengths", after=[parts])
+    flow.enqueue()
+    return flow, str(total.id)
+
+
+def test_results_that_flow_into_a_task_have_a_limit_of_their_own(kit, settings):
+    """The limit of one payload is 256 KiB; 1 000 results of 1 KB are four times as much."""
+    flow, total = join(1000)
+    kit.work()
+    assert lengths.get_result(total).return_value == [1000] * 1000
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKFLOWS": {"MAX_INPUT_BYTES": 2000}}
+    flow, total = join(3)
+    kit.work()
+    assert_workflow(flow, "failed", {"lengths": "failed"})
+    (error,) = lengths.get_result(total).errors
+    assert error.exception_class_path == "queue_app.exceptions.InputTooLarge"
+
+
+def diamond(undo=undo, **options):
     flow = Workflow("diamond", **options)
     top = flow.add_call(node, ("top",), name="top", compensate=undo)
     sides = [flow.add_call(node, (name,), name=name, after=[top], compensate=undo) for name in ("left", "right")]
@@ -177,6 +234,49 @@ def test_a_discarded_dead_letter_undoes_what_had_completed(kit):
     assert_workflow(flow, "compensated", {"bottom": "cancelled", "undo top": "completed", "undo right": "completed"})
     with pytest.raises(InvalidTransition):
         kit.cancel(flow)
+
+
+def test_a_second_cancel_leaves_compensations_alone(kit):
+    failing["undo right"] = 1
+    flow = diamond(undo=undo_once)
+    failing["bottom"] = 1
+    kit.work()
+    kit.cancel(flow)  # "bottom" holds it; what had completed is undone
+    kit.cancel(flow)
+    kit.work()
+    assert_workflow(flow, "compensating", {"undo right": "dead_letter", "undo top": "blocked"})
+    kit.cancel(flow)  # while a compensation holds it
+    assert_workflow(flow, "compensating", {"undo right": "dead_letter", "undo top": "blocked"})
+    kit.replay()
+    kit.work()
+    assert names()[-3:] == ["undo right", "undo left", "undo top"]
+    assert_workflow(flow, "compensated", {"undo left": "completed", "undo top": "completed"})
+    kit.cancel(flow)
+    assert kit.gaps(flow) == []
+
+
+def test_a_discarded_compensation_is_a_gap_and_the_others_go_on(kit):
+    failing["undo right"] = failing["bottom"] = 1
+    flow = diamond(on_failure="cancel", undo=undo_once)
+    kit.work()
+    kit.discard("undo_once")
+    kit.work()
+    assert names()[-3:] == ["undo right", "undo left", "undo top"]
+    assert_workflow(flow, "compensated", {"undo right": "dead_letter", "undo top": "completed"})
+    assert kit.gaps(flow) == ["right"]
+    assert kit.retry(flow) == 1
+    kit.work()
+    assert_workflow(flow, "compensated", {"undo right": "completed"})
+    assert kit.gaps(flow) == []
+
+
+def test_undoing_is_stopped_by_its_own_command(kit):
+    failing["undo right"] = failing["bottom"] = 1
+    flow = diamond(on_failure="cancel", undo=undo_once)
+    kit.work()
+    kit.stop_undoing(flow)
+    assert_workflow(flow, "failed", {"undo right": "dead_letter", "undo left": "cancelled", "undo top": "cancelled"})
+    assert kit.gaps(flow) == ["right", "left", "top"]
 
 
 @pytest.mark.parametrize(("policy", "state"), [("cancel", "failed"), ("continue", "completed")])

@@ -70,18 +70,20 @@ def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(pool):
     assert "can't change 'autocommit' now" in failure.traceback
 
 
-def test_a_task_that_blocks_the_loop_is_abandoned_and_later_tasks_get_another_loop(pool, monkeypatch):
+def test_a_task_that_blocks_the_loop_keeps_its_slot_and_later_tasks_get_another_loop(pool, monkeypatch):
     monkeypatch.setattr(asynchronous, "BLOCKED_SECONDS", 0.1)
     name, first = uuid.uuid4().hex, pool._loop
     held = claimed(chores.ablocks, name)
     pool.submit([held])
     assert chores.begun[name].wait(30)
     pool.interrupt(held, TaskTimeout)
-    assert pool.abandon(held, TaskTimeout()).failure.reason == "timeout"
-    assert pool.abandon(held, TaskTimeout()) is None
+    pool.give_up(held)
     pool.submit([claimed(chores.later, 4)])
     assert outcomes(pool, 1)[0].result == "8"
     assert pool._loop is not first
+    assert [each for each, _ in pool.running()] == [held]
+    assert pool.abandon(held, TaskTimeout()).failure.reason == "timeout", "when the process ends"
+    assert pool.abandon(held, TaskTimeout()) is None
     chores.gates[name].set()
     first.stop()
     first._thread.join(30)

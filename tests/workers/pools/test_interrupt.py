@@ -14,7 +14,8 @@ from django.db import connection, transaction
 
 from queue_app import task
 from queue_app.exceptions import Interruption, TaskCancelled, TaskTimeout
-from queue_app.workers.deadlines import enforce, next_due
+from queue_app.workers import deadlines
+from queue_app.workers.deadlines import end_by_force, enforce, must_be_replaced, next_due
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools.threads import ThreadPool
 from tests.support.engine import until
@@ -199,17 +200,36 @@ def test_an_attempt_that_swallows_its_interruption_gets_another(pool, monkeypatc
     assert ended[0].failure.reason == "cancelled"
 
 
-def test_a_thread_that_blocks_outside_of_python_is_abandoned(pool):
-    name = uuid.uuid4().hex
+def test_a_thread_that_blocks_outside_of_python_keeps_its_slot_until_it_ends(pool, monkeypatch):
+    """A limit of 1 would otherwise let a second function run beside it."""
+    name, stuck = uuid.uuid4().hex, []
     held = begun(pool, chores.hold, name)  # waits for a lock
-    pool.interrupt(held, TaskTimeout)
-    outcome = pool.abandon(held, TaskTimeout())
-    assert outcome.failure.reason == "timeout"
-    assert pool.abandon(held, TaskTimeout()) is None
     pool.submit([claimed(chores.echo, 1)])
-    assert outcome_of(pool).result == "1", "another thread has its slot"
+    monkeypatch.setattr(deadlines, "STUCK_SECONDS", -held.timeout - 1)  # as if its timeout had passed long ago
+    held.extended = -held.timeout
+    for _ in range(2):
+        assert enforce(pool, set(), stuck.append) == []
+    assert stuck == [held]
+    assert next_due(pool) > 0.5
+    assert not must_be_replaced(pool)
+    assert pool.unstarted == 1
     chores.gates[name].set()
-    until(lambda: not pool._threads[0].is_alive(), "the end of the abandoned thread")
+    ended = []
+    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")
+    assert (ended[0].failure.reason, ended[1].result) == ("timeout", "1")
+
+
+def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool, monkeypatch):
+    name = uuid.uuid4().hex
+    held = begun(pool, chores.hold, name)
+    pool.interrupt(held, TaskTimeout)
+    held.stuck_at = time.monotonic() - deadlines.REPLACE_SECONDS
+    assert must_be_replaced(pool)
+    [outcome] = end_by_force(pool, held)
+    assert outcome.failure.reason == "timeout"
+    assert end_by_force(pool, held) == []
+    chores.gates[name].set()
+    until(lambda: not pool._threads[0].is_alive(), "the end of the thread")
     assert pool.take_outcomes() == []
 
 

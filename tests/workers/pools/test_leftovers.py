@@ -23,7 +23,11 @@ from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
 
 from queue_app import task
+from queue_app.core.records import Outcome
+from queue_app.sql.database import fetch_value
+from queue_app.workers import sessions
 from queue_app.workers.executor import Executor
+from queue_app.workers.pools import threads
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
@@ -129,6 +133,12 @@ def persistent(engine, monkeypatch) -> None:
 
 
 @pytest.fixture
+def default_age(engine, monkeypatch) -> None:
+    """Let web processes close a connection after each request, as Django does by default."""
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+
+
+@pytest.fixture
 def pool() -> Iterator[ThreadPool]:
     made = ThreadPool(1, Executor(uuid.uuid4()), lambda: None)
     made.start()
@@ -146,19 +156,25 @@ def processes() -> Iterator[ProcessPool]:
     made.stop()
 
 
-def run(pool, function, *args) -> object:
-    """Run a task in the pool's only slot, and return its result."""
+def outcome(pool, function, *args) -> Outcome:
+    """Run a task in the pool's only slot, and return its outcome."""
     pool.submit([claimed(function, *args)])
     found = []
     until(lambda: found.extend(pool.take_outcomes()) or found, "the outcome")
-    assert found[0].failure is None, found[0].failure
-    return json.loads(found[0].result) if found[0].result else None
+    return found[0]
+
+
+def run(pool, function, *args) -> object:
+    """Do the same for a task that succeeds, and return its result."""
+    found = outcome(pool, function, *args)
+    assert found.failure is None, found.failure
+    return json.loads(found.result) if found.result else None
 
 
 @pytest.mark.parametrize("kind", LEFT)
 def test_a_session_that_is_not_as_it_was_is_closed(persistent, pool, caplog, kind):
     before = run(pool, session)
-    run(pool, leaves_behind, kind)
+    assert (outcome(pool, leaves_behind, kind).failure is None) == (kind != "failed transaction")
     after = run(pool, session)
     assert after[0] != before[0]
     assert after[1:] == before[1:]
@@ -325,6 +341,78 @@ def test_coroutines_that_share_a_session_do_too(persistent, coroutines, caplog, 
     run(coroutines, store_later, name)
     assert is_stored(name)
     assert ["leaves_behind_later" in record.getMessage() for record in caplog.records] == [True]
+
+
+# -- sessions outlive a task, open transactions do not -------------------------------------------------
+
+
+@task
+async def session_later() -> list[object]:
+    """Describe the session that coroutines share."""
+    return await sync_to_async(session.func)()
+
+
+@task
+def writes_and_leaves(how: str, name: str) -> None:
+    """Write a row, and leave the transaction open."""
+    if how == "autocommit":
+        connection.set_autocommit(False)
+    else:
+        transaction.atomic().__enter__()
+    store.func(name)
+
+
+@task
+async def writes_and_leaves_later(how: str, name: str) -> None:
+    """Do the same from a coroutine."""
+    await sync_to_async(writes_and_leaves.func)(how, name)
+
+
+POOLS = {
+    "pool": (session, writes_and_leaves),
+    "processes": (session, writes_and_leaves),
+    "coroutines": (session_later, writes_and_leaves_later),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_by_default_settings_too_tasks_share_a_session_until_the_server_ends_it(default_age, request, name):
+    pool, (describe, _) = request.getfixturevalue(name), POOLS[name]
+    first = run(pool, describe)[0]
+    if name == "coroutines":  # a loop checks the sessions after it has handed out the outcome
+        until(lambda: pool._loop._has_sessions, "the session is known")
+        pool._loop._used_at = -100.0  # no task has used it for a while
+    assert run(pool, describe)[0] == first
+    if name == "coroutines":
+        until(lambda: pool._loop._used_at > 0, "the session was checked")
+        pool._loop._used_at = -100.0
+    with psycopg.connect(**connection.get_connection_params() | {"context": None}) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 60000)", [first])
+    assert run(pool, describe)[0] != first
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_session_ends_at_its_age_at_the_next_task_or_while_its_slot_is_idle(default_age, pool, monkeypatch, idle):
+    monkeypatch.setattr(sessions if not idle else threads, "KEEP_SECONDS", 0.0)
+    first = run(pool, session)[0]
+    if idle:
+        ended = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = %s"
+        until(lambda: fetch_value(ended, [first]), "the idle slot has closed it")
+    assert run(pool, session)[0] != first
+
+
+@pytest.mark.parametrize("how", ["autocommit", "atomic"])
+@pytest.mark.parametrize("name", POOLS)
+def test_a_task_whose_writes_are_not_committed_fails(default_age, request, name, how):
+    pool, (_, function) = request.getfixturevalue(name), POOLS[name]
+    row = uuid.uuid4().hex
+    failure = outcome(pool, function, how, row).failure
+    assert failure.exception_class == "queue_app.exceptions.TransactionLeftOpen"
+    assert failure.message == (
+        "The function returned with an open transaction on the database 'default', so its writes were rolled back. Use"
+        " `with transaction.atomic():`, or commit before the function returns."
+    )
+    assert not is_stored(row)
 
 
 # -- context ------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Remote workers: scopes of tokens, answers, and refused requests."""
 
+import re
 import time
 import uuid
 
 import pytest
 from django.test import Client
 
+from queue_app import Workflow
 from queue_app.api.waiting import waiters
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
@@ -21,11 +23,15 @@ from queue_app.models import (
     Worker,
     WorkerToken,
 )
+from queue_app.registry import type_of
 from queue_app.services import cancel, enqueue
 from queue_app.services.worker import registration as service_of_workers
 from queue_app.services.worker import remote as service
 from queue_app.services.worker import tokens
+from tests.support.crashes import forget_claims
 from tests.support.engine import Side, assert_index_agrees, until
+from tests.support.factories import StaffFactory
+from tests.workers.flow_tasks import large, lengths
 
 TYPE = "shop.tasks.render"
 
@@ -85,6 +91,33 @@ def test_a_task_goes_out_and_its_result_comes_back(remote):
     assert code(again) == (409, "stale_lease")
     assert again.json()["task_status"] == Status.COMPLETED
     assert TaskResult.objects.get(pk=task_id).value == {"pages": 3}
+    assert_index_agrees()
+
+
+def test_results_that_flow_into_a_task_are_in_the_answer_of_the_poll(token, settings):
+    far = Remote(token[1], task_types=[type_of(large), type_of(lengths)])
+    flow = Workflow("join")
+    parts = flow.add_many(large, [((1000,), {}) for _ in range(400)])
+    joins = [flow.add(lengths, parts.result, after=[parts]) for _ in range(3)]
+    flow.enqueue()
+    while (tasks := far.take(want=100))[0]["task_type"] == type_of(large):
+        for task in tasks:
+            far.report(task, result=task["task_id"] + "x" * 964)
+    [task] = tasks[:1]
+    assert [len(part) for part in task["args"][0]] == [1000] * 400, "more than the limit of one payload"
+    assert Task.objects.get(pk=task["task_id"]).payload.args[0].keys() == {"$results"}, "it is stored once"
+    held = {each["task_id"] for each in tasks}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKFLOWS": {"MAX_INPUT_BYTES": 450_000}}
+    for each in tasks:
+        far.report(each, status="released")
+    first = far.take(want=3, holding=[])
+    assert len(first) == 2, "the third would make the answer too long"
+    [second] = far.take(want=3, holding=[each["task_id"] for each in first])
+    assert {each["task_id"] for each in [*first, second]} == held == {str(node.id) for node in joins}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKFLOWS": {"MAX_INPUT_BYTES": 1000}}
+    far.report(second, status="released")
+    assert far.take(want=1) == []
+    assert TaskAttempt.objects.get(task_id=second["task_id"]).exception_class == "queue_app.exceptions.InputTooLarge"
     assert_index_agrees()
 
 
@@ -385,6 +418,36 @@ def test_an_outcome_may_be_reported_again(remote, outcome):
         assert code(remote.report(task, **other)) == (409, "stale_lease")
 
 
+@pytest.mark.parametrize("names", [("task_id", "attempt", "leased_at"), ("task_id", "attempt")])
+def test_a_heartbeat_brings_back_a_task_that_postgresql_has_forgotten(remote, names):
+    enqueue(NewTask(task_type=TYPE))
+    get_index().flush()
+    [task] = remote.take()
+    forget_claims()
+    running = [{name: task[name] for name in names}]
+    answers = [remote.call("heartbeat", running=running).json() for _ in range(2)]
+    assert [answer["again"] for answer in answers] == [True, False]
+    assert [answer["lost"] for answer in answers] == [[], []]
+    assert Task.objects.get().status == Status.EXECUTING
+    assert_index_agrees()
+    assert remote.report(task).json()["accepted"]
+    assert Task.objects.get().status == Status.COMPLETED
+
+
+def test_a_report_names_its_grant(remote):
+    enqueue(NewTask(task_type=TYPE))
+    get_index().flush()
+    [task] = remote.take()
+    another = {**task, "leased_at": task["leased_at"] + 1}
+    assert remote.report(another, leased_at=another["leased_at"]).status_code == 409
+    assert remote.call("heartbeat", running=[_named(another)]).json()["lost"] == [task["task_id"]]
+    assert remote.report(task, leased_at=task["leased_at"]).json()["accepted"]
+
+
+def _named(task):
+    return {name: task[name] for name in ("task_id", "attempt", "leased_at")}
+
+
 def test_a_heartbeat_names_an_attempt_once(remote):
     put()
     [task] = remote.take()
@@ -434,3 +497,34 @@ def test_calls_of_workers_are_not_in_the_audit_log(remote):
     ):  # fmt: skip
         assert remote.call(what, **body).status_code == 200, what
     assert not AuditEntry.objects.exists()
+
+
+def test_only_a_token_that_says_so_gets_encrypted_tasks(engine, settings, client):
+    """The server decrypts tasks for workers; who may not decrypt makes no token that has it done."""
+    keys = {"KEYS": ["first:" + 42 * "a" + "A"], "TASKS": [TYPE]}
+    settings.TASKQUEUE = settings.TASKQUEUE | {"ENCRYPTION": keys}
+    put(card="canary-5d21")
+    plain, other = Remote(tokens.create("plain")[1], name="plain"), "shop.tasks.other"
+    assert plain.take() == []
+    plain.call("heartbeat", running=[], task_types=[TYPE, other])
+    assert plain.take() == [], "a heartbeat names more types, and gets no more"
+    may = ["view_workertoken", "add_workertoken", "change_workertoken"]
+    for permissions, gets in ((may, False), ([*may, "view_encrypted"], True)):
+        client.force_login(StaffFactory(permissions=permissions))
+        form = {"name": f"gets-{gets}", "max_in_flight": "5", "lifetime": "", "reads_encrypted": "on"}
+        page = client.post("/admin/queue_app/workertoken/add/", form).content.decode()
+        secret = re.search(r"tqw_[\w-]{20,}", page)[0]
+        assert [task["parameters"] for task in Remote(secret, name=f"far-{gets}").take()] == gets * [
+            {"card": "canary-5d21"}
+        ]
+    assert WorkerToken.objects.get(name="gets-True").reads_encrypted
+    assert AuditEntry.objects.filter(after__reads_encrypted=True).count() == 1
+    client.force_login(StaffFactory(permissions=may))
+    token = WorkerToken.objects.get(name="gets-True")
+    assert client.post(f"/admin/queue_app/workertoken/{token.pk}/rotate/").status_code == 403, "it shows the secret"
+
+
+def test_a_setting_that_encrypts_more_types_takes_them_from_a_worker(remote, settings):
+    settings.TASKQUEUE = settings.TASKQUEUE | {"ENCRYPTION": {"KEYS": ["first:" + 42 * "a" + "A"], "TASKS": [TYPE]}}
+    put(card="canary-5d21")
+    assert remote.take() == []

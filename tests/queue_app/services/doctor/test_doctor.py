@@ -1,6 +1,7 @@
 """Each test causes a real fault, where the servers allow it, and the doctor reports exactly this fault."""
 
 import logging
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -22,6 +23,28 @@ from queue_app.sql.doctor import TableLock
 from tests.support.engine import REFUSALS, index_refusing, put, put_many
 from tests.support.findings import assert_finding, only, register_live
 from tests.support.sessions import transaction_of_another
+
+
+def test_a_low_limit_of_open_files(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
+    assert_finding(doctor.check_open_files, Level.WARN, "may open 64")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert_finding(doctor.check_open_files, Level.OK, "any number")
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "text"),
+    [
+        ("jit = on; SET LOCAL jit_above_cost = 10", Level.WARN, "jit_above_cost is 10, so PostgreSQL compiles even"),
+        ("jit = on; SET LOCAL jit_above_cost = 100000", Level.OK, "no short queries"),
+        ("jit = on; SET LOCAL jit_above_cost = -1", Level.OK, "compiles no queries"),
+        ("jit = off; SET LOCAL jit_above_cost = 10", Level.OK, "compiles no queries"),
+    ],
+)
+def test_a_server_that_compiles_short_queries(db, settings, level, text):
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET LOCAL {settings}")
+    assert_finding(servers.check_jit, level, text)
 
 
 @contextmanager

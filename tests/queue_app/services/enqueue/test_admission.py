@@ -140,7 +140,7 @@ def test_a_workflow_needs_a_place_for_each_task_and_its_running_tasks_may_add_mo
     put()
     (running,) = take(engine.worker("tests.workers.flow_tasks.node"))
     graph = Graph(rows=[check_task(new()) for _ in range(3)])
-    assert len(add_nodes(flow.id, graph, added_by=(running.id, running.attempt))) == 3
+    assert len(add_nodes(flow.id, graph, added_by=running.key)) == 3
     finish([done(running)])
     assert Task.objects.filter(status="queued").count() == 4
 

@@ -21,6 +21,7 @@ from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import finish as finish_rows
+from queue_app.sql.columns import GRANTED
 from queue_app.sql.database import clock
 from tests.support.engine import assert_index_agrees, done, failed, flush, index_away, put, put_many, row, status, take
 
@@ -254,11 +255,11 @@ def test_a_finished_task_stays_as_it_is(engine, hand):
 
 
 @pytest.mark.parametrize("name", ["_COMPLETE", "COMPLETE_WITH_RESULTS", "_FAIL"])
-def test_without_the_attempt_a_stale_outcome_would_be_accepted(engine, twice, monkeypatch, name):
+def test_without_the_fence_a_stale_outcome_would_be_accepted(engine, twice, monkeypatch, name):
     stale, _current = twice
     text = getattr(finish_rows, name)
-    assert text.count("t.attempt = v.attempt AND ") == 1
-    monkeypatch.setattr(finish_rows, name, text.replace("t.attempt = v.attempt AND ", ""))
+    assert text.count(GRANTED) == 1
+    monkeypatch.setattr(finish_rows, name, text.replace(GRANTED, "t.id = v.id"))
     if name == "_FAIL":
         finish_rows.fail([finish_rows.Verdict(failed(stale), Status.FAILED, None)], 60)
     else:

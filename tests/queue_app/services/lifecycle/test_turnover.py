@@ -139,7 +139,6 @@ def between(monkeypatch, action) -> None:
 def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, monkeypatch):
     """What others exchange at this moment is no room, even for a worker that offers slots of other gates."""
     Limit.objects.create(scope="key", name="k", max_concurrent=3)
-    settle(engine)
     one, other = engine.worker(), engine.worker()
     put_many(3, concurrency_key="k")
     of_one, of_other = take(one, 2), take(other, 1)
@@ -151,11 +150,6 @@ def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, h
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 1)
     assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
-
-
-def settle(engine) -> None:
-    """Let the second pass after an edit, in which all leases count."""
-    engine.index._client.hdel(engine.index.keys.generation, "edited")
 
 
 @pytest.mark.parametrize("scope", ["queue", "type", "user", "everything"])
@@ -171,7 +165,6 @@ def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, histor
         RuntimeSettings.objects.update(max_concurrent=4)
         copy_limits()
     put_many(20, user="u")
-    settle(engine)
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
     nested: list = []
@@ -183,25 +176,88 @@ def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, histor
     assert_index_agrees()
 
 
-def test_after_an_edit_turn_overs_make_the_running_tasks_as_few_as_the_cap_says(engine, history, monkeypatch):
+@pytest.mark.parametrize("scope", ["queue", "type", "key", "user"])
+def test_a_lowered_cap_is_reached_by_one_task_at_a_time_beside_quick_tasks(engine, scope):
+    """Quick tasks behind another cap end in the same batches, so many leases are young."""
+    options = {"queue": {"queue": "slow"}, "type": {}, "key": {"concurrency_key": "k:1"}, "user": {"user": "u"}}[scope]
+    Queue.objects.create(name="quick", max_concurrent=6)
+    Queue.objects.create(name="slow")
+    cap_slow(scope, 6)
+    hand = engine.worker("a b")
+    put_many(20, "b", **options)
+    put_many(60, queue="quick")
+    held = take(hand, 50)
+    cap_slow(scope, 1)
+    later(engine)
+    trail = [sum(task.task_type == "b" for task in held)]
+    for _ in range(7):
+        slow = [task for task in held if task.task_type == "b"]
+        ends = slow[:1] + [task for task in held if task not in slow]
+        _, granted = turn_over(hand, [done(task) for task in ends], len(ends))
+        held = slow[1:] + granted
+        trail.append(sum(task.task_type == "b" for task in held))
+    assert trail == [6, 5, 4, 3, 2, 1, 1, 1]
+
+
+def cap_slow(scope: str, most: int) -> None:
+    """Limit the slow tasks by one of their gates."""
+    if scope == "queue":
+        set_queue_limits("slow", max_concurrent=most)
+    elif scope == "user":
+        Queue.objects.filter(pk="default").update(max_concurrent_per_user=most)
+    else:
+        name = {"type": "b", "key": "k"}[scope]
+        Limit.objects.update_or_create(scope=scope, name=name, defaults={"max_concurrent": most})
+    copy_limits()
+
+
+def later(engine) -> None:
+    """Let the index's clock go on by a minute."""
+    engine.index._client.hincrby(engine.index.keys.generation, "behind", 60_000_000)
+
+
+def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engine, monkeypatch):
+    """The second turn-over cannot know whether the first will end its tasks or keep them."""
     set_queue_limits("default", max_concurrent=4)
     put_many(20)
-    settle(engine)
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
-    set_queue_limits("default", max_concurrent=2)
+    set_queue_limits("default", max_concurrent=3)
+    later(engine)
     nested: list = []
     between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
-    assert len(granted) + len(nested) <= 2
-    assert Task.objects.filter(status="executing").count() <= 2
+    assert (len(granted), len(nested)) == (1, 1)
+    assert len(take(one, 5)) == 1
+
+
+def test_leases_that_a_dead_worker_turned_over_count_until_they_are_repaired(engine, monkeypatch, history):
+    """Its record frees a slot once for another worker, and never a second one."""
+    set_queue_limits("default", max_concurrent=2)
+    put_many(9)
+    dead, other = engine.worker(), engine.worker()
+    [of_dead], [of_other] = take(dead), take(other)
+
+    def die(*_):
+        raise OperationalError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.rows, "turn_over", die)
+        with pytest.raises(OperationalError):
+            turn_over(dead, [done(of_dead)])
+    for _ in range(3):
+        _, [of_other] = turn_over(other, [done(of_other)])
+    for _ in range(2):
+        Reconciler().run_once()
+    _, [of_other] = turn_over(other, [done(of_other)])
+    assert take_ids(other, 5) == []
+    assert history.most_executing() == 2
 
 
 def test_after_a_repair_of_leases_too(engine, monkeypatch):
     """A lost key let too many tasks start; the reconciler has restored their leases."""
     set_queue_limits("default", max_concurrent=2)
     put_many(20)
-    settle(engine)
     one, other = engine.worker(), engine.worker()
     of_one = take(one, 2)
     engine.index._client.delete(engine.index.keys.queue_leases("default"))
@@ -216,7 +272,6 @@ def test_after_a_repair_of_leases_too(engine, monkeypatch):
 def test_a_worker_with_more_than_its_part_leaves_slots_to_workers_that_lack_tasks(engine, history):
     set_queue_limits("default", max_concurrent=40)
     put_many(200)
-    settle(engine)
     one, other = engine.worker(), engine.worker()
     of_one = take(one, 40)
     assert take(other, 40) == []
@@ -236,7 +291,6 @@ def test_a_turn_over_claims_no_more_than_ends(engine):
     """A worker has been woken for any other room."""
     set_queue_limits("default", max_concurrent=6)
     put_many(20)
-    settle(engine)
     hand = engine.worker()
     tasks = take(hand, 2)
     assert len(turn_over(hand, [done(task) for task in tasks], 6)[1]) == 2
@@ -247,7 +301,6 @@ def test_a_server_that_knew_no_script_ends_the_leases_before_the_next_claim(engi
     """It would refuse the script that ends them, and run the claim behind it."""
     set_queue_limits("default", max_concurrent=6)
     put_many(20)
-    settle(engine)
     engine.index._notifier._pipeline.disconnect()
     engine.index._client.script_flush()
     hand = engine.worker()

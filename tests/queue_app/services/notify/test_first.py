@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from queue_app.index import get_index, notifier
 from queue_app.services.notify import index as module
 from queue_app.services.notify.index import FirstNotifications
 from tests.support.engine import put, take_ids
@@ -54,16 +55,22 @@ def test_without_threads_a_later_notification_sends_those_that_wait(engine, fres
     assert take_ids(hand, 2) == ids
 
 
-def test_where_no_thread_can_be_started_the_caller_imports(engine, fresh, monkeypatch):
-    """For example in a function that atexit calls."""
+@pytest.mark.parametrize("gathered_for", [0.0, 60.0])
+def test_where_no_thread_can_be_started_the_caller_imports_and_sends(engine, fresh, monkeypatch, gathered_for):
+    """In a function that atexit calls; in Python 3.12, also in a thread for which the interpreter waits at its end."""
 
     def refuse(_thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
     hand = engine.worker("a")
+    get_index().flush()
+    monkeypatch.setattr(notifier, "GATHER_SECONDS", gathered_for)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(get_index()._notifier, "_thread", None)
     fresh.go.set()
-    assert [put()] == take_ids(hand)
+    tasks = [put() for _ in range(3)]
+    assert not get_index()._notifier._count, "nothing waits for a thread"
+    assert take_ids(hand, 3) == tasks
 
 
 def test_an_import_that_hangs_holds_notifications_up_for_a_while_only(engine, fresh, monkeypatch):
@@ -79,6 +86,7 @@ FORK = """
 import os, sys, threading
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", "version"])
+from queue_app.index import get_index, notifier
 from queue_app.services.notify import index as module
 
 class Late:
@@ -114,6 +122,7 @@ BESIDE = """
 import sys, threading
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", "version"])
+from queue_app.index import get_index, notifier
 from queue_app.services.notify import index as module
 
 class Halfway:

@@ -207,6 +207,23 @@ def test_a_step_of_the_rows_clock_ends_no_attempt(engine, overdue):
     assert (status(task_id) == "executing") is not overdue
 
 
+def test_after_a_freeze_of_all_workers_have_time_to_move_their_deadlines(engine, wait):
+    put_many(1)
+    hand = enlist(engine)
+    take(hand)
+    reaper = Reaper()
+    looks(reaper, wait, 5)
+    hour = timedelta(hours=1)
+    Task.objects.update(deadline=F("deadline") - hour, leased_at=F("leased_at") - 3_600_000_000)
+    wait(150)
+    for _ in range(2):
+        beat(hand)
+        looks(reaper, wait, 5)
+        assert reaper.fail_overdue() == 0
+    looks(reaper, wait, 1)
+    assert reaper.fail_overdue() == 1
+
+
 def test_the_late_outcome_of_a_reaped_worker_is_refused(engine):
     set_queue_limits("default", max_concurrent=1)
     put_many(1)

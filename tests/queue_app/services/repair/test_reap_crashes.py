@@ -9,10 +9,12 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.process import process_identity
+from queue_app.core.steps import Step, StepKind
 from queue_app.models import DeadLetter, Task, TaskAttempt, Worker
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.lifecycle.steps import record_step
 from queue_app.services.repair.reap import mark_dead, mark_dead_locally, reap, reap_overdue
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
@@ -51,6 +53,20 @@ def test_a_task_that_kills_its_worker_three_times_is_dead_lettered(engine, histo
     )
     assert list(TaskAttempt.objects.order_by("attempt").values_list("attempt", flat=True)) == [1, 2, 3]
     assert_index_agrees()
+
+
+def test_a_death_after_a_stored_step_does_not_count(engine):
+    [slow] = put_many(1)
+    for number, is_progress in enumerate([False, True, False, True, False, False, True, False, False, False]):
+        make_all_due()
+        hand = enlist(engine)
+        [task] = take(hand)
+        if is_progress:
+            record_step(task, Step(number, f"step {number}", StepKind.STEP, "1", None, "", True))
+        mark_dead(hand.id)
+        crashes = row(slow).crashes
+        assert crashes == (0 if is_progress else crashes)
+    assert (row(slow).status, row(slow).attempt, crashes) == ("dead_letter", 10, 3), "three deaths without progress"
 
 
 def test_a_timeout_lengthens_the_next_attempt_and_the_death_of_a_worker_does_not(engine):

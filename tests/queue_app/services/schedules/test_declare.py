@@ -71,6 +71,18 @@ def test_what_staff_changed_stays_until_they_give_it_back(code):
     assert (stored.args, overridden(stored)) == ([2], [])
 
 
+def test_a_field_that_the_former_version_did_not_know_follows_the_code(code):
+    version(code, hourly=HOURLY)
+    synchronise(now=NOON)
+    former = Schedule.objects.get().declaration
+    del former["grace_seconds"]
+    Schedule.objects.update(declaration=former)
+    version(code, hourly=HOURLY | {"grace_seconds": 900})
+    synchronise(now=minutes(1))
+    stored = Schedule.objects.get()
+    assert (stored.grace_seconds, overridden(stored)) == (900, [])
+
+
 def test_a_schedule_that_is_gone_from_the_code_is_paused_and_comes_back(code):
     version(code, hourly=HOURLY, other=HOURLY)
     synchronise(now=NOON)

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from queue_app.core.ids import uuid7
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.lifecycle.actions import retry_many
@@ -170,6 +171,27 @@ def test_an_hourly_tick_that_is_ten_minutes_late_is_skipped_or_caught_up(engine)
     assert history("last") == [(60, "caught_up", "task")]
 
 
+@pytest.mark.parametrize("catch_up", ["skip", "last", "all"])
+def test_each_tick_of_a_leader_that_died_for_twenty_seconds_runs(engine, catch_up):
+    every_minute(every=1, catch_up=catch_up)
+    run_due(now=NOON + timedelta(seconds=20.5))
+    assert {(kind, what) for _, kind, what in history()} == {("due", "task")}
+    assert Task.objects.count() == 20
+
+
+def test_a_schedule_says_how_late_a_tick_may_be(engine):
+    every_minute(every=3600, catch_up="skip", grace_seconds=1800)
+    run_due(now=minutes(80))
+    run_due(now=minutes(160))
+    assert history() == [(60, "due", "task"), (120, "caught_up", "Missed")]
+
+
+@pytest.mark.parametrize("grace", [0.5, 1_000_001, float("nan")])
+def test_a_grace_of_no_time_or_of_too_many_ticks_is_refused(engine, grace):
+    with pytest.raises(InvalidTaskData, match=r"greater than or equal to 1|at most 60000"):
+        every_minute(grace_seconds=grace)
+
+
 def test_a_clock_that_goes_back_repeats_no_tick(engine):
     every_minute()
     run_due(now=minutes(5))
@@ -220,7 +242,7 @@ def test_a_tick_that_waits_survives_an_edit_and_a_pause(engine, worker):
     end(worker)
     run_due(now=minutes(3))
     assert history()[-1] == (2, "due", "Waits,")
-    resume_schedule("minutely")
+    resume_schedule("minutely", now=minutes(3))
     run_due(now=minutes(4))
     assert history() == [(1, "due", "task"), (2, "due", "task")]
 
@@ -279,10 +301,11 @@ def test_overlap_cancel_previous(engine, worker):
     assert history()[-1] == (3, "due", "task")
 
 
-def test_caught_up_ticks_overlap_each_other(engine):
-    every_minute("skip", overlap="skip", catch_up="all")
-    every_minute("queue", overlap="queue_one", catch_up="all")
-    every_minute("cancel", overlap="cancel_previous", catch_up="all")
+@pytest.mark.parametrize("late", [{"catch_up": "all"}, {"grace_seconds": 600}], ids=["caught up", "late"])
+def test_ticks_that_are_enqueued_together_overlap_each_other(engine, late):
+    every_minute("skip", overlap="skip", **late)
+    every_minute("queue", overlap="queue_one", **late)
+    every_minute("cancel", overlap="cancel_previous", **late)
     run_due(now=minutes(3))
     assert [what for _, _, what in history("skip")] == ["task", "Skipped,", "Skipped,"]
     assert [what for _, _, what in history("queue")] == ["task", "Waits,", "Skipped,"]
@@ -299,7 +322,7 @@ def test_a_paused_schedule_records_what_it_passes_over_in_one_row(engine):
     pause_schedule("minutely", by="ada", reason="The bank is down.")
     for minute in (2, 3, 4):
         run_due(now=minutes(minute))
-    resume_schedule("minutely")
+    resume_schedule("minutely", now=minutes(4.5))
     run_due(now=minutes(5))
     assert history() == [(1, "due", "task"), (4, "due", "The"), (5, "due", "task")]
     passed = ScheduleTick.objects.get(task_id=None)
@@ -342,7 +365,7 @@ def test_run_now_does_not_move_the_next_tick(engine):
     assert (found.kind, found.reason) == ("manual", "ada ran it.")
     assert Task.objects.get().id == found.task_id
     assert Schedule.objects.get().next_instant == minutes(1)
-    resume_schedule("minutely")
+    resume_schedule("minutely", now=minutes(0.8))
     run_due(now=minutes(1))
     assert history()[-1] == (1, "due", "Skipped,")  # the task that ran by hand is an earlier one
 
@@ -375,6 +398,14 @@ def test_a_batch_is_bounded(engine, monkeypatch):
     for number in range(5):
         every_minute(f"number {number}")
     assert [run_due(now=minutes(1), limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_many_late_ticks_are_enqueued_in_more_than_one_transaction(engine, monkeypatch):
+    monkeypatch.setattr(tick, "ENOUGH", 20)
+    for number in range(5):
+        every_minute(f"number {number}", every=1)
+    handled = [run_due(now=NOON + timedelta(seconds=10)) for _ in range(4)]
+    assert (handled, Task.objects.count()) == ([2, 2, 1, 0], 50)
 
 
 assert chores.echo  # registered by its import

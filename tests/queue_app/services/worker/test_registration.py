@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from queue_app.core.records import WorkerReport
+from queue_app.core.records import HeartbeatAnswer, WorkerReport
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Profile, get_index
 from queue_app.models import Worker
@@ -33,7 +33,7 @@ def test_from_register_to_deregister(engine, identity):
     assert (worker.id, worker.name, worker.status, worker.concurrency) == (identity.id, "box:1", "active", 3)
     assert (worker.queues, worker.capabilities, worker.task_types) == (["default"], ["gpu"], ["a"])
     assert engine.check().profiles == {PROFILE.id}
-    assert heartbeat(identity.id, WorkerReport(draining=False, tasks_done=5)) == (True, False)
+    assert heartbeat(identity.id, WorkerReport(draining=False, tasks_done=5)) == HeartbeatAnswer(alive=True)
     assert heartbeat(identity.id, WorkerReport(draining=True, tasks_done=6)).alive
     assert Worker.objects.get().status == "draining"
     deregister(identity.id, PROFILE, tasks_done=8)
@@ -45,7 +45,7 @@ def test_from_register_to_deregister(engine, identity):
 
 
 def test_a_heartbeat_of_an_unknown_worker(engine):
-    assert heartbeat(uuid.uuid4(), WorkerReport()) == (False, False)
+    assert heartbeat(uuid.uuid4(), WorkerReport()) == HeartbeatAnswer(alive=False)
 
 
 def test_registering_twice_keeps_one_row(engine, identity):

@@ -29,9 +29,11 @@ from queue_app.services.workflows.steer import (
     pause_workflow,
     resume_workflow,
     retry_workflow,
+    skip_task,
 )
 from queue_app.services.workflows.store import add_nodes, enqueue_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.sql.workflow_health import holding
 from queue_app.sql.workflow_store import compensation_text
 from tests.support.engine import assert_index_agrees, at_once, done, failed, take
 from tests.support.history import Event
@@ -89,7 +91,7 @@ class Run:
         if tasks and not calm and self.draw.random() < 0.2 and row.cancel_requested_at is None and row.nodes < 60:
             more = Graph(rows=[check_task(NewTask(task_type="a", max_retries=0)) for _ in range(2)])
             if not WorkflowNode.objects.filter(task_id=tasks[0].id, compensates__isnull=False).exists():
-                add_nodes(self.id, more, added_by=(tasks[0].id, tasks[0].attempt))
+                add_nodes(self.id, more, added_by=tasks[0].key)
 
     def command(self) -> None:
         """Let staff do something."""
@@ -122,9 +124,12 @@ class Run:
                 continue
             if Row.objects.get(pk=self.id).finished_at is not None:
                 return
-            held = list(DeadLetter.objects.open().values_list("id", flat=True))
-            if held:
-                discard_open(held, by="ina")
+            held = holding(self.id, 1)
+            if held and self.draw.random() < 0.5:
+                assert skip_task(self.id, held[0].id, by="ina") == 1
+                assert skip_task(self.id, held[0].id, by="ina") == 0, "said twice, it changes nothing"
+            elif letters := list(DeadLetter.objects.open().values_list("id", flat=True)):
+                discard_open(letters, by="ina")
             else:
                 cancel_workflow(self.id)
         raise AssertionError("it never ends")
@@ -161,8 +166,10 @@ def judge(workflow_id: uuid.UUID, events: dict[uuid.UUID, list[Event]]) -> None:
     undoes = dict(
         WorkflowNode.objects.filter(task_id__in=tasks, compensates__isnull=False).values_list("task_id", "compensates")
     )
-    for after, before, condition in TaskDependency.objects.filter(after_id__in=tasks).values_list(
-        "after_id", "before_id", "condition"
+    for after, before, condition in (
+        TaskDependency.objects.filter(after_id__in=tasks)
+        .exclude(condition=Condition.HOLD, met=True)
+        .values_list("after_id", "before_id", "condition")
     ):
         starts = [event.seq for event in events[after] if event.after == "executing"]
         ends = [event.seq for event in events[before] if event.after in TERMINAL]

@@ -16,12 +16,12 @@ from queue_app.models import Workflow as Row
 from queue_app.services import pause, resume
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.actions import cancel, retry
+from queue_app.services.lifecycle.actions import cancel, cancel_many, retry
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.steer import cancel_workflow
+from queue_app.services.workflows.steer import cancel_workflow, retry_workflow, stop_undoing
 from queue_app.services.workflows.store import add_nodes
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql import workflow_advance
@@ -229,7 +229,7 @@ def test_a_discard_cancels_only_what_needed_the_task():
     assert_workflow(flow, "failed", {"needs": "cancelled", "tidies": "completed"})
 
 
-def test_a_cancel_while_it_is_undone_stops_the_compensations(engine):
+def test_undoing_is_stopped_by_its_own_command_also_while_a_compensation_runs(engine):
     flow = Workflow("undone", on_failure="cancel")
     first = flow.add_call(node, ("first",), name="first", compensate=undo)
     second = flow.add_call(node, ("second",), name="second", after=[first], compensate=undo)
@@ -240,9 +240,28 @@ def test_a_cancel_while_it_is_undone_stops_the_compensations(engine):
         finish([end(task) for task in take(hand)])
     (undoing,) = take(hand)
     assert_workflow(flow, "compensating", {"undo second": "executing", "undo first": "blocked"})
-    cancel_workflow(flow.id, by="ina", reason="enough")
+    assert cancel_workflow(flow.id, by="ina", reason="enough") == 0
+    with pytest.raises(InvalidTransition, match="it undoes another task; stop undoing its workflow instead"):
+        cancel(undoing.id)
+    assert cancel_many(list(Task.objects.values_list("id", flat=True))) == {}
+    assert_workflow(flow, "compensating", {"undo second": "executing", "undo first": "blocked"})
+    with pytest.raises(InvalidTaskData, match="Give a reason"):
+        stop_undoing(flow.id, by="ina", reason="")
+    assert stop_undoing(flow.id, by="ina", reason="the wrong customer") == 2
+    assert_workflow(flow, "compensating", {"undo second": "executing", "undo first": "cancelled"})
+    assert stop_undoing(flow.id, by="ina", reason="said twice") == 2
     finish([done(undoing)])
     assert_workflow(flow, "failed", {"undo second": "cancelled", "undo first": "cancelled"})
+    assert stop_undoing(flow.id, by="ina", reason="said a third time") == 2
+    gaps = [(gap["name"], gap["reason"]) for gap in Row.objects.get().gaps]
+    assert gaps == [("second", "the wrong customer"), ("first", "the wrong customer")]
+    assert retry_workflow(flow.id, by="ina") == 2
+    for _ in "two", "one":
+        finish([done(task) for task in take(hand)])
+    assert_workflow(flow, "compensated", {"undo second": "completed", "undo first": "completed"})
+    assert Row.objects.get().gaps == []
+    with pytest.raises(InvalidTransition, match="compensated; nothing of it is being undone"):
+        stop_undoing(flow.id, by="ina", reason="too late")
 
 
 def test_a_caller_without_autocommit_cancels_a_task_of_a_workflow():
@@ -292,7 +311,7 @@ def test_two_running_tasks_add_at_once(engine):
 
     def add(task):
         graph = Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"])) for _ in range(3)])
-        add_nodes(flow.id, graph, added_by=(task.id, task.attempt))
+        add_nodes(flow.id, graph, added_by=task.key)
 
     at_once([lambda task=task: add(task) for task in held])
     assert Row.objects.get().nodes == 9
@@ -325,7 +344,7 @@ def test_only_tasks_behind_the_running_task_are_added_beside_other_ends(engine, 
         try:
             with transaction.atomic(), connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '100ms'")
-                add_nodes(flow.id, graph, added_by=(held.id, held.attempt))
+                add_nodes(flow.id, graph, added_by=held.key)
         except OperationalError:
             return "waits"
         else:
@@ -358,7 +377,7 @@ def test_a_failed_attempt_that_had_added_takes_it_back_once(engine):
     add_nodes(
         flow.id,
         Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"]))]),
-        added_by=(held.id, held.attempt),
+        added_by=held.key,
     )
     finish([failed(held)])
     assert Row.objects.get().nodes == 2

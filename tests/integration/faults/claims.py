@@ -1,0 +1,106 @@
+"""PostgreSQL loses the commits of claims, which do not wait for the disk, while their tasks run on.
+
+The tasks take longer than every interval of the repair. Each key allows one task at a time. What runs is counted by
+what the functions write, not by rows or leases.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+
+from django.db import connection, connections
+
+from queue_app.core.records import NewTask
+from queue_app.models import Limit, Task, Worker
+from queue_app.registry import type_of
+from queue_app.services.enqueue.store import enqueue
+from tests.integration.app import tasks
+from tests.integration.faults.failover import standby_of
+from tests.integration.faults.network import Network
+from tests.integration.faults.run import Run
+from tests.integration.processes import Process, eventually, lines
+from tests.support.proxy import Proxy
+
+KEYS = 5
+#: Longer than the heartbeat's budget of these workers, and than two steps of the reconciler.
+SECONDS = 15.0
+
+
+def long_tasks(run: Run) -> None:
+    """Enqueue two tasks for each key."""
+    run.judges_caps = False
+    run.watch.silent_after = 2 * SECONDS  # so rarely a task ends
+    for number in range(2 * KEYS):
+        key = number % KEYS
+        args = [run.log, f"k{key}:{number}", SECONDS]
+        new = NewTask(task_type=type_of(tasks.work), args=args, queue="long", concurrency_key=f"k:{key}")
+        run.order.append((enqueue(new).id, "long", new.priority or 2))
+
+
+def started(run: Run) -> list[str]:
+    """Return a line for each function that began."""
+    return [line for line in lines(run.log) if line.startswith("+k")]
+
+
+def judge(run: Run) -> None:
+    """Wait for the ends; find keys under which two functions ran at once, and functions that ran twice."""
+    eventually(lambda: run.ended() >= len(run.order), "all long tasks end", 6 * SECONDS)
+    running: Counter[str] = Counter()
+    for line in lines(run.log):
+        if line[1:2] == "k":
+            key = line[1:].partition(":")[0]
+            running[key] += 1 if line[0] == "+" else -1
+            if running[key] > 1:
+                run.broken.append(f"{running[key]} functions ran at once under the key {key}")
+    run.broken += [f"{line} began {n} times" for line, n in Counter(started(run)).items() if n > 1]
+
+
+def postgres_dies_after_claims(run: Run) -> None:
+    """PostgreSQL is killed just after it granted tasks of 15 s: their rows are queued again"""
+    Limit.objects.create(scope="key", name="k", max_concurrent=1)
+    workers(run)
+    long_tasks(run)
+    eventually(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
+    connection.close()
+    with run.watch.away():
+        run.arena.kill_postgres()
+        run.arena.start_postgres()
+        judge(run)  # in tasks of 15 s no end is no standstill
+
+
+def standby_lacks_claims(run: Run) -> None:
+    """PostgreSQL fails over to a standby that lacks the last 3 s, in which tasks of 15 s were claimed"""
+    Limit.objects.create(scope="key", name="k", max_concurrent=1)
+    way = run.on_exit(Proxy(run.arena.postgres.port))
+    standby = run.on_exit(standby_of(run.arena, way))
+    network = Network.of(run)
+    crew = workers(run, **network.env(run.arena))
+    for worker in crew:
+        worker.send(signal.SIGSTOP)
+    long_tasks(run)
+    eventually(lambda: standby.has(Task.objects.count()), "the standby has the tasks", 30)
+    way.forget()
+    for worker in crew:
+        worker.send(signal.SIGCONT)
+    eventually(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
+    time.sleep(3)  # so much is lost
+    with run.watch.away():
+        run.arena.kill_postgres()
+        standby.promote()
+        connections["default"].settings_dict["PORT"] = standby.port
+        network.rows.target = standby.port
+        connection.close()
+        judge(run)
+
+
+def workers(run: Run, **env: str) -> list[Process]:
+    """Start a scheduler and two workers; return the workers once they have registered."""
+    run.fleet.scheduler(**env)
+    crew = [run.fleet.worker("--concurrency", "6", **env) for _ in range(2)]
+    eventually(lambda: Worker.objects.filter(status="active").count() == len(crew), "they have registered", 60)
+    return crew
+
+
+FAULTS = [postgres_dies_after_claims, standby_lacks_claims]

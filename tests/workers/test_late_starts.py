@@ -1,0 +1,135 @@
+"""A task that passed a rate or a minimum delay starts within a second of its claim, or goes back to its place."""
+
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from queue_app.models import Limit, Queue, TaskAttempt
+from queue_app.services.control.queues import copy_queue_limits
+from queue_app.services.lifecycle import claim as claims
+from queue_app.services.lifecycle import turnover
+from queue_app.services.repair.rebuild import copy_limits
+from queue_app.workers.executor import Executor
+from queue_app.workers.pools.asynchronous import AsyncPool
+from queue_app.workers.pools.processes import ProcessPool
+from queue_app.workers.pools.threads import ThreadPool
+from queue_app.workers.rlimits import ResourceLimits
+from tests.support.engine import assert_index_agrees, put_many, row, until
+from tests.workers import chores
+from tests.workers.stage import QUICK, StillWorker, statuses
+from tests.workers.test_executor import claimed
+
+pytestmark = pytest.mark.usefixtures("engine")
+RATE = {"rate_count": 3, "rate_seconds": 3600.0, "rate_burst": 3}
+
+
+@pytest.fixture
+def stall(monkeypatch):
+    """Return a function that lets PostgreSQL answer the grants of claims and turn-overs later, by so many seconds."""
+    real, passed = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
+
+    def answer_later(seconds: float) -> None:
+        for rows, name in ((claims.claim_rows, "claim"), (turnover.rows, "turn_over")):
+            monkeypatch.setattr(rows, name, answered_later(getattr(rows, name), seconds))
+
+    def answered_later(grant, seconds):
+        def answer(*args):
+            granted = grant(*args)
+            passed[0] += seconds
+            return granted
+
+        return answer
+
+    return answer_later
+
+
+def limit(scope: str, **limits) -> None:
+    """Limit the quick tasks; their bucket is full."""
+    if scope == "queue":
+        Queue.objects.filter(pk="default").update(**limits)
+    else:
+        Limit.objects.create(scope=scope, name={"type": QUICK, "key": "k"}[scope], **limits)
+    copy_limits()
+    fill_buckets()
+
+
+def fill_buckets() -> None:
+    """Let the index's clock go on by an hour."""
+    index = claims.get_index()
+    index._client.hincrby(index.keys.generation, "behind", 3_600_000_000)
+
+
+@pytest.mark.parametrize("scope", ["queue", "type", "key"])
+@pytest.mark.parametrize("limits", [RATE, {"min_delay_seconds": 3600.0}], ids=["rate", "delay"])
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_grant_that_took_longer_starts_nothing(stall, scope, limits, is_late):
+    limit(scope, **limits)
+    ids = put_many(5, QUICK, concurrency_key="k:1", priority="critical")  # which age does not lift
+    worker, most = StillWorker(concurrency=5), limits.get("rate_count", 1)
+    chores.calls.clear()
+    stall(1.5 if is_late else 0.0)
+    worker.run_once()
+    assert len(worker.pool.begun) == most
+    worker.pool.finish()
+    worker.run_once()
+    assert len(chores.calls) == (0 if is_late else most)
+    assert statuses(*ids[:most]) == ["queued" if is_late else "completed"] * most
+    assert row(ids[0]).failures == TaskAttempt.objects.count() == 0
+    assert_index_agrees()
+    worker.pool.finish()
+    worker.wake()
+    worker.run_once()
+    assert len(worker.pool.begun) == 0, "a token that was taken does not return"
+    fill_buckets()
+    stall(0.0)
+    worker.wake()
+    worker.run_once()
+    assert len(worker.pool.begun) == (most if is_late else min(most, 5 - most)), "the next tokens start the same tasks"
+
+
+def test_so_does_a_turn_over_and_tasks_without_a_rate_start_at_any_time(stall):
+    Limit.objects.create(scope="type", name=QUICK, max_concurrent=1, **RATE | {"rate_burst": 2})
+    Queue.objects.create(name="free", max_concurrent=1)
+    copy_queue_limits("free")
+    copy_limits()
+    fill_buckets()
+    rated, others = put_many(3, QUICK), put_many(3, QUICK.replace("quick", "slow"), queue="free")
+    worker = StillWorker(concurrency=5)
+    worker.run_once()
+    assert len(worker.pool.begun) == 2
+    worker.pool.finish()
+    chores.calls.clear()
+    stall(1.5)
+    worker.run_once()
+    worker.pool.finish()
+    worker.run_once()
+    assert statuses(*rated, *others) == ["completed", "queued", "queued", "completed", "completed", "executing"]
+    assert len(chores.calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "async"])
+def test_each_pool_looks_at_the_clock_when_a_slot_starts_the_task(kind):
+    """Not when it gets the task: that may wait for a slot."""
+    executor = Executor(uuid.uuid4())
+    pool = {
+        "threads": lambda: ThreadPool(1, executor, lambda: None),
+        "processes": lambda: ProcessPool(1, executor, lambda: None, ResourceLimits()),
+        "async": lambda: AsyncPool(1, executor, lambda: None),
+    }[kind]()
+    pool.start()
+    try:
+        found, task = [], chores.later if kind == "async" else chores.echo
+        late, timely = claimed(task, 1), claimed(task, 1)
+        late.task = replace(late.task, start_by=time.monotonic() - 0.001)
+        timely.task = replace(timely.task, start_by=time.monotonic() + 1000)
+        pool.submit([late, timely])
+        until(lambda: found.extend(pool.take_outcomes()) or len(found) == 2, "both outcomes")
+    finally:
+        pool.stop()
+    assert [(one.is_late, one.is_completion, one.result) for one in found] == [
+        (True, False, None),
+        (False, True, "2" if kind == "async" else "1"),
+    ]
