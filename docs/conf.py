@@ -22,6 +22,8 @@ myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
 
 html_theme = "furo"
 html_title = "Task queue for Django"
+html_static_path = ["_static"]
+html_js_files = [("search-symptoms.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "default"

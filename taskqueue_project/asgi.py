@@ -8,6 +8,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "taskqueue_project.settings.prod
 
 django = get_asgi_application()
 
-from queue_app.api.asgi import bounded  # noqa: E402 - needs the apps, which the line above loads
+from django.db import connections  # noqa: E402 - needs the settings
+
+from queue_app.api.asgi import bounded  # noqa: E402 - needs the apps, which get_asgi_application() loads
+
+for alias in connections:  # a request has a thread of its own, so no other request would use its connection
+    connections.settings[alias]["CONN_MAX_AGE"] = 0
 
 application = bounded(django)

@@ -13,6 +13,7 @@ handler500 = "queue_app.admin.away.handler500"
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("", include("queue_app.compat.urls")),
     path("", include("queue_app.urls")),
     path("", RedirectView.as_view(pattern_name="admin:index")),
     # Django's login page names no icon, so browsers look here.

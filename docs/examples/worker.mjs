@@ -33,14 +33,15 @@ async function call(path, body) {
   return answer;
 }
 
-async function run(task) {
+async function run(task, polledAt) {
   const stop = new AbortController();
   held.set(task.task_id, { task, stop });
   const timer = setTimeout(() => stop.abort("timeout"), task.timeout_seconds * 1000);
-  const report = { task_id: task.task_id, attempt: task.attempt };
+  const report = { task_id: task.task_id, attempt: task.attempt, leased_at: task.leased_at };
+  const isLate = performance.now() - polledAt > (task.start_within_ms ?? Infinity); // a rate no longer covers its start
   try {
-    const result = await handlers[task.task_type](task.parameters, task.args, task, stop.signal);
-    Object.assign(report, { status: "completed", result: result ?? null });
+    const result = isLate ? null : await handlers[task.task_type](task.parameters, task.args, task, stop.signal);
+    Object.assign(report, isLate ? { status: "released" } : { status: "completed", result: result ?? null });
   } catch (error) {
     const reason = stop.signal.aborted ? (stop.signal.reason === "timeout" ? "timeout" : "cancelled") : "error";
     Object.assign(report, error instanceof Throttle ? { status: "throttled", throttle: error.throttle }
@@ -54,17 +55,18 @@ async function run(task) {
 }
 
 async function beat() {
-  const running = [...held.values()].map(({ task }) => ({ task_id: task.task_id, attempt: task.attempt }));
+  const running = [...held.values()].map(({ task: { task_id, attempt, leased_at } }) => ({ task_id, attempt, leased_at }));
   const said = { running, draining, tasks_done: done, free_slots: free, ...(learnt && { task_types: Object.keys(handlers) }) };
   const answer = await call(`${worker}/heartbeat`, said);
   if (said.task_types) learnt = false;
-  for (const id of answer.cancel) held.get(id)?.stop.abort("cancelled");
+  for (const id of [...answer.cancel, ...answer.lost]) held.get(id)?.stop.abort("cancelled");
   if (answer.drain) draining = true;
   for (const type of answer.unserved) {
     if (!(type in loaders) || type in handlers) continue;
     handlers[type] = await loaders[type]();
     learnt = true;
   }
+  if (answer.again) await beat(); // PostgreSQL has restarted
 }
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -77,9 +79,10 @@ while (!draining) {
   const want = SLOTS - held.size;
   if (want <= 0) { free = 0; await sleep(50); continue; }
   try {
+    const polledAt = performance.now();
     const { tasks, notified } = await call(`${worker}/poll`, { available_capacity: want, wait: 2, holding: [...held.keys()] });
     free = want - tasks.length; // slots for which there was no task; the scheduler asks why if a task waits
-    tasks.forEach(run);
+    tasks.forEach((task) => run(task, polledAt));
     if (notified) await beat(); // a task was cancelled, or the worker should drain
   } catch (error) { if (error.status < 500) process.exit(3); await sleep(1000); }
 }

@@ -90,6 +90,7 @@ def former_names() -> str:
         "tasks and schedules: body": tasks.Submission.aliases,
         "tasks: filter, in a query or a body": tasks.TaskFilters.aliases,
         "tasks: a name in `fields`": tasks.FORMER_FIELDS,
+        "lists of workflows and ticks: query": tasks.FORMER_PAGE,
         "`/internal/workers/register`": workers.WorkerRegistration.aliases,
         "`/internal/workers/{id}/poll`": workers.Poll.aliases,
     }
