@@ -35,6 +35,8 @@ from tests.support.turns import turn
 ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
 #: The name of this process among those of pytest-xdist, "" in the one that was started.
 DIVISION = os.environ.get("PYTEST_XDIST_WORKER", "")
+#: Folders whose tests start many processes or browsers, or judge every pair. ``./dev test`` leaves them to ``./dev slow``.
+SLOW = ("audits", "browser", "docs/test_build.py", "explorer", "integration", "packaging", "taskqueue_project/quickstart")
 #: One more than cores, because tests also wait. Beyond these servers and the processes that tests start want the cores.
 MOST_PROCESSES = 4
 
@@ -103,14 +105,33 @@ if not DIVISION:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Divide the whole suite; part of it, and tests on servers that were given, run in the process that was started."""
     options = config.option
-    if DIVISION or getattr(options, "numprocesses", 0) is not None:
-        return  # a process of pytest-xdist, or the caller chose a number, or there is no pytest-xdist
+    if DIVISION:
+        return
     part = any(getattr(options, name, False) for name in ("keyword", "lf", "stepwise", "usepdb"))
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not part and options.capture != "no"
+    options.chosen = "slow" if options.slow else "quick" if whole else "named"  # pytest-xdist passes it on
     ours = len(os.environ["TASKQUEUE_TEST_SERVERS"].split()) == len(ADDRESSES)
-    if whole and ours and (os.cpu_count() or 1) > 1:
+    # Otherwise the caller chose a number, or there is no pytest-xdist.
+    if getattr(options, "numprocesses", 0) is None and whole and ours and (os.cpu_count() or 1) > 1:
         options.numprocesses = min((os.cpu_count() or 1) + 1, MOST_PROCESSES)
         options.dist = "worksteal"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the slow tests, which a run of all tests leaves out")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the slow tests or the others, where the caller has not named tests."""
+    if config.option.chosen == "named":
+        return
+    chosen, others = [], []
+    for item in items:
+        place = item.path.relative_to(Path(__file__).parent).as_posix()
+        is_slow = place.startswith(SLOW) or item.get_closest_marker("slow") is not None
+        (chosen if is_slow == (config.option.chosen == "slow") else others).append(item)
+    items[:] = chosen
+    config.hook.pytest_deselected(items=others)
 
 
 @pytest.hookimpl(optionalhook=True)
