@@ -27,6 +27,7 @@ _LOST: Final = {
     "push": ("that tasks are queued", "the reconciler will push them from the rows"),
     "remove": ("that tasks no longer wait", "the rows will refuse them, and the reconciler will remove them"),
     "release": ("that slots are free", "the reconciler will end their leases"),
+    "restore": ("of leases that were granted again", _FROM_ROWS),
     "reap": ("that tasks of a dead worker are queued again", "the reconciler will push them from the rows"),
     "withdraw": ("that the leases of a dead worker end", "the reconciler will end them"),
     "register": ("of a new worker", "it will register again with its first claim"),

@@ -75,13 +75,13 @@ def test_the_page_shows_what_happens_and_keeps_what_is_typed(visit, asked):
     assert page.locator(".tq-graph .tq-node").count() == 4
     assert page.get_by_role("heading", name="What holds it").is_visible()
     assert page.locator(".tq-node-state", has_text="waits for: checked").count() == 1
-    page.get_by_label("Reason").fill("the printer is broken")
+    page.get_by_label("Reason", exact=True).fill("the printer is broken")
     label = Task.objects.get(workflow_id=asked.id, status="failed")
     move(label, "completed", started_at=label.started_at)
     Row.objects.update(held_at=None)
     visitor.see("#tq-flow:not(:has(h2:text-is('What holds it')))")
     assert page.locator(".tq-graph .tq-node-failed").count() == 0, "the classes of the picture change too"
-    assert page.get_by_label("Reason").input_value() == "the printer is broken"
+    assert page.get_by_label("Reason", exact=True).input_value() == "the printer is broken"
     assert "waiting" in page.locator("#tq-flow-status").inner_text(), "it is told to screen readers"
     page.get_by_role("button", name="Pause").click()
     page.get_by_text("paused by root: the printer is broken").first.wait_for()

@@ -59,10 +59,15 @@ def test_pending_is_a_composite(names, states):
     assert expand_statuses(names) == states
 
 
-@pytest.mark.parametrize("name", ["Queued", "", "running", "ready"])
+@pytest.mark.parametrize("name", ["Queued", "", "done", "ready"])
 def test_other_names_are_refused(name):
     with pytest.raises(ValueError, match="is not a valid Status"):
         expand_statuses([name])
+
+
+@pytest.mark.parametrize(("name", "state"), [("succeeded", Status.COMPLETED), ("running", Status.EXECUTING)])
+def test_names_of_other_queues_are_accepted(name, state):
+    assert expand_statuses([name]) == {state}
 
 
 def test_sentences_about_a_state():

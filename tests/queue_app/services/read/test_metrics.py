@@ -4,10 +4,12 @@ import threading
 
 import pytest
 from django.db import connections
+from django.db.backends.signals import connection_created
 
 from queue_app.services.read import health as metrics
 from queue_app.services.read.health import Probe
 from queue_app.sql.database import fetch_all
+from queue_app.workers import sessions
 
 LIMIT = 60.0
 
@@ -51,7 +53,9 @@ def test_a_broken_connection_is_replaced(probe, monkeypatch, checked):
     assert probe.pids[1] not in (None, probe.pids[0])
 
 
-def test_conn_max_age_applies(probe, monkeypatch):
+def test_conn_max_age_applies(probe, monkeypatch, request):
+    if connection_created.disconnect(dispatch_uid=sessions.__name__):  # workers of other tests keep their sessions
+        request.addfinalizer(sessions.watch_sessions)
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     assert probe.ask().result(LIMIT) is not None
     assert probe.pids == [None]
