@@ -109,7 +109,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     part = any(getattr(options, name, False) for name in ("keyword", "lf", "stepwise", "usepdb"))
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not part and options.capture != "no"
-    options.chosen = "slow" if options.slow else "quick" if whole else "named"  # pytest-xdist passes it on
+    os.environ["TASKQUEUE_TEST_CHOICE"] = "slow" if options.slow else "quick" if whole else "named"
     ours = len(os.environ["TASKQUEUE_TEST_SERVERS"].split()) == len(ADDRESSES)
     # Otherwise the caller chose a number, or there is no pytest-xdist.
     if getattr(options, "numprocesses", 0) is None and whole and ours and (os.cpu_count() or 1) > 1:
@@ -123,13 +123,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the slow tests or the others, where the caller has not named tests."""
-    if config.option.chosen == "named":
+    choice = os.environ["TASKQUEUE_TEST_CHOICE"]
+    if choice == "named":
         return
     chosen, others = [], []
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
         is_slow = place.startswith(SLOW) or item.get_closest_marker("slow") is not None
-        (chosen if is_slow == (config.option.chosen == "slow") else others).append(item)
+        (chosen if is_slow == (choice == "slow") else others).append(item)
     items[:] = chosen
     config.hook.pytest_deselected(items=others)
 
