@@ -36,7 +36,16 @@ ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
 #: The name of this process among those of pytest-xdist, "" in the one that was started.
 DIVISION = os.environ.get("PYTEST_XDIST_WORKER", "")
 #: Folders whose tests start many processes or browsers, or judge every pair. ``./dev test`` leaves them to ``./dev slow``.
-SLOW = ("audits", "browser", "docs/test_build.py", "explorer", "integration", "packaging", "taskqueue_project/quickstart")
+SLOW = (
+    "audits",
+    "browser",
+    "docs/test_build.py",
+    "explorer",
+    "integration",
+    "packaging",
+    "servers",
+    "taskqueue_project/quickstart",
+)
 #: One more than cores, because tests also wait. Beyond these servers and the processes that tests start want the cores.
 MOST_PROCESSES = 4
 
