@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from queue_app import registry
+from queue_app.core.ids import uuid7
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
@@ -105,8 +106,8 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
         raise OutOfScope(f"The token does not allow the queues {', '.join(beyond)}.", code="queue_not_allowed")
     _check_capabilities(token, wanted.capabilities)
     host = f"token {token.name}"  # the same for the old and the new secret of a rotated token
-    worker_id = uuid.uuid4()
-    name = wanted.name or f"{token.name} {worker_id.hex[:8]}"
+    worker_id = uuid7()
+    name = wanted.name or f"{token.name} {worker_id.hex[-8:]}"
     if Worker.objects.filter(name=name, status__in=LIVING).exclude(host=host).exists():
         raise WorkerNameTaken(f"Another living worker is called {name!r}; give this one its own name.")
     identity = WorkerIdentity(

@@ -64,6 +64,7 @@ class TestBulkSubmit:
         key = {"Idempotency-Key": "order 7"}
         first, again = alice.post(BULK, body, **key), alice.post(BULK, body, **key)
         assert (first.status_code, again.status_code) == (201, 200)
+        assert [r.headers.get("Idempotency-Replayed") for r in (first, again)] == [None, "true"]
         assert [t["task_id"] for t in again.data["tasks"]] == [t["task_id"] for t in first.data["tasks"]]
         assert all(task["replayed"] for task in again.data["tasks"])
         body["tasks"][2]["parameters"] = {"n": 9}
