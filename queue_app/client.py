@@ -170,12 +170,12 @@ class _Caller:
     ) -> tuple[int, Any, bytes]:
         if self._http is not None:
             try:
-                answer = self._http.request(method, url, headers=headers, content=data, timeout=timeout)
+                got = self._http.request(method, url, headers=headers, content=data, timeout=timeout)
             except Exception as error:
                 if type(error).__module__.startswith("httpx"):  # imported only by those who use it
                     raise ConnectionError(str(error)) from error
                 raise
-            return answer.status_code, answer.headers, answer.content
+            return got.status_code, got.headers, got.content
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"The address must begin with http:// or https://, not {url[:40]!r}.")
         try:

@@ -2,14 +2,17 @@
 
 import inspect
 import json
+from contextlib import suppress
 from typing import Any, Protocol
 
 from queue_app import registry
 from queue_app.core.masking import MASK, is_secret, same, unmask
 from queue_app.core.records import ClaimedTask
-from queue_app.core.redaction import Secrets, is_sealed, redact_value, secrets_of
+from queue_app.core.redaction import Secrets, is_sealed, redact_value, secret_parts, secrets_of
+from queue_app.core.references import Reference, chosen, filled, stored_in
 from queue_app.core.signatures import taken_by
 from queue_app.encryption import call_of, hides
+from queue_app.exceptions import ResultMissing
 
 
 class Payload(Protocol):
@@ -38,8 +41,25 @@ def displayed_payload(
     if is_sealed(payload.args) or (hide_encrypted and hides(task_type)):
         return Secrets((), names), [], {"encrypted": MASK}
     named = _named(task_type, payload.args, names)
-    secrets = secrets_of([payload.parameters, named], names)
+    secrets = secrets_of(_with_secret_results(payload, [payload.parameters, named], names), names)
     return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
+
+
+def _with_secret_results(payload: Payload, value: Any, names: frozenset[str]) -> Any:
+    """Return arguments with the results that references under secret names stand for: texts may repeat them."""
+    found, task_id = list(stored_in(list(secret_parts(value, names)))), getattr(payload, "task_id", None)
+    if not found or task_id is None:
+        return value
+    from queue_app.sql import workflow_results as rows  # noqa: PLC0415 - needs the apps
+
+    results: dict[Reference, Any] = {}
+    workflow_id = rows.workflow_of(task_id)
+    wanted, added = rows.sought(found, workflow_id)
+    values = {each: json.loads(text) for each, text in rows.results(wanted, [workflow_id]).items()}
+    for reference in found:
+        with suppress(ResultMissing):
+            results[reference] = chosen(reference, values, added)
+    return filled(value, results.get)
 
 
 def edited_payload(

@@ -12,7 +12,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from queue_app.exceptions import (
     IndexUnavailable,
     OutOfScope,
     StaleLease,
+    TaskQueueError,
     TokenRefused,
     UnknownProfile,
     WorkerLost,
@@ -42,7 +43,7 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.lifecycle.claim import among_executing, claim, give_back, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.grants import compare
-from queue_app.services.lifecycle.results import with_results_for_remote
+from queue_app.services.lifecycle.results import with_results, with_results_for_remote
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.worker import registration as service
@@ -233,6 +234,8 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
     if call is None:
         return outcome
     task = opened_task(replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters)))
+    with suppress(TaskQueueError):  # results that flowed into it may be secrets too
+        task = with_results(task)
     return replace(outcome, task=task)
 
 

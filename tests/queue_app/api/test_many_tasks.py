@@ -75,6 +75,14 @@ class TestBulkSubmit:
             assert (refused.status_code, refused.data["code"]) == (409, "idempotency_conflict"), "the whole request"
         assert bob.post(BULK, body, **key).status_code == 201
 
+    @pytest.mark.parametrize("key", ["", " ", "k" * 65, "a\tb"])
+    def test_a_key_in_the_header_follows_the_rules_of_a_single_task(self, alice, plain_type, key):
+        body = {"task_type": plain_type}
+        for path, content in (("/api/v1/tasks", body), (BULK, {"tasks": [body]})):
+            refused = alice.post(path, content, **{"Idempotency-Key": key})
+            assert (refused.status_code, refused.data["errors"][0]["field"]) == (400, "idempotency_key"), path
+        assert not Task.objects.exists()
+
 
 class TestFilters:
     @pytest.mark.parametrize("window", [0, 1, inspect.WINDOW])
