@@ -2,8 +2,10 @@
 
 import inspect
 import json
+from collections import defaultdict
 from contextlib import suppress
 from typing import Any, Protocol
+from uuid import UUID
 
 from queue_app import registry
 from queue_app.core.masking import MASK, is_secret, same, unmask
@@ -11,6 +13,7 @@ from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import Secrets, is_sealed, redact_value, secret_parts, secrets_of
 from queue_app.core.references import Reference, chosen, filled, stored_in
 from queue_app.core.signatures import taken_by
+from queue_app.core.states import Status
 from queue_app.encryption import call_of, hides
 from queue_app.exceptions import ResultMissing
 
@@ -50,12 +53,17 @@ def _with_secret_results(payload: Payload, value: Any, names: frozenset[str]) ->
     found, task_id = list(stored_in(list(secret_parts(value, names)))), getattr(payload, "task_id", None)
     if not found or task_id is None:
         return value
-    from queue_app.sql import workflow_results as rows  # noqa: PLC0415 - needs the apps
+    from queue_app.models import Task, WorkflowNode  # noqa: PLC0415 - needs the apps
 
+    named = {each for reference in found for each in reference.ids}
+    added: dict[UUID, list[UUID]] = defaultdict(list)
+    nodes: Any = WorkflowNode.objects.filter(added_by__in=named).order_by("task_id")
+    for maker, each in nodes.values_list("added_by", "task_id"):
+        added[maker].append(each)
+    together = Task.objects.filter(workflow_id__in=Task.objects.filter(pk=task_id).values("workflow_id"))
+    completed = together.filter(pk__in=named.union(*added.values()), status=Status.COMPLETED)
+    values = {each: result for each, result in completed.values_list("pk", "outcome__value") if not is_sealed(result)}
     results: dict[Reference, Any] = {}
-    workflow_id = rows.workflow_of(task_id)
-    wanted, added = rows.sought(found, workflow_id)
-    values = {each: json.loads(text) for each, text in rows.results(wanted, [workflow_id]).items()}
     for reference in found:
         with suppress(ResultMissing):
             results[reference] = chosen(reference, values, added)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from queue_app import conf
 from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
-from queue_app.core.references import MARK, chosen, filled, stored_in
+from queue_app.core.references import ADDED, MARK, chosen, filled, stored_in
 from queue_app.exceptions import InputTooLarge, PayloadTooLarge, ResultMissing
 from queue_app.services.lifecycle.finish import finish
 from queue_app.sql import workflow_results as rows
@@ -81,7 +81,10 @@ def input_text(value: Any, field: str) -> str:
 def _texts(workflow_id: uuid.UUID, args: Any, parameters: Any) -> tuple[str, str]:
     """Return (args, parameters) as JSON text, with the results of tasks of the same workflow."""
     found = list(stored_in([args, parameters]))
-    wanted, added = rows.sought(found, workflow_id)
+    makers = {reference.ids[0] for reference in found if reference.kind == ADDED}
+    added = rows.added_by(makers, [workflow_id]) if makers else {}
+    wanted = {task_id for reference in found if reference.kind != ADDED for task_id in reference.ids}
+    wanted.update(task_id for ids in added.values() for task_id in ids)
     most = conf.get().workflows.max_input_bytes
     if len(wanted) * conf.get().payload.max_bytes > most and rows.size(wanted) > most:
         raise _too_large(most)
