@@ -15,10 +15,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPException
 from typing import Any, Final, Literal, NotRequired, Protocol, Self, TypedDict, cast
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 type Id = str | uuid.UUID
 type Json = Any
@@ -37,6 +38,8 @@ TRIES: Final = 5
 PAUSE_SECONDS: Final = 1.0
 #: The server, or what stands before it, asks to try again.
 BUSY: Final = frozenset({429, 502, 503, 504})
+#: The server refuses the content of a report, such as a result that is too large.
+REFUSED: Final = frozenset({400, 413})
 
 
 class Task(TypedDict):
@@ -82,11 +85,19 @@ class ClaimedTask(TypedDict):
 
 
 class ApiError(Exception):
-    """The API refused: ``problem`` is its problem document, and its ``code`` is stable."""
+    """The API refused: ``problem`` is its problem document, and its ``code`` is stable.
+
+    The code is ``no_json`` if the answer is no JSON object: another server than ours gave it.
+    """
 
     def __init__(self, status: int, problem: Mapping[str, Json]) -> None:
         super().__init__(f"{problem.get('code')}: {problem.get('detail')}")
         self.status, self.problem, self.code = status, problem, str(problem.get("code", ""))
+
+
+def _may_pass(error: ApiError) -> bool:
+    """Return whether a worker sends its request again later: the server is busy, or has an error of its own."""
+    return error.status in BUSY or error.status >= 500  # noqa: PLR2004 - where errors of the server begin
 
 
 class Http(Protocol):
@@ -97,6 +108,16 @@ class Http(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Follow no redirect: ``urllib`` would send the key to the other server, and a POST as a GET."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request."""
+
+
+_OPENER: Final = build_opener(_NoRedirects)
 
 
 class _Caller:
@@ -113,7 +134,7 @@ class _Caller:
             self._http.close()
 
     def call(self, method: str, path: str, body: Json = None, *, waits: float = 0.0, key: str = "") -> Any:
-        """Return the JSON of an answer; raise ``ApiError``, or ``OSError`` without an answer.
+        """Return the JSON of an answer; raise ``ApiError``, or ``ConnectionError`` without an answer.
 
         What changes nothing, and what has an idempotency ``key``, is repeated after a lost connection or a busy server.
         """
@@ -125,7 +146,7 @@ class _Caller:
         for left in range(tries - 1, -1, -1):
             try:
                 status, found, text = self._send(method, self._address + path, headers, data, self._timeout + waits)
-            except OSError:
+            except ConnectionError:
                 if not left:
                     raise
                 time.sleep(PAUSE_SECONDS)
@@ -135,10 +156,11 @@ class _Caller:
                 time.sleep(int(named) if named.isdigit() else PAUSE_SECONDS)
                 continue
             break
-        try:
+        answer = None
+        with suppress(ValueError):
             answer = json.loads(text)
-        except ValueError:
-            answer = {"code": "no_json", "detail": text[:200].decode(errors="replace")}
+        if not isinstance(answer, dict):
+            raise ApiError(status, {"code": "no_json", "detail": text[:200].decode(errors="replace")})
         if status >= 400:  # noqa: PLR2004 - where errors begin
             raise ApiError(status, answer)
         return answer
@@ -148,21 +170,23 @@ class _Caller:
     ) -> tuple[int, Any, bytes]:
         if self._http is not None:
             try:
-                answer = self._http.request(method, url, headers=headers, content=data, timeout=timeout)
+                got = self._http.request(method, url, headers=headers, content=data, timeout=timeout)
             except Exception as error:
                 if type(error).__module__.startswith("httpx"):  # imported only by those who use it
                     raise ConnectionError(str(error)) from error
                 raise
-            return answer.status_code, answer.headers, answer.content
+            return got.status_code, got.headers, got.content
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"The address must begin with http:// or https://, not {url[:40]!r}.")
         try:
-            with urlopen(Request(url, data, headers, method=method), timeout=timeout) as answer:  # noqa: S310 - checked
+            try:
+                answer: Any = _OPENER.open(Request(url, data, headers, method=method), timeout=timeout)  # noqa: S310 - checked
+            except HTTPError as error:
+                answer = error
+            with answer:
                 return answer.status, answer.headers, answer.read()
-        except HTTPError as error:
-            return error.code, error.headers, error.read()
-        except URLError as error:
-            raise ConnectionError(str(error.reason)) from error
+        except (OSError, HTTPException) as error:  # also no answer in time, and one that breaks off
+            raise ConnectionError(str(getattr(error, "reason", "") or error)) from error
 
 
 class Client(_Caller):
@@ -282,10 +306,10 @@ class Worker(_Caller):
         try:
             found = self.call("POST", f"{self._path}/poll", body, waits=wait)
         except ApiError as error:
-            if error.status not in BUSY:
-                self._stop.set()
-                raise
-            raise ConnectionError(str(error)) from error
+            if _may_pass(error):
+                raise ConnectionError(str(error)) from error
+            self._stop.set()
+            raise
         if found["drain"]:
             self._stop.set()
         for task in found["tasks"]:
@@ -310,7 +334,11 @@ class Worker(_Caller):
                 self.call("POST", f"{self._path}/result", report)
                 self._done += 1
             except ApiError as error:
-                if error.status in BUSY:
+                if error.status in REFUSED and report["status"] == "completed":
+                    failure = {"class": "ResultRefused", "message": str(error)}
+                    report = {**report, "status": "failed", "result": None, "error": failure}
+                    continue
+                if _may_pass(error):
                     time.sleep(PAUSE_SECONDS)
                     continue
             except OSError:

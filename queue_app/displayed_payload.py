@@ -2,14 +2,20 @@
 
 import inspect
 import json
+from collections import defaultdict
+from contextlib import suppress
 from typing import Any, Protocol
+from uuid import UUID
 
 from queue_app import registry
 from queue_app.core.masking import MASK, is_secret, same, unmask
 from queue_app.core.records import ClaimedTask
-from queue_app.core.redaction import Secrets, is_sealed, redact_value, secrets_of
+from queue_app.core.redaction import Secrets, is_sealed, redact_value, secret_parts, secrets_of
+from queue_app.core.references import Reference, chosen, filled, stored_in
 from queue_app.core.signatures import taken_by
+from queue_app.core.states import Status
 from queue_app.encryption import call_of, hides
+from queue_app.exceptions import ResultMissing
 
 
 class Payload(Protocol):
@@ -38,8 +44,30 @@ def displayed_payload(
     if is_sealed(payload.args) or (hide_encrypted and hides(task_type)):
         return Secrets((), names), [], {"encrypted": MASK}
     named = _named(task_type, payload.args, names)
-    secrets = secrets_of([payload.parameters, named], names)
+    secrets = secrets_of(_with_secret_results(payload, [payload.parameters, named], names), names)
     return secrets, redact_value(named, secrets), redact_value(payload.parameters, secrets)
+
+
+def _with_secret_results(payload: Payload, value: Any, names: frozenset[str]) -> Any:
+    """Return arguments with the results that references under secret names stand for: texts may repeat them."""
+    found, task_id = list(stored_in(list(secret_parts(value, names)))), getattr(payload, "task_id", None)
+    if not found or task_id is None:
+        return value
+    from queue_app.models import Task, WorkflowNode  # noqa: PLC0415 - needs the apps
+
+    named = {each for reference in found for each in reference.ids}
+    added: dict[UUID, list[UUID]] = defaultdict(list)
+    nodes: Any = WorkflowNode.objects.filter(added_by__in=named).order_by("task_id")
+    for maker, each in nodes.values_list("added_by", "task_id"):
+        added[maker].append(each)
+    together = Task.objects.filter(workflow_id__in=Task.objects.filter(pk=task_id).values("workflow_id"))
+    completed = together.filter(pk__in=named.union(*added.values()), status=Status.COMPLETED)
+    values = {each: result for each, result in completed.values_list("pk", "outcome__value") if not is_sealed(result)}
+    results: dict[Reference, Any] = {}
+    for reference in found:
+        with suppress(ResultMissing):
+            results[reference] = chosen(reference, values, added)
+    return filled(value, results.get)
 
 
 def edited_payload(

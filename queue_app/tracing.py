@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from traceback import format_exception
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from queue_app.core import trace
 from queue_app.core.records import ClaimedTask, TaskRow
@@ -110,15 +110,21 @@ def continuing(traceparent: str | None) -> Iterator[None]:
             context.detach(token)
 
 
-def attempt(task: ClaimedTask) -> AbstractContextManager[None]:
+class Held(Protocol):
+    """What a worker holds: its task gets the results of other tasks when it starts."""
+
+    task: ClaimedTask
+
+
+def attempt(held: Held) -> AbstractContextManager[None]:
     """Return a context for running the attempt: a span, which records an error, after a span for the wait."""
     tracer = _tracer()
-    return _NOTHING if tracer is None else _attempt(tracer, task)
+    return _NOTHING if tracer is None else _attempt(tracer, held)
 
 
 @contextmanager
-def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
-    api = sys.modules["opentelemetry.trace"]
+def _attempt(tracer: Any, held: Held) -> Iterator[None]:
+    api, task = sys.modules["opentelemetry.trace"], held.task
     run = None
     try:
         parent = _context_of(api, task.traceparent)
@@ -141,7 +147,7 @@ def _attempt(tracer: Any, task: ClaimedTask) -> Iterator[None]:
             with trace.use(of_caller() or task.traceparent):
                 yield
         except BaseException as error:
-            _record_error(api, run, error, task)
+            _record_error(api, run, error, held.task)
             raise
 
 

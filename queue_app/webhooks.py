@@ -225,7 +225,7 @@ def _seconds(retry_after: str) -> float | None:
 
 def signed(message_id: str, timestamp: int, body: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
     """Return the headers of a request: one signature for each secret."""
-    text = f"{message_id}.{timestamp}.".encode() + body
+    text = f"{message_id}.{timestamp}.".encode(errors="replace") + body
     signatures = (b64encode(hmac.digest(secret, text, "sha256")).decode() for secret in secrets)
     return {
         "webhook-id": message_id,
@@ -244,12 +244,12 @@ def verify(headers: Mapping[str, str], body: bytes, secrets: Sequence[str], *, n
     message_id, moment = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if (
         not (moment.isascii() and moment.isdigit() and len(moment) <= _DIGITS)
-        or abs((now or time()) - int(moment)) > TOLERANCE
+        or abs((time() if now is None else now) - int(moment)) > TOLERANCE
     ):
         return False
     wanted = signed(message_id, int(moment), body, known)["webhook-signature"].split(" ")
     given = headers.get("webhook-signature", "").split(" ")
-    return any(hmac.compare_digest(one.encode(), other.encode()) for one in wanted for other in given)
+    return any(hmac.compare_digest(one.encode(), other.encode(errors="replace")) for one in wanted for other in given)
 
 
 class _Connection(http.client.HTTPConnection):

@@ -75,7 +75,7 @@ class Executor:
             return held.outcome(began, is_late=True)
         capture.enter(held, self.reports)
         try:
-            with tracing.attempt(held.task):
+            with tracing.attempt(held):
                 call = self._prepare(held)
                 result = self._complete(held, call, call.run)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a task is the task's failure, not the worker's
@@ -100,7 +100,7 @@ class Executor:
             return held.outcome(began, is_late=True)
         capture.enter(held, self.reports)  # in the context of this asyncio task only
         try:
-            with tracing.attempt(held.task):
+            with tracing.attempt(held):
                 may_block = held.task.failures > 0 or refers(held.task) or has_receivers(task_started, logging.INFO)
                 call = await _call_in_thread_if(may_block, self._prepare, held)
                 text = await self._acomplete(held, call)

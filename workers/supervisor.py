@@ -19,6 +19,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import console
+from queue_app.core.ids import uuid7
 from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.lifecycle import (
     DUMP,
@@ -171,7 +172,7 @@ class Supervisor:
         supervisor, heartbeat = os.getpid(), self._heartbeats[number - 1]
         self.loop_heartbeats[number - 1].reset()
         heartbeat.reset()
-        child = Child(number, uuid.uuid4(), 0, time.monotonic(), backoff, LifeWatch(heartbeat))
+        child = Child(number, uuid7(), 0, time.monotonic(), backoff, LifeWatch(heartbeat))
         with signals_held():  # until the child has replaced the handlers that it inherits
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # the health monitor's thread holds no lock of ours

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from django.db import connections
 
+from queue_app.core.ids import uuid7
 from queue_app.core.records import WorkerReport
 from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE
@@ -40,7 +41,7 @@ class Worker(WorkerLoop):
         worker_id: uuid.UUID | None = None,
         supervisor: int | None = None,
     ) -> None:
-        super().__init__(options, transport, worker_id or uuid.uuid4())
+        super().__init__(options, transport, worker_id or uuid7())
         self.is_signalled = False  # whether the worker ends because of a signal
         self._supervisor = supervisor
         self._usage = UsageMeter(lambda: self._pool.pids)

@@ -29,24 +29,27 @@ type Application = Callable[[Any, Any, Any], Awaitable[None]]
 READS: Final = {"GET", "HEAD"}
 
 
-def bounded(application: Application) -> Application:
-    """Wrap the application of ``asgi.py``, to bound requests to the API; others pass as they are.
+def bounded(application: Application, others: int | None = None) -> Application:
+    """Wrap the application of ``asgi.py``, to bound requests to the API.
 
     Bodies have a maximum size and time, else the answer is 413 ``payload_too_large`` or 408 ``body_too_slow``
-    (``API.BODY_SECONDS``). At most ``API.MAX_CONNECTIONS`` requests that use the database run at once; the others wait
-    on the event loop, up to 10 s (503 ``too_busy``). ``/healthz`` is answered on the event loop, without a thread.
+    (``API.BODY_SECONDS``). The same holds for other requests if ``others`` is their maximum size in bytes: a login page
+    takes bodies of strangers too. At most ``API.MAX_CONNECTIONS`` requests that use the database run at once; further
+    ones wait on the event loop, up to 10 s (503 ``too_busy``). ``/healthz`` is answered on the event loop, without a
+    thread.
     """
 
     async def wrapped(scope: Any, receive: Receive, send: Send) -> None:
         view = _view(scope) if scope["type"] == "http" else None
-        if view is None:
+        most = others if view is None else view.body_factor * body_limit(conf.get().payload)
+        if most is None or scope["type"] != "http":
             await application(scope, receive, send)
             return
         if view is LiveView and scope["method"] in READS:
             await _send(HTTPStatus.OK, ALIVE, PlainJSON.media_type, send)
             return
-        most = view.body_factor * body_limit(conf.get().payload)
-        body = _Body(receive, most, conf.get().api.body_seconds, scope if view.uses_database else None)
+        limited = scope if view is not None and view.uses_database else None
+        body = _Body(receive, most, conf.get().api.body_seconds, limited)
         try:
             declared = dict(scope["headers"]).get(b"content-length", b"")
             if declared.isdigit() and int(declared[:20]) > most:

@@ -39,7 +39,7 @@ def translated(given: Mapping[str, Any], environ: Mapping[str, str] | None = Non
         if name in NAMES:
             section, key = NAMES[name]
             found.setdefault(section, {})[key] = _like(key, value)
-        elif not name.startswith(ROWS):
+        elif name not in ROWS and name.partition(".")[0] not in ROWS:
             raise ValueError(f"There is no setting {name!r} to translate. Known are {', '.join([*NAMES, *ROWS])}.")
     return found
 

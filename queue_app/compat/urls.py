@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,7 +12,9 @@ from rest_framework.response import Response
 
 from queue_app.api.base import accepts
 from queue_app.api.permissions import may_view
+from queue_app.api.serializers.base import Field
 from queue_app.api.serializers.control import EventQuery
+from queue_app.api.serializers.kinds import choice, several
 from queue_app.api.views.events import EventStream
 from queue_app.api.views.queues import AdminQueueView, QueueStatsView, existing_queue
 from queue_app.api.views.tasks import AdminTaskListView, AdminTaskPriorityView
@@ -20,7 +23,7 @@ from queue_app.services.read.stats import admin_queue, queue_summary
 from queue_app.sql.upkeep import totals
 
 #: Our events -> their names.
-EVENTS: Final = {
+EVENTS: Final[Mapping[str, str]] = {
     EventName.ACCEPTED: "ExecutionAccepted",
     EventName.REJECTED: "ExecutionRejected",
     EventName.STARTED: "ExecutionStarted",
@@ -74,12 +77,22 @@ class ActionStatsView(QueueStatsView):
         )
 
 
+_OURS: Final = {name: str(ours) for ours, name in EVENTS.items()}
+_known: Final = choice([*_OURS, *EventName], "unknown_event")
+
+
+class ExecutionEventQuery(EventQuery):
+    """Names of events are theirs or ours."""
+
+    event = several(Field(lambda value, name: _OURS.get(_known(value, name), value), {}), source="names")
+
+
 class ExecutionNames:
     """Gives events their other names on the way to a reader."""
 
     def keep(self, found: list[Event]) -> list[Event]:
         """Return the events under their other names."""
-        return [replace(event, name=EVENTS.get(EventName(event.name), event.name)) for event in found]
+        return [replace(event, name=EVENTS.get(event.name, event.name)) for event in found]
 
     def changes(self) -> bytes:
         """Return nothing more."""
@@ -89,7 +102,7 @@ class ExecutionNames:
 class ExecutionEventView(EventStream):
     """Events as systems A and B name them."""
 
-    @accepts("view_task", query=EventQuery, throttle="heavy")
+    @accepts("view_task", query=ExecutionEventQuery, throttle="heavy")
     def get(self, request: Request) -> Any:
         """Stream the events of tasks under the names that executions had."""
         return self.streamed(request, ExecutionNames())

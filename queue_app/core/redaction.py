@@ -104,6 +104,16 @@ def secrets_of(value: Any, names: Collection[str] = ()) -> Secrets:
     return Secrets((text for text in _secrets(value, names, secret=False) if len(text) >= MIN_LENGTH), names)
 
 
+def secret_parts(value: Any, names: Collection[str] = ()) -> Iterator[Any]:
+    """Yield the parts of a JSON value that ``mask`` hides."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from [item] if is_secret(key, names) else secret_parts(item, names)
+    elif isinstance(value, list):
+        for item in value:
+            yield from secret_parts(item, names)
+
+
 def _secrets(value: Any, names: Collection[str], *, secret: bool) -> Iterator[str]:
     if isinstance(value, dict):
         for key, item in value.items():

@@ -4,8 +4,8 @@
 """
 
 import json
+import logging
 import re
-from functools import partial
 from importlib import import_module
 from urllib.parse import quote
 
@@ -44,6 +44,8 @@ GROUPS = ("Task queue: Viewer", "Task queue: Operator", "Task queue: Admin")
 #: Streams without an end, which tests of events read; status pages, which are added below; workers with a token.
 ELSEWHERE = {"events", "execution-events", "workflow-events", "task-status", "worker-register", "missing"}
 KINDS = {"masked": MASKED, "sealed": SEALED}
+#: The parameter that holds the canary.
+HOLDERS = {"masked": "card", "sealed": "account"}
 SECRET = "whsec_" + "YWFh" * 11
 
 
@@ -77,8 +79,23 @@ def bodies(monkeypatch):
 
 
 @pytest.fixture
-def house(hire, captured, settings, spans, bodies, request):
+def callbacks():
+    """Webhooks of the tasks; not in the decorators, because the checks of every other test would miss the endpoint."""
+
+    def declare(name):
+        for kind in KINDS:
+            for end, option in (("done", "on_success"), ("fails", "on_failure")):
+                object.__setattr__(getattr(made, f"{kind}_{end}"), option, name)
+
+    declare("webhook:crm")
+    yield
+    declare(None)
+
+
+@pytest.fixture
+def house(hire, captured, settings, spans, bodies, callbacks, caplog):
     """A project in which every kind of record holds canaries; return the tasks whose status pages are open."""
+    caplog.set_level(logging.INFO)
     settings.TASKQUEUE = settings.TASKQUEUE | {
         "ENCRYPTION": {"KEYS": [FIRST], "TASKS": ["tests.audits.canary_tasks.sealed_*"]},
         "WEBHOOKS": {"crm": {"url": "https://crm.example.com/", "secrets": [SECRET]}},
@@ -87,18 +104,16 @@ def house(hire, captured, settings, spans, bodies, request):
     results = []
     for kind, canary in KINDS.items():
         done, fails, waits = (getattr(made, f"{kind}_{end}") for end in ("done", "fails", "waits"))
-        # Not in the decorator: the checks of every other test would miss the webhook.
-        for one, option in ((done, "on_success"), (fails, "on_failure")):
-            object.__setattr__(one, option, "webhook:crm")
-            request.addfinalizer(partial(object.__setattr__, one, option, None))
-        call = {"card": canary, "note": VISIBLE}
+        call = {HOLDERS[kind]: canary, "note": VISIBLE}
         results += [done.enqueue(**call), fails.enqueue(**call), done.enqueue(canary, VISIBLE), waits.enqueue(**call)]
         name = create_schedule(f"{kind}-hourly", {"task_type": type_of(done), "parameters": call, "every": 3600}).name
         create_schedule(f"{kind}-args", {"task_type": type_of(done), "args": [canary, VISIBLE], "every": 3600})
         run_schedule(name, by="ann")
         flow = Workflow(f"{kind} flow")
-        first = flow.add(done, card=canary, note=VISIBLE)
-        flow.add(fails, card=canary, note=first.result["note"], after=first)
+        first = flow.add(done, **call)
+        flow.add(fails, **(call | {"note": first.result["note"]}), after=first)
+        for other in (done, fails, waits):  # the row holds a reference in the place of the canary
+            flow.add(other, **(call | {HOLDERS[kind]: first.result[HOLDERS[kind]]}), after=first)
         flow.enqueue()
         asked = {"task_type": type_of(done), "parameters": json.dumps(call)}
         by_api(kind, type_of(done), call)
@@ -245,6 +260,9 @@ def test_nothing_that_leaves_the_project_holds_a_canary(house, spans, bodies, ca
     assert "ValueError" in exported
     assert "task.completed" in "".join(bodies)
     assert "task.dead_letter" in "".join(bodies)
+    lines = [(record.name, caplog.handler.format(record)) for record in caplog.get_records("setup")]
+    assert {name for name, line in lines for canary in KINDS.values() if canary in line} == {"shop"}, "the task itself"
+    assert any(name.startswith("taskqueue") for name, _ in lines)
     kept = tables() + index_text()
     assert SEALED not in kept
     assert MASKED in kept, "PostgreSQL holds what is not encrypted; pages mask it"

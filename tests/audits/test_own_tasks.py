@@ -72,12 +72,6 @@ def by_beat(kind, settings):
     return said("schedule", "import-beat")
 
 
-def in_a_file(tmp_path, tasks):
-    path = tmp_path / "flow.json"
-    path.write_text(json.dumps({"name": "forged", "tasks": tasks}))
-    return path
-
-
 NODE = {"name": "a", "task_type": PLAIN}
 #: Door -> what it answers when it is asked for a task of this type.
 DOORS = {
@@ -119,6 +113,23 @@ def test_no_door_takes_a_task_of_the_app(door, root, settings):
         assert not Schedule.objects.filter(task_type=kind).exists()
         assert not Task.objects.filter(task_type=kind).exists()
         Schedule.objects.all().delete()
+
+
+@pytest.mark.parametrize("option", ["on_success", "on_failure", "metadata"])
+def test_no_door_takes_a_callback(option, root):
+    """A callback may be a webhook, and metadata name callbacks."""
+    plain_call = {"task_type": PLAIN, option: {"on_success": "webhook:crm"} if option == "metadata" else "webhook:crm"}
+    places = {
+        "tasks": plain_call, "tasks/bulk": {"tasks": [plain_call]},
+        "workflows": {"name": "f", "tasks": [NODE | plain_call]},
+        "schedules": plain_call | {"name": "forged", "every": 60},
+    }  # fmt: skip
+    for path, body in places.items():
+        assert "unknown_field" in sent(root, "post", path, body), path
+    ask(**{name: value if isinstance(value, str) else json.dumps(value) for name, value in plain_call.items()})
+    consume()
+    assert answers()[-1].details["code"] == "unknown_field"
+    assert not Task.objects.exists()
 
 
 def test_a_schedule_of_before_the_upgrade_enqueues_nothing(root):

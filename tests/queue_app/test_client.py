@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -96,6 +98,61 @@ def test_a_lost_answer_makes_no_second_task(served, key):
     assert Task.objects.count() == 1
 
 
+@pytest.fixture
+def answering():
+    """Return a function that starts a server, which gives each connection the next of these answers, then closes it."""
+    with ExitStack() as stack:
+
+        def start(*answers: bytes) -> tuple[str, list[bytes]]:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            asked: list[bytes] = []
+
+            def serve() -> None:
+                for answer in answers:
+                    connection, _ = listener.accept()
+                    with connection:
+                        asked.append(connection.recv(65_536))
+                        connection.sendall(answer)
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(65_536):  # the rest of the request; unread, it would reset the connection
+                            pass
+
+            stack.callback(Side(serve).result)
+            return f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+
+        yield start
+
+
+BROKEN_OFF = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"
+PAGE_OF_A_PROXY = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n<p>"
+MOVED = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_an_answer_that_breaks_off_is_as_good_as_none(answering, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+    address, asked = answering(BROKEN_OFF, b"no HTTP\r\n\r\n", b"", BROKEN_OFF, b"")
+    queue = Client(address, "tq_x")
+    with pytest.raises(ConnectionError):
+        queue.submit(GPU, {"run_id": 1})
+    assert len(asked) == module.TRIES
+
+
+def test_silence_is_no_answer_and_not_the_end_of_a_wait(monkeypatch):
+    monkeypatch.setattr(module, "TRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ConnectionError):
+        Client(f"http://127.0.0.1:{silent.getsockname()[1]}", "tq_x", timeout=0.05).wait("1", seconds=0)
+
+
+def test_another_server_gets_no_key_and_its_page_is_no_task(answering):
+    address, asked = answering(MOVED, PAGE_OF_A_PROXY)
+    queue = Client(address, "tq_x")
+    for status in (302, 200):
+        with pytest.raises(ApiError, match="no_json") as refused:
+            queue.submit(GPU, {"run_id": 1})
+        assert refused.value.status == status
+    assert all(request.startswith(b"POST /api/v1/tasks") for request in asked)
+
+
 def test_a_busy_server_is_asked_again_and_a_refusal_is_final(served, key):
     answers = iter([(503, {"Retry-After": "0"}, b"{}"), (429, {}, b"{}"), (404, {}, b"<html>not ours</html>")])
 
@@ -129,6 +186,26 @@ def test_a_worker_reports_failures_and_what_was_cancelled(served, key, token):
     assert queue.wait(held, seconds=60)["status"] == "cancelled"
     worker.stop()
     side.result()
+
+
+def test_a_refused_result_is_a_failure_and_one_that_meets_an_error_of_the_server_is_sent_again(served, key, token):
+    queue, found = Client(served, key), []
+
+    class Unlucky(Worker):
+        def _send(self, method: str, url: str, *rest: Any) -> Any:
+            if not url.endswith("/result"):
+                return super()._send(method, url, *rest)
+            found.append(json.loads(rest[1])["status"])
+            return super()._send(method, url, *rest) if len(found) > 1 else (500, {}, b"{}")
+
+    worker = Unlucky(served, token)
+    task = queue.submit(GPU, {"run_id": 1}, max_retries=0)["id"]
+    side = Side(lambda: worker.run({GPU: lambda *_: "x" * 2_000_000}, wait=1, capabilities=["gpu"]))
+    ended = queue.wait(task, seconds=60)
+    worker.stop()
+    side.result()
+    assert found == ["completed", "completed", "failed"]
+    assert (ended["status"], ended["error"]["class"]) == ("dead_letter", "ResultRefused")
 
 
 def test_a_worker_whose_token_was_revoked_ends(served, key, token):

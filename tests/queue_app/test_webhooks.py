@@ -4,7 +4,7 @@ import ipaddress
 import json
 import socket
 import threading
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -118,6 +118,17 @@ def test_a_changed_or_old_delivery_is_not_verified(receiver, change):
         case "none":
             headers = {}
     assert not verify(headers, body, [secret], now=moment)
+    assert not verify(headers, body, [secret], now=0.0), "the epoch is a time like others"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"id": "1\udcff"}, {"signature": "v1,\ud800 v1,"}, {"timestamp": "-1"}, {"timestamp": "\u0661"}]
+)
+def test_headers_that_are_no_text_verify_nothing(odd):
+    """Some servers keep the bytes of a header that is not UTF-8 as surrogates."""
+    headers = signed("1", int(time()), b"{}", [b64decode(NEW.removeprefix("whsec_"))])
+    assert verify(headers, b"{}", [NEW])
+    assert not verify(headers | {f"webhook-{name}": text for name, text in odd.items()}, b"{}", [NEW])
 
 
 @pytest.mark.parametrize("secrets", [[""], ["whsec_"], [], NEW, ["whsec_YQ=="]])

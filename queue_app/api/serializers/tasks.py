@@ -108,7 +108,7 @@ def new_tasks(values: dict[str, Any], user: str, key_header: str | None) -> list
     ``IdempotencyConflict`` if the header was used for fewer or more tasks.
     """
     if key_header is not None:
-        base = hashlib.sha256(key_header.encode(errors="replace")).hexdigest()[:48]
+        base = hashlib.sha256(check_text(key_header, "idempotency_key", KEY_LENGTH).encode()).hexdigest()[:48]
         derived = {f"{base}-{at}": task for at, task in enumerate(values["tasks"]) if not task.get("idempotency_key")}
         check_whole(user, list(derived), f"{base}-{len(values['tasks'])}")
         for key, task in derived.items():

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from queue_app.api import export, representation
 from queue_app.api.authentication import check_scope
 from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, parse_id
-from queue_app.api.idempotency import KEY_META
+from queue_app.api.idempotency import KEY_META, REPLAYED
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import MaySubmit, is_staff_with
 from queue_app.api.representation import SUMMARY_FIELDS
@@ -58,8 +58,9 @@ class TaskListView(ApiView):
         user, key = self.username(request), request.META.get(KEY_META)
         task = submit(serializers.new_task(self.read_body(request), user, key))
         content, status = representation.submitted(task), HTTPStatus.CREATED if task.created else HTTPStatus.OK
-        location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
-        return Response(content, status=status, headers=location)
+        headers = {"Location": self.address(request, f"{request.path.rstrip('/')}/{task.id}")}
+        headers |= {} if task.created else {REPLAYED: "true"}
+        return Response(content, status=status, headers=headers)
 
 
 class AdminTaskListView(TaskListView):
@@ -113,9 +114,10 @@ class TaskBulkView(ApiView):
         """
         user, key = self.username(request), request.META.get(KEY_META)
         stored = submit_many(serializers.new_tasks(self.read_body(request), user, key))
-        status = HTTPStatus.CREATED if any(item.created for item in stored) else HTTPStatus.OK
+        is_new = any(item.created for item in stored)
+        status, headers = (HTTPStatus.CREATED, {}) if is_new else (HTTPStatus.OK, {REPLAYED: "true"})
         tasks = [representation.stored(item) | {"replayed": not item.created} for item in stored]
-        return Response({"count": len(tasks), "tasks": tasks}, status=status)
+        return Response({"count": len(tasks), "tasks": tasks}, status=status, headers=headers)
 
 
 class _OneTaskView(ApiView):

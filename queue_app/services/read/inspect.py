@@ -68,6 +68,11 @@ class TaskDetail:
     steps: list[StepResult]
     signals: list[Signal]
 
+    @property
+    def task_id(self) -> uuid.UUID:
+        """The id of the task."""
+        return self.task.id
+
 
 def list_tasks(tasks: TaskQuerySet, wanted: TaskFilter, *, page_size: int, before: uuid.UUID | None = None) -> Page:
     """Return one page of ``tasks``; its cost does not depend on how many pages came before."""

@@ -12,11 +12,12 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from queue_app import registry
+from queue_app.core.ids import uuid7
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.states import Status
@@ -29,6 +30,7 @@ from queue_app.exceptions import (
     IndexUnavailable,
     OutOfScope,
     StaleLease,
+    TaskQueueError,
     TokenRefused,
     UnknownProfile,
     WorkerLost,
@@ -41,7 +43,7 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.lifecycle.claim import among_executing, claim, give_back, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.grants import compare
-from queue_app.services.lifecycle.results import with_results_for_remote
+from queue_app.services.lifecycle.results import with_results, with_results_for_remote
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.worker import registration as service
@@ -105,8 +107,8 @@ def register(token: WorkerToken, wanted: Registration) -> Worker:
         raise OutOfScope(f"The token does not allow the queues {', '.join(beyond)}.", code="queue_not_allowed")
     _check_capabilities(token, wanted.capabilities)
     host = f"token {token.name}"  # the same for the old and the new secret of a rotated token
-    worker_id = uuid.uuid4()
-    name = wanted.name or f"{token.name} {worker_id.hex[:8]}"
+    worker_id = uuid7()
+    name = wanted.name or f"{token.name} {worker_id.hex[-8:]}"
     if Worker.objects.filter(name=name, status__in=LIVING).exclude(host=host).exists():
         raise WorkerNameTaken(f"Another living worker is called {name!r}; give this one its own name.")
     identity = WorkerIdentity(
@@ -232,6 +234,8 @@ def _with_call(outcome: Outcome, call: TaskPayload | None) -> Outcome:
     if call is None:
         return outcome
     task = opened_task(replace(outcome.task, args=json.dumps(call.args), parameters=json.dumps(call.parameters)))
+    with suppress(TaskQueueError):  # results that flowed into it may be secrets too
+        task = with_results(task)
     return replace(outcome, task=task)
 
 

@@ -64,6 +64,7 @@ class TestBulkSubmit:
         key = {"Idempotency-Key": "order 7"}
         first, again = alice.post(BULK, body, **key), alice.post(BULK, body, **key)
         assert (first.status_code, again.status_code) == (201, 200)
+        assert [r.headers.get("Idempotency-Replayed") for r in (first, again)] == [None, "true"]
         assert [t["task_id"] for t in again.data["tasks"]] == [t["task_id"] for t in first.data["tasks"]]
         assert all(task["replayed"] for task in again.data["tasks"])
         body["tasks"][2]["parameters"] = {"n": 9}
@@ -73,6 +74,14 @@ class TestBulkSubmit:
             refused = alice.post(BULK, {"tasks": tasks}, **key)
             assert (refused.status_code, refused.data["code"]) == (409, "idempotency_conflict"), "the whole request"
         assert bob.post(BULK, body, **key).status_code == 201
+
+    @pytest.mark.parametrize("key", ["", " ", "k" * 65, "a\tb"])
+    def test_a_key_in_the_header_follows_the_rules_of_a_single_task(self, alice, plain_type, key):
+        body = {"task_type": plain_type}
+        for path, content in (("/api/v1/tasks", body), (BULK, {"tasks": [body]})):
+            refused = alice.post(path, content, **{"Idempotency-Key": key})
+            assert (refused.status_code, refused.data["errors"][0]["field"]) == (400, "idempotency_key"), path
+        assert not Task.objects.exists()
 
 
 class TestFilters:

@@ -74,10 +74,10 @@ def port(process_env, limits):
 class Stream:
     """One event stream, read line by line."""
 
-    def __init__(self, port: int, secret: str, after: str | None = None) -> None:
+    def __init__(self, port: int, secret: str, after: str | None = None, path: str = "/api/v1/events") -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         headers = {"Authorization": f"Bearer {secret}"} | ({"Last-Event-ID": after} if after else {})
-        self.connection.request("GET", "/api/v1/events", headers=headers)
+        self.connection.request("GET", path, headers=headers)
         self.answer = self.connection.getresponse()
         assert (self.answer.status, self.answer.headers["Content-Type"]) == (200, "text/event-stream")
 
@@ -128,6 +128,17 @@ def test_a_stream_continues_after_the_last_event_and_a_client_is_generated_from_
     assert client.cancel_task(task_id=task["task_id"])["status"] == "cancelled"
     with pytest.raises(example["ApiError"], match="unknown_field"):
         client.submit_task({"task_type": "x", "priorty": "low"})
+
+
+def test_a_stream_under_the_names_of_another_system(port, alice, stored):
+    _key, secret = create_key(alice.user, "live")
+    wanted = "/api/v1/executions/events?event=ExecutionCancelled&event=Promoted"
+    with closing(Stream(port, secret, path=wanted)) as stream:
+        assert stream.next() == {"retry": "3000"}
+        cancel(stored("alice").id)
+        get_index().flush()
+        assert stream.event()["event"] == "ExecutionCancelled"
+    assert alice.get("/api/v1/executions/events?event=ExecutionPaused").data["code"] == "unknown_event"
 
 
 def test_a_revoked_key_ends_its_stream(port, alice):

@@ -29,7 +29,7 @@ ASGI = (
     "uvicorn.run(application, port={port}, log_level='critical')"
 )
 GUNICORN = ("-m", "gunicorn", "taskqueue_project.wsgi", "--threads", "8", "--log-level", "critical", "--bind")
-PATH = "/api/v1/tasks"
+PATH, LOGIN = "/api/v1/tasks", "/admin/login/"
 #: Maximum of the health check, beyond twice what it takes without other requests to this server. What is held up, is
 #: held up for seconds; beside other tests less says nothing.
 MAX_MS = 500
@@ -65,10 +65,10 @@ def request(port: int, method: str, path: str, body: bytes = b"", **headers: str
     return 0, {}, {}
 
 
-def opened(port: int, secret: str, length: str) -> socket.socket:
+def opened(port: int, secret: str, length: str, path: str = PATH) -> socket.socket:
     """Send the head of a request, without a byte of its body."""
     client = socket.create_connection(("127.0.0.1", port), timeout=60)
-    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
     client.sendall(f"{head}Content-Type: application/json\r\n{length}\r\n\r\n".encode())
     return client
 
@@ -134,7 +134,8 @@ def test_a_burst_of_requests_does_not_delay_health_checks(process_env, secret):
 def test_slow_bodies_hold_nothing_and_end(process_env, secret):
     with serving(process_env, "asgi", BODY_SECONDS=4) as port, ExitStack() as stack:
         calm = health_ms(port)
-        slow = [stack.enter_context(closing(opened(port, secret, "Content-Length: 500"))) for _ in range(200)]
+        places = [PATH, PATH, PATH, LOGIN] * 50
+        slow = [stack.enter_context(closing(opened(port, secret, "Content-Length: 500", place))) for place in places]
         over = threading.Event()
 
         def drip() -> None:
@@ -170,12 +171,13 @@ def test_slow_bodies_hold_a_thread_of_gunicorn_each_until_their_clients_leave(pr
             assert list(answers) == [200] * 8
 
 
+@pytest.mark.parametrize("path", [PATH, LOGIN, "/nothing/"])
 @pytest.mark.parametrize("length", ["Content-Length: 100000000", "Transfer-Encoding: chunked"])
-def test_a_body_that_is_too_large_is_not_taken(process_env, secret, length):
+def test_a_body_that_is_too_large_is_not_taken(process_env, secret, length, path):
     """Before, Django wrote all of it to the disk, and the view then refused it."""
     with (
         serving(process_env, "asgi") as port,
-        closing(opened(port, secret, length)) as client,
+        closing(opened(port, secret, length, path)) as client,
         ThreadPoolExecutor(1) as pool,
     ):
         answer, sent, part = pool.submit(client.recv, 65536), 0, b" " * 65536

@@ -156,6 +156,7 @@ class TestIdempotencyKey:
         again = alice.submit(**body, idempotency_key="once")
         both = alice.call("POST", "/api/v1/tasks", body | {"idempotency_key": "once"}, **header)
         assert [r.status_code for r in (first, again, both)] == [201, 200, 200]
+        assert [r.headers.get("Idempotency-Replayed") for r in (first, again, both)] == [None, "true", "true"]
         assert first.data["task_id"] == again.data["task_id"] == both.data["task_id"]
 
     @pytest.mark.parametrize("change", [{"parameters": {"n": 2}}, {"task_type": "render", "parameters": {"frame": 1}}])

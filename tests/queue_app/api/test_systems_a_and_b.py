@@ -104,8 +104,9 @@ def test_the_settings_of_b_have_its_names(settings):
     )
     found = conf.get().admission
     assert (found.max_length, found.max_pending_per_user, found.stale_seconds) == (10_000, 100, 3600.0)
-    with pytest.raises(ValueError, match="no setting 'max_queue_sise'"):
-        translated({"max_queue_sise": 1})
+    for name in ("max_queue_sise", "low_to_medium_seconds", "highest"):
+        with pytest.raises(ValueError, match=f"no setting '{name}'"):
+            translated({name: 1})
 
 
 def test_staff_see_the_queue_and_change_a_priority(admin):

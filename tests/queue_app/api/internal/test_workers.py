@@ -389,6 +389,12 @@ def test_a_worker_is_told_of_waiting_types_and_serves_them(remote):
     assert Worker.objects.get(pk=remote.id).task_types == ["shop.tasks.new", TYPE]
 
 
+def test_workers_are_listed_newest_first_also_those_that_the_server_names(remote, admin_client):
+    made = [remote.post("/internal/workers/register", {}).json()["id"] for _ in range(4)]
+    assert [found["id"] for found in admin_client.get("/api/v1/workers").json()["results"]] == [*made[::-1], remote.id]
+    assert Worker.objects.values("name").distinct().count() == 5
+
+
 @pytest.mark.parametrize("name", ["", " ", "\u2003\t", "x" * 201, "a\nb", 5, None, ["far"]])
 def test_a_worker_needs_a_name(token, name):
     assert Remote(token[1], name=name).answer.status_code == 400
