@@ -31,7 +31,8 @@ def start(what: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 def pause(child: dict[str, Any]) -> float:
     """Return how long to wait before the next look at a child: as long as it has run, within limits."""
-    return min(max(1.0, time() - child["at"]), MAX_PAUSE)
+    ran: float = time() - child["at"]
+    return min(max(1.0, ran), MAX_PAUSE)
 
 
 def outcome(child: dict[str, Any]) -> dict[str, Any] | None:

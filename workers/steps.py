@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from asgiref.sync import sync_to_async
 
@@ -193,7 +193,7 @@ class AttemptSteps:
             raise SignalTimeout(f"The signal {new.signal!r} did not arrive until {found.until:%Y-%m-%d %H:%M:%S %Z}.")
         return _value(found)
 
-    def _suspend(self, suspension: Suspended) -> None:
+    def _suspend(self, suspension: Suspended) -> NoReturn:
         self._suspended = suspension
         raise suspension
 
