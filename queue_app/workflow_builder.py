@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.tasks.base import Task
 
@@ -24,6 +24,10 @@ from queue_app.registry import AnyTask
 
 if TYPE_CHECKING:
     from queue_app.core.records import AttemptKey
+
+
+#: The task behind ``map``.
+EXPAND: Final = "queue_app.workflow_expansion.expand"
 
 
 class Part:
@@ -130,7 +134,7 @@ class Builder:
         self._graph.edges |= part.edges
         self._specs, self._names = specs | self._specs, names | self._names
         self._backend = self._backend or backend
-        return Node(tuple(ends), name, Reference(ONE if len(ends) == 1 else MANY, tuple(ends)))
+        return Node(tuple(ends), name, result_of(part))
 
     def _spec_again(self, other: Builder, spec: TaskSpec) -> TaskSpec:
         """Return the options of a task of another workflow, for the user of this one."""
@@ -254,6 +258,15 @@ class RunningWorkflow(Builder):
         graph, self._graph = self._graph, Graph()
         if graph.rows:
             add_nodes(self.id, graph, added_by=self._attempt, joined=self._joined)
+
+
+def result_of(graph: Graph) -> Reference:
+    """Return the result of a whole graph: that of its last task, or a list of several last ones or of a map's items."""
+    ends = tuple(ends_of(graph))
+    if len(ends) != 1:
+        return Reference(MANY, ends)
+    is_map = any(row.id in ends and row.spec.task_type == EXPAND for row in graph.rows)
+    return Reference(ADDED if is_map else ONE, ends)
 
 
 def _name_of(task: AnyTask) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from time import time
 from typing import Any, Final
 
 from django.tasks import task_backends
 from django.tasks.base import TaskResultStatus
 
-from queue_app.core.graph import ends_of
-from queue_app.core.references import MANY, ONE, Reference
 from queue_app.exceptions import TaskFailed
-from queue_app.workflow_builder import Part
+from queue_app.workflow_builder import Part, result_of
 from queue_app.workflow_handle import WorkflowHandle
 from queue_app.workflows import Workflow
 
@@ -21,15 +20,19 @@ MAX_PAUSE: Final = 30.0
 def start(what: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """Enqueue a task, a workflow, a chain or a group; return what a later attempt needs to find it."""
     if not isinstance(what, Part):
-        return {"task": what.enqueue(*args, **kwargs).id, "backend": what.backend}
+        return {"task": what.enqueue(*args, **kwargs).id, "backend": what.backend, "at": time()}
+    if args or kwargs:
+        raise TypeError("Give the arguments to the tasks of the workflow, chain or group, not to context.run().")
     flow = what if isinstance(what, Workflow) else Workflow("run")
-    if flow is what:
-        ends = tuple(ends_of(flow._graph))  # noqa: SLF001 - of the builder
-        reference = Reference(ONE if len(ends) == 1 else MANY, ends)
-    else:
-        reference = flow.add(what).result
+    reference = result_of(flow._graph) if flow is what else flow.add(what).result  # noqa: SLF001 - of the builder
     handle = flow.enqueue()
-    return {"workflow": str(handle), "backend": handle.backend, "result": reference.as_json()}
+    return {"workflow": str(handle), "backend": handle.backend, "result": reference.as_json(), "at": time()}
+
+
+def pause(child: dict[str, Any]) -> float:
+    """Return how long to wait before the next look at a child: as long as it has run, within limits."""
+    ran: float = time() - child["at"]
+    return min(max(1.0, ran), MAX_PAUSE)
 
 
 def outcome(child: dict[str, Any]) -> dict[str, Any] | None:

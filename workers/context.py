@@ -158,6 +158,8 @@ class _HeldSteps:
     def load(self) -> list[Step]:
         return self._held.store.stored_steps(self._held.task)
 
+    check_outside = staticmethod(step_service.check_no_transaction)
+
     def record(self, step: Step) -> None:
         with shield(self._held):
             self._held.store.record_step(self._held.task, step)
@@ -261,14 +263,14 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
         It is enqueued once, in the transaction that stores the step. This attempt ends meanwhile, counts no failure and
         holds no slot; the task looks again after a second, then less often, after 30 s at most. The result of a
-        workflow is that of its last task, or a list. If what runs ends without success, ``TaskFailed`` is raised; if
-        this task is cancelled, it runs on. In a coroutine, await it.
+        workflow is that of its last task, or a list. If what runs ends without success, ``TaskFailed`` is raised. A
+        later attempt then looks at it again, unless this one has called another step after the error. If this task is
+        cancelled, what runs goes on. In a coroutine, await it.
         """
         from queue_app.workers import children  # noqa: PLC0415 - it imports the builder
 
-        pause = min(float(self.held.task.attempt if self.held else 1), children.MAX_PAUSE)
         label = getattr(what, "name", type(what).__name__.lower())[:MAX_LABEL]
-        found = self._steps().run(label, partial(children.start, what, args, kwargs), children.outcome, pause)
+        found = self._steps().run(label, partial(children.start, what, args, kwargs), children.outcome, children.pause)
         return _awaited(found, children.value_of) if inspect.isawaitable(found) else children.value_of(found)
 
     def sleep(self, duration: float | timedelta | datetime) -> Any:

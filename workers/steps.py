@@ -11,21 +11,21 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, NoReturn, Protocol
 
 from asgiref.sync import sync_to_async
 
-from queue_app import codecs, encryption
+from queue_app import codecs, conf, encryption
 from queue_app.core import steps
+from queue_app.core.payload import PayloadLimits
 from queue_app.core.signals import Fields, read_schema
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, SignalTimeout, StepRefused, StepsChanged, Suspended
 from queue_app.services.enqueue.validate import check_aware, check_signal_name, check_text, result_text
-
-#: In the place of an outcome that may be secret, and is read again.
-_UNSTORED: Final = {"read": "again"}
+from queue_app.services.lifecycle.results import UNLIMITED
 
 
 class StepStore(Protocol):
@@ -33,6 +33,9 @@ class StepStore(Protocol):
 
     def load(self) -> list[Step]:
         """Return the stored steps in order."""
+
+    def check_outside(self, name: str) -> None:
+        """Raise ``StepRefused`` inside a transaction."""
 
     def record(self, step: Step) -> None:
         """Store a step; raise ``AttemptLost`` if the attempt has lost its task."""
@@ -58,6 +61,7 @@ class AttemptSteps:
         self._called: set[str] = set()
         self._unnamed: Counter[str] = Counter()
         self._suspended: Suspended | None = None
+        self._failure: Step | None = None  # of a child; stored once the task goes on after it
 
     def step(self, name: str, function: Callable[..., Any], call: Callable[[], Any], *, atomic: bool) -> Any:
         """Return the stored result of a step, or run it; inside an event loop, return an awaitable of that."""
@@ -77,11 +81,16 @@ class AttemptSteps:
         return self._arun(place, name, call)
 
     def run(
-        self, label: str, start: Callable[[], Any], look: Callable[[Any], dict[str, Any] | None], pause: float
+        self,
+        label: str,
+        start: Callable[[], Any],
+        look: Callable[[Any], dict[str, Any] | None],
+        pause: Callable[[Any], float],
     ) -> Any:
         """Start something once, suspend the attempt until it has ended, and return its outcome; awaitable as above.
 
         ``look`` returns the outcome, or ``None`` as long as there is none; the task then looks again after ``pause``.
+        What ``start`` returned is given to both.
         """
         run = partial(self._run_child, self._numbered(f"run {label}"), start, look, pause)
         return sync_to_async(run)() if _in_event_loop() else run()
@@ -117,6 +126,8 @@ class AttemptSteps:
 
     def _run(self, place: int, name: str, call: Callable[[], Any], *, atomic: bool) -> Any:
         found = self._find(place, name)
+        if found is None:
+            self._keep_failure()
         if found is None and atomic:
             found = self._store.run_atomic(lambda: _result(place, name, call()))
         elif found is None:
@@ -127,13 +138,19 @@ class AttemptSteps:
     async def _arun(self, place: int, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         found = await sync_to_async(self._find)(place, name) if self._stored is None else self._find(place, name)
         if found is None:
+            await sync_to_async(self._keep_failure)()
             found = _result(place, name, await call())
             await sync_to_async(self._store.record)(found)
         return _value(found)
 
     def _run_child(
-        self, name: str, start: Callable[[], Any], look: Callable[[Any], dict[str, Any] | None], pause: float
+        self,
+        name: str,
+        start: Callable[[], Any],
+        look: Callable[[Any], dict[str, Any] | None],
+        pause: Callable[[Any], float],
     ) -> Any:
+        self._store.check_outside(name)  # a suspension would roll the start back
         child = self._run(self._next(name), name, start, atomic=True)
         end = f"{name}: end"
         place = self._next(end)
@@ -141,15 +158,24 @@ class AttemptSteps:
         if found is None:
             outcome = look(child)
             if outcome is None:
-                self._suspend(Suspended(pause))
-            found = _result(place, end, outcome if not encryption.is_on() else _UNSTORED)
-            self._store.record(found)
-        outcome = _value(found)
-        return look(child) if outcome == _UNSTORED else outcome
+                self._suspend(Suspended(pause(child)))
+            found = _outcome(place, end, outcome)
+            if "failed" in outcome:
+                self._failure = found
+            else:
+                self._store.record(found)
+        return _value(found)
+
+    def _keep_failure(self) -> None:
+        """Store that a child failed, because the task goes on after it: it takes the same path in each attempt."""
+        if self._failure is not None:
+            self._store.record(self._failure)
+            self._failure = None
 
     def _sleep(self, place: int, name: str, until: datetime) -> None:
         found = self._find(place, name)
         if found is None:
+            self._keep_failure()
             found = Step(place, name, StepKind.SLEEP, until=until)
             self._store.record(found)
         left = ((found.until or until) - self._now()).total_seconds()
@@ -159,6 +185,7 @@ class AttemptSteps:
     def _wait_for(self, new: Step, schema: Fields | None) -> Any:
         found = self._find(new.position, new.name)
         if found is None or not found.is_done:  # the first call decides until when
+            self._keep_failure()
             found = self._store.wait_for(found or new, schema)
         if not found.is_done:
             self._suspend(Suspended(None))
@@ -166,7 +193,7 @@ class AttemptSteps:
             raise SignalTimeout(f"The signal {new.signal!r} did not arrive until {found.until:%Y-%m-%d %H:%M:%S %Z}.")
         return _value(found)
 
-    def _suspend(self, suspension: Suspended) -> None:
+    def _suspend(self, suspension: Suspended) -> NoReturn:
         self._suspended = suspension
         raise suspension
 
@@ -198,13 +225,21 @@ class AttemptSteps:
         return found
 
 
-def _result(place: int, name: str, value: Any) -> Step:
+def _outcome(place: int, name: str, outcome: dict[str, Any]) -> Step:
+    """Return the outcome of a child, encrypted if any task may be; as large as what flows into a task of a workflow."""
+    settings = conf.get()
+    limits = replace(settings.payload, max_bytes=settings.workflows.max_input_bytes, max_nodes=UNLIMITED)
+    step = _result(place, name, outcome, limits)
+    return step._replace(value=encryption.seal(step.value or "", encryption.SHARED)) if encryption.is_on() else step
+
+
+def _result(place: int, name: str, value: Any, limits: PayloadLimits | None = None) -> Step:
     if inspect.isawaitable(value):
         raise StepRefused(
             f"The function of the step {name!r} returned an awaitable; give the step a coroutine function."
         )
     try:
-        return Step(place, name, StepKind.STEP, result_text(value))
+        return Step(place, name, StepKind.STEP, result_text(value, limits))
     except InvalidTaskData as error:
         raise type(error)("result", f"The result of the step {name!r} cannot be stored: {error}") from error
     except (TypeError, ValueError) as error:  # the second: NaN, or a circular reference
@@ -214,7 +249,8 @@ def _result(place: int, name: str, value: Any) -> Step:
 
 def _value(step: Step) -> Any:
     """Return the result as a later attempt gets it: a tuple is a list in every attempt."""
-    return None if step.value is None else codecs.real_result(json.loads(step.value))
+    found = encryption.opened_if(step.value, encryption.SHARED)
+    return None if found is None else codecs.real_result(json.loads(found))
 
 
 def _positive(duration: float | timedelta) -> timedelta:

@@ -19,10 +19,14 @@ from queue_app.sql.prepared import Row
 #: larger batches each time.
 FEW: Final = 48
 
-# The `|| ''` hides the partial index of executing tasks from the planner.
+# The `|| ''` hides the partial index of executing tasks from the planner. A task that can be undone, or undoes
+# another, and was asked to stop too late has completed: what it did counts.
 _DONE: Final = """
 UPDATE queue_app_task AS t
-SET status = CASE WHEN t.cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
+SET status = CASE WHEN t.cancel_requested_at IS NULL OR (
+        SELECT num_nonnulls(node.compensation, node.compensates) > 0 FROM queue_app_workflownode AS node
+        WHERE node.task_id = t.id
+    ) THEN 'completed' ELSE 'cancelled' END,
     finished_at = clock_timestamp(), deadline = NULL, started_at = v.started_at
 FROM {ended}
 WHERE t.id = ANY(%s) AND {granted} AND t.status || '' = 'executing'
@@ -48,6 +52,8 @@ SELECT id, attempt, leased_at, status FROM done
 
 def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     """Mark the attempts' tasks as completed, or as cancelled if that was requested meanwhile.
+
+    What can be undone, or undoes another task, is completed nevertheless.
 
     Returns {grant: status now} of the attempts that still held their task. The result of a
     cancelled task is not stored.

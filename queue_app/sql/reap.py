@@ -10,9 +10,13 @@ from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSE
 from queue_app.sql.database import fetch_all
 from queue_app.sql.workflow_advance import TRY_SHARE
 
-# The attempt has stored a step: the next one goes on behind it, so this death does not count.
-_PROGRESSED: Final = """EXISTS (SELECT FROM queue_app_stepresult AS step
-            WHERE step.task_id = task.id AND step.attempt = task.attempt AND step.done_at IS NOT NULL)"""
+WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
+# The task has stored a step since its last crash: the next attempt goes on behind it, so this death does not count. The
+# step may be of an earlier attempt, which then slept.
+_PROGRESSED: Final = f"""EXISTS (SELECT FROM queue_app_stepresult AS step
+            WHERE step.task_id = task.id AND step.done_at IS NOT NULL AND step.attempt > (
+                SELECT COALESCE(max(crash.attempt), 0) FROM queue_app_taskattempt AS crash
+                WHERE crash.task_id = task.id AND crash.exception_class = '{WORKER_DIED}'))"""
 # SKIP LOCKED waits for no row, so the order in which this statement locks them cannot cause a deadlock. Locks of
 # workflows come before those of rows: a task whose workflow another transaction has alone is left to the next turn.
 # Requeue tasks whose worker is dead. They keep their place in the queue, and their attempt number as the fence.
@@ -66,7 +70,6 @@ WITH gone AS MATERIALIZED (
 )
 SELECT {RETURNED} FROM done AS t
 """
-WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
 _MESSAGE: Final = "The worker died, or was out of reach for too long, while it had the task."
 
 _EXECUTING: Final = "task.status = 'executing'"

@@ -100,8 +100,9 @@ UPDATE queue_app_workflow AS flow SET finished_at = NULL, cancel_requested_at = 
     state = CASE WHEN {_IS_UNDONE} THEN 'compensating' ELSE 'running' END
 WHERE id = ANY(%s) AND state IN ('completed', 'failed', 'cancelled', 'compensated')
 """
-# Edges that the present state of `before` satisfies.
-SATISFIED: Final = """(edge.met OR before.status = 'completed' AND edge.condition <> 'failure')"""
+# Edges that the present state of `before` satisfies, or what a person decided about it.
+SATISFIED: Final = """(edge.met OR before.status = 'completed' AND edge.condition <> 'failure' OR EXISTS (
+        SELECT FROM queue_app_workflownode AS decided WHERE decided.task_id = before.id AND decided.closed <> ''))"""
 _UNREADY: Final = f"""
 SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND t.attempt = 0 AND EXISTS (
     SELECT FROM queue_app_taskdependency AS edge JOIN queue_app_task AS before ON before.id = edge.before_id
@@ -124,6 +125,13 @@ _PAGE_OF_OPEN: Final = f"""
 SELECT flow.id, (max_concurrent IS NOT NULL OR held_at IS NOT NULL OR cancel_requested_at IS NOT NULL OR {_IDLE}
     OR EXISTS (SELECT FROM queue_app_task AS t WHERE {_OF} AND {_FAILING}))
 FROM queue_app_workflow AS flow WHERE finished_at IS NULL AND flow.id > %s ORDER BY flow.id LIMIT %s
+"""
+# What a workflow did before it was undone.
+_UNDONE_TASKS: Final = f"""
+SELECT t.id FROM queue_app_task AS t
+WHERE t.id = ANY(%s) AND NOT {_UNDOES} AND t.workflow_id IN (
+    SELECT id FROM queue_app_workflow AS flow
+    WHERE id = ANY(%s) AND state IN ('compensating', 'compensated', 'failed') AND {_IS_UNDONE})
 """
 # A task that waits for a failure of one that completed.
 _SKIPPED: Final = """EXISTS (
@@ -187,10 +195,15 @@ def is_undone(workflow_id: uuid.UUID) -> bool:
     return bool(fetch_value(f"SELECT {_IS_UNDONE} FROM queue_app_workflow AS flow WHERE id = %s", [workflow_id]))
 
 
-def compensations_among(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
-    """Return the compensations among tasks."""
-    sql = "SELECT task_id FROM queue_app_workflownode WHERE task_id = ANY(%s) AND compensates IS NOT NULL"
-    return [row[0] for row in fetch_all(sql, [list(ids)])]
+def compensations_among(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Return {task: ``Closed`` or ""} of the compensations among tasks."""
+    sql = "SELECT task_id, closed FROM queue_app_workflownode WHERE task_id = ANY(%s) AND compensates IS NOT NULL"
+    return dict(fetch_all(sql, [list(ids)]))
+
+
+def undone_among(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Return the tasks of these workflows that must not run again, because what had completed was undone."""
+    return {row[0] for row in fetch_all(_UNDONE_TASKS, [list(ids), list(workflows)])}
 
 
 def not_undone(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str, Status, str, str]]:

@@ -268,9 +268,10 @@ class MemoryBackend(BaseTaskBackend):
     def replay(self, task_id: Id) -> None:
         """Run a dead letter again."""
         call = self._letter(task_id)
+        if call.workflow is not None:
+            call.workflow.reopen(call)
         call.status, call.failures, call.finished_at, call.queued_at = Status.QUEUED, 0, None, timezone.now()
         if call.workflow is not None:
-            call.workflow.reopen()
             call.workflow.changed(call)
 
     def discard(self, task_id: Id) -> None:

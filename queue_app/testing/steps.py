@@ -59,6 +59,9 @@ class MemorySteps:
     def load(self) -> list[Step]:
         return list(self._call.steps.values())
 
+    def check_outside(self, name: str) -> None:
+        """Steps in memory outlive a transaction."""
+
     def record(self, step: Step) -> None:
         self._call.steps[step.name] = step
 

@@ -62,7 +62,7 @@ class MemoryWorkflow:
 
     def cancel(self, *, by: str = "", reason: str = "") -> None:
         """Cancel what has not ended, and undo what had completed; a second cancel changes nothing."""
-        if self.is_cancelled or self._is_undoing:
+        if self.is_cancelled or self._is_undone:
             return
         self._refuse_ended("cancelled")
         self.is_cancelled = True
@@ -71,6 +71,8 @@ class MemoryWorkflow:
 
     def stop_undoing(self, *, by: str = "", reason: str = "") -> None:
         """Give up the compensations that have not completed."""
+        if not self._is_undoing and self.gaps:
+            return
         if not self._is_undoing:
             raise InvalidTransition(f"The workflow is {self.state}; nothing of it is being undone.", status=self.state)
         for call in self._undoing():
@@ -107,8 +109,9 @@ class MemoryWorkflow:
     def retry(self, *, by: str = "", reason: str = "") -> int:
         """Run again what ended without success; return how many tasks."""
         again = [call for call in self._calls.values() if call.status in FAILURES | {Status.CANCELLED}]
-        if any(extra.compensates for extra in self._extras.values()):
-            again = [call for call in again if self._extra(call).compensates]
+        if self._is_undone:
+            decided = {Closed.SKIPPED, Closed.DONE}
+            again = [call for call in again if self.undoes(call) and self._closed.get(_id(call)) not in decided]
             if not again:
                 raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=self.state)
         again = [call for call in again if not self._is_skipped(call)]
@@ -140,11 +143,12 @@ class MemoryWorkflow:
 
     # -- for the backend -----------------------------------------------------------------------
 
-    def reopen(self) -> None:
-        """Run again if the workflow has ended, because a task of it does."""
+    def reopen(self, call: StoredCall | None = None) -> None:
+        """Run again if the workflow has ended, because a task of it does; raise ``InvalidTransition``."""
+        if call is not None and self._is_undone and not self.undoes(call):
+            raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=call.status)
         if self.has_ended:
-            is_undone = any(extra.compensates for extra in self._extras.values())
-            self.state = WorkflowState.COMPENSATING if is_undone else WorkflowState.RUNNING
+            self.state = WorkflowState.COMPENSATING if self._is_undone else WorkflowState.RUNNING
             self.is_cancelled = False
 
     def changed(self, call: StoredCall) -> None:
@@ -182,6 +186,8 @@ class MemoryWorkflow:
             raise AttemptOver("The attempt no longer holds its task, so it cannot add tasks to the workflow.")
         if self.has_ended or self.is_cancelled:
             raise InvalidWorkflow("workflow", f"The workflow {self.name} has ended; tasks cannot be added to it.")
+        if self._is_undoing:
+            raise InvalidWorkflow("workflow", f"The workflow {self.name} is being undone; context.run() starts others.")
         inner = {before for _, before in graph.edges}
         waiting = [
             (after, kind)
@@ -290,6 +296,10 @@ class MemoryWorkflow:
     @property
     def _is_undoing(self) -> bool:
         return self.state is WorkflowState.COMPENSATING
+
+    @property
+    def _is_undone(self) -> bool:
+        return any(extra.compensates for extra in self._extras.values())
 
     def _doom(self, ids: Iterable[uuid.UUID]) -> None:
         for task_id in list(ids):

@@ -86,9 +86,11 @@ def far(context, how: str) -> None:
 
 
 @task(takes_context=True)
-def wrapped(context) -> None:
-    """Call a step inside a transaction."""
+def wrapped(context, *, child: bool = False) -> None:
+    """Call a step inside a transaction, or run a task there."""
     with transaction.atomic():
+        if child:
+            context.run(plain)
         context.step("inside", work, "inside")
 
 

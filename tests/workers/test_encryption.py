@@ -20,12 +20,22 @@ from queue_app.core.redaction import HIDDEN, SEALED
 from queue_app.core.states import Status
 from queue_app.exceptions import EncryptionUnavailable, InvalidTaskData, TaskFailed
 from queue_app.index import get_index
-from queue_app.models import AuditEntry, DeadLetter, Operation, Schedule, Task, TaskAttempt, TaskLog, TaskPayload
+from queue_app.models import (
+    AuditEntry,
+    DeadLetter,
+    Operation,
+    Schedule,
+    StepResult,
+    Task,
+    TaskAttempt,
+    TaskLog,
+    TaskPayload,
+)
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
 from queue_app.services.control import encrypted as reencryption
 from queue_app.services.enqueue.submit import submit
-from queue_app.services.lifecycle.actions import run_again, run_now
+from queue_app.services.lifecycle.actions import delete, run_again, run_now
 from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import run
 from queue_app.services.operations.backfill import run_schedule
@@ -166,11 +176,18 @@ def test_a_result_by_reference_is_decrypted_for_the_next_task(hire):
 
 
 def test_the_result_of_an_encrypted_task_that_another_runs_is_stored_by_itself_only(hire):
+    """The task that ran it needs it no more: it may be purged while the other sleeps."""
     result = passes_on.enqueue()
     for _ in range(2):
         work(hire())
         Task.objects.filter(status="scheduled").update(run_after=timezone.now())
         make_due()
+    work(hire())
+    assert CANARY not in tables()
+    delete(Task.objects.get(task_type=type_of(echo)).id)
+    Task.objects.filter(status="scheduled").update(run_after=timezone.now())
+    StepResult.objects.filter(kind="sleep").update(until=timezone.now())
+    make_due()
     work(hire())
     result.refresh()
     assert result.return_value == len(CANARY)

@@ -158,10 +158,12 @@ def test_replay_goes_on_after_the_stored_steps_and_run_again_begins_anew(hire):
     assert calls.count("charge") == 2
 
 
-def test_a_step_in_a_transaction_is_refused(hire):
-    task_id = put(type_of(step_tasks.wrapped), max_retries=0)
+@pytest.mark.parametrize(("child", "step"), [(False, "inside"), (True, "run plain")])
+def test_a_step_in_a_transaction_is_refused(hire, child, step):
+    task_id = put(type_of(step_tasks.wrapped), max_retries=0, parameters={"child": child})
     run(hire(), task_id)
-    assert error(task_id).startswith("The step 'inside' was called inside a transaction")
+    assert error(task_id).startswith(f"The step '{step}' was called inside a transaction")
+    assert not Task.objects.filter(task_type=type_of(step_tasks.plain)).exists()
 
 
 @pytest.mark.parametrize("kind", ["set", "nan"])

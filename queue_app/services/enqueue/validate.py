@@ -132,8 +132,8 @@ def check_parameters(parameters: Any) -> str:
     return _texts((), parameters, conf.get().payload)[1]
 
 
-def result_text(value: Any) -> str | None:
-    """Return a task's return value as JSON text, ``None`` for null.
+def result_text(value: Any, limits: PayloadLimits | None = None) -> str | None:
+    """Return a task's return value as JSON text, ``None`` for null; ``limits`` are by default those of payloads.
 
     Raises ``TypeError`` for a type that JSON cannot hold, as Django's backends do, and ``InvalidTaskData`` otherwise.
 
@@ -145,7 +145,7 @@ def result_text(value: Any) -> str | None:
         return None
     if codecs.are_on():
         value = codecs.encode(value, "result")
-    limits = conf.get().payload
+    limits = limits or conf.get().payload
     try:
         return dump_json(value, field="result", limits=limits)
     except UnserializableParameters as refused:

@@ -4,7 +4,8 @@ Each action on many tasks skips the tasks that it does not apply to; each action
 Ids may be texts, such as ``result.id``.
 
 A cancelled task that waits ends at once. A running one is asked to stop: the index wakes its worker, which reads the
-request from the rows, as it does with every heartbeat. The task then ends as cancelled, even if the attempt succeeds.
+request from the rows, as it does with every heartbeat. The task then ends as cancelled, even if the attempt succeeds;
+but if something undoes it, or it undoes another, it then is completed.
 
 Crash points: after the commit and before the index, the index proposes a cancelled task once, and the row refuses it;
 a task that was queued again is missing from the index until the reconciler pushes it. A worker that was not woken
@@ -28,7 +29,7 @@ from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services.advance import advance, changing
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.enqueue.validate import check_payloads
-from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.lifecycle.replay import replay_open, undone_refusal
 from queue_app.services.lifecycle.results import filled_in
 from queue_app.services.lifecycle.settle import notify_cancelled, queued_again, settle_later
 from queue_app.services.notify import events
@@ -36,7 +37,7 @@ from queue_app.services.notify.index import push_on_commit
 from queue_app.sql import schedules, upkeep, waiting
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
-from queue_app.sql.workflow_settle import compensations_among
+from queue_app.sql.workflow_settle import compensations_among, undone_among
 
 #: States from which ``retry`` can queue a task.
 RETRIABLE = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED, Status.DEAD_LETTER})
@@ -99,18 +100,23 @@ def retry(task_id: Id, *, by: str = "") -> None:
 
     The attempt number, which fences, keeps rising, and the errors of earlier attempts stay.
     A dead letter is replayed, which closes its record. To repeat a completed task, use ``run_again``.
-    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has not ended or was completed.
+    Raises ``TaskNotFound``, and ``InvalidTransition`` when the task has not ended or was completed, or when what its
+    workflow had completed was undone.
     """
     if not retry_many([task_id], by=by):
-        raise _refusal(task_id, sentence("only tasks that ended without success can be tried again"))
+        raise undone_refusal(parse_id(task_id)) or _refusal(
+            task_id, sentence("only tasks that ended without success can be tried again")
+        )
 
 
 def retry_many(ids: Sequence[Id], *, by: str = "") -> set[uuid.UUID]:
     """Queue the tasks among ``ids`` that ended without success again; return their ids."""
-    found = [parse_id(given) for given in ids]
+    wanted = [parse_id(given) for given in ids]
 
     def retry_all() -> set[uuid.UUID]:
-        with atomic(), changing(found, alone=True):
+        with atomic(), changing(wanted, alone=True) as workflows:
+            undone = undone_among(wanted, workflows) if workflows else set[uuid.UUID]()
+            found = [task_id for task_id in wanted if task_id not in undone]
             open_letters = DeadLetter.objects.open().filter(task_id__in=found).order_by("id").select_for_update()
             letters = list(open_letters.values_list("id", flat=True))  # locked before tasks, as by every replay
             fetch_all(*lock_rows(found))

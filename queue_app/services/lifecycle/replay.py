@@ -15,8 +15,10 @@ from queue_app import signals
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.masking import same
 from queue_app.core.records import TaskRef
+from queue_app.core.sentence import sentence
 from queue_app.displayed_payload import edited_payload
 from queue_app.encryption import call_of, seal_call
+from queue_app.exceptions import InvalidTransition
 from queue_app.models import DeadLetter, TaskPayload
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.workflow import Closed
@@ -28,7 +30,10 @@ from queue_app.services.notify.index import send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
 from queue_app.sql import dead_letters as rows
 from queue_app.sql import schedules
+from queue_app.sql.claim import statuses
 from queue_app.sql.database import atomic
+from queue_app.sql.workflow_advance import workflows_of
+from queue_app.sql.workflow_settle import undone_among
 
 BATCH = 500
 #: Maximum number of dead letters that one call discards; the caller may repeat the call.
@@ -42,15 +47,16 @@ def replay(
 
     ``parameters`` and positional ``args`` replace those of the task. They may be edited from the displayed, masked
     ones: a value that is still masked keeps its true value. Raises ``DeadLetterNotFound``, ``InvalidTransition`` when
-    the dead letter was replayed or discarded before or its task was purged, and ``InvalidTaskData`` for
-    parameters that must not be stored.
+    the dead letter was replayed or discarded before, its task was purged, or what its workflow had completed was
+    undone; and ``InvalidTaskData`` for parameters that must not be stored.
     """
     found = parse_id(dead_letter_id)
     with atomic():
         texts = None if parameters is None and args is None else _edited(found, parameters, args)
         moved = replay_open([found], by=by)
         if not moved:
-            raise refusal(found, "replayed")
+            letter = DeadLetter.objects.open().filter(pk=found).first()
+            raise (letter and undone_refusal(letter.task_id)) or refusal(found, "replayed")
         if texts is not None:
             rows.edit_payload(found, *texts)
     return moved[0][1]
@@ -59,8 +65,14 @@ def replay(
 def replay_open(
     ids: list[uuid.UUID], *, by: str, operation_id: uuid.UUID | None = None
 ) -> list[tuple[uuid.UUID, TaskRef]]:
-    """Replay the open dead letters among ``ids``, in one transaction; return (dead letter id, task) of each."""
-    with atomic(), changing(rows.tasks_of(ids), alone=True):
+    """Replay the open dead letters among ``ids``, in one transaction; return (dead letter id, task) of each.
+
+    Leaves alone those of workflows that are undone, except compensations.
+    """
+    tasks = rows.tasks_of(ids)
+    with atomic(), changing(tasks, alone=True) as workflows:
+        if workflows and (undone := undone_among(tasks, workflows)):
+            ids = list(DeadLetter.objects.filter(pk__in=ids).exclude(task_id__in=undone).values_list("id", flat=True))
         moved = rows.replay(ids, by[:USER_LENGTH], operation_id)
         blocked = queued_again([task for _, task in moved])
         events.push_queued_again([task for _, task in moved if task.id not in blocked])
@@ -69,6 +81,14 @@ def replay_open(
     if moved:
         send_on_commit(signals.dead_letters_replayed, count=len(moved), by=by, operation_id=operation_id)
     return moved
+
+
+def undone_refusal(task_id: uuid.UUID) -> InvalidTransition | None:
+    """Return the error that a task must not run again because its workflow was undone; ``None`` if it was not."""
+    if not undone_among([task_id], workflows_of([task_id])):
+        return None
+    text = sentence("What had completed was undone; enqueue a new workflow.")
+    return InvalidTransition(text, status=statuses([task_id])[task_id])
 
 
 def _edited(

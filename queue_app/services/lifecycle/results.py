@@ -23,7 +23,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.sql import workflow_results as rows
 
 #: Each result was checked when it was stored.
-_UNLIMITED: Final = 1 << 40
+UNLIMITED: Final = 1 << 40
 
 
 def refers(task: ClaimedTask) -> bool:
@@ -71,7 +71,7 @@ def filled_in(workflow_id: uuid.UUID, args: Any, parameters: Any) -> tuple[Any, 
 def input_text(value: Any, field: str) -> str:
     """Return arguments that hold results as JSON text; raise ``InputTooLarge``."""
     most = conf.get().workflows.max_input_bytes
-    limits = replace(conf.get().payload, max_bytes=most, max_nodes=_UNLIMITED)
+    limits = replace(conf.get().payload, max_bytes=most, max_nodes=UNLIMITED)
     try:
         return dump_json(value, field=field, limits=limits)
     except PayloadTooLarge as error:

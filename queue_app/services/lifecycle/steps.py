@@ -88,7 +88,8 @@ def check_no_transaction(name: str) -> None:
 
 
 def _record(task: ClaimedTask, step: Step) -> None:
-    stored = step._replace(value=sealed_if(step.value, task.task_type, SHARED))
+    value = step.value if is_sealed(step.value) else sealed_if(step.value, task.task_type, SHARED)
+    stored = step._replace(value=value)
     if not rows.record(task, stored) and not (keep([task]) and rows.record(task, stored)):
         raise _lost(step.name)
 

@@ -48,14 +48,14 @@ _AGAIN = FAILURES | {Status.CANCELLED}
 def cancel_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, reason: str = "") -> int:
     """Cancel every task that has not ended, then undo the completed ones; return how many tasks were cancelled.
 
-    A second cancel changes nothing, nor does one of a workflow that is being undone: only ``stop_undoing`` stops
+    A second cancel changes nothing, nor does one of a workflow that is or was undone: only ``stop_undoing`` stops
     compensations. Before this returns, the tasks that could start have ended, or are asked to stop; of many blocked
     tasks, the scheduler cancels the rest. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow has
     ended without a cancel. Without ``via`` the queue itself cancels, which is not recorded.
     """
     check_reason(reason)
     with _locked(workflow_id) as flow:
-        if flow.cancel_requested_at is not None or flow.state == WorkflowState.COMPENSATING:
+        if flow.cancel_requested_at is not None or rows.is_undone(flow.id):
             return 0
         _refuse_ended(flow, sentence("it can no longer be cancelled"))
         request_cancel(flow, reason)
@@ -158,14 +158,15 @@ def resume_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, rea
 def retry_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: str = "") -> int:
     """Run the tasks again that ended without success, in their order; return how many.
 
-    Dead letters are replayed. Of a workflow that is being undone, only compensations run again. Raises
-    ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow was undone.
+    Dead letters are replayed. Of a workflow that is being undone, only compensations run again, except those that a
+    person skipped or made by hand. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow was undone.
     """
     with _locked(workflow_id) as flow:
         ended = rows.ids_in(flow.id, _AGAIN, 2 * flow.nodes)
         ids = rows.without_skipped(ended)
         if rows.is_undone(flow.id):
-            ids = ended = rows.compensations_among(ids)
+            decided = {Closed.SKIPPED, Closed.DONE}
+            ids = ended = [one for one, how in rows.compensations_among(ids).items() if how not in decided]
             if not ids:
                 raise InvalidTransition(
                     sentence("What had completed was undone; enqueue a new workflow."), status=flow.state

@@ -26,7 +26,7 @@ from queue_app.hooks import before_enqueue
 from queue_app.models import DependencyCounter, TaskDependency, Workflow
 from queue_app.models.columns import USER_LENGTH
 from queue_app.models.limit_columns import MAX_CAP
-from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition
+from queue_app.models.workflow import WORKFLOW_NAME_LENGTH, Condition, WorkflowState
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.store import announce, ensure_queues, store_rows
 from queue_app.services.enqueue.validate import check_aware, check_integer, check_text
@@ -113,6 +113,8 @@ def add_nodes(
             raise WorkflowNotFound(f"There is no workflow {workflow_id}.")
         if flow.finished_at is not None or flow.cancel_requested_at is not None:
             raise InvalidWorkflow("workflow", f"The workflow {flow.name} has ended; tasks cannot be added to it.")
+        if flow.state == WorkflowState.COMPENSATING:
+            raise InvalidWorkflow("workflow", f"The workflow {flow.name} is being undone; context.run() starts others.")
         limits = conf.get().workflows
         check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
         if added_by is not None:

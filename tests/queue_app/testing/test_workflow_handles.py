@@ -6,16 +6,20 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.tasks import default_task_backend
 from django.utils import timezone
 
 import queue_app
 from queue_app import Workflow, WorkflowHandle, chain, group, task
+from queue_app.core.states import Status
 from queue_app.exceptions import TaskFailed, WorkflowNotFound
-from queue_app.models import Task
+from queue_app.models import DeadLetter, Task
 from queue_app.models import Workflow as Row
+from queue_app.registry import type_of
+from queue_app.services.lifecycle.replay import replay_open
 from queue_app.services.upkeep.promote import make_due
 from queue_app.testing import assert_workflow, drain
-from tests.workers.flow_tasks import charge, failing, label, node, ran, square, total, undo
+from tests.workers.flow_tasks import charge, failing, label, large, node, numbers, ran, square, total, undo
 from tests.workers.stage import StillWorker
 
 
@@ -43,6 +47,39 @@ def catches(context, name):
         return context.run(node, name)
     except TaskFailed as error:
         return str(error)
+
+
+@task(takes_context=True, max_retries=0)
+def squares_of(context, count):
+    """Runs a workflow whose last node is a map."""
+    flow = Workflow("inner")
+    flow.map(square, over=flow.add(numbers, count).result)
+    return context.run(flow)
+
+
+@task(takes_context=True, max_retries=0)
+def measures(context, size):
+    """Runs a group whose results are larger together than a payload may be."""
+    texts = context.run(group((large, size) for _ in range(5)))
+    context.sleep(1)
+    return [len(text) for text in texts]
+
+
+@task(takes_context=True, max_retries=0)
+def goes_on_after(context, name):
+    try:
+        found = context.run(node, name)
+    except TaskFailed:
+        found = "nothing"
+    context.step("remember", ran.append, ("remember", found))
+    if failing.pop("later", 0):
+        raise ValueError("later")
+    return found
+
+
+@task(takes_context=True, max_retries=0)
+def passes(context, name):
+    return context.run(node, name)
 
 
 @pytest.fixture(params=["rows", "memory"])
@@ -139,6 +176,65 @@ def test_what_fails_raises_in_the_durable_task(work):
     work()
     result.refresh()
     assert "ended without success: ValueError: breaks failed" in result.return_value
+
+
+def test_the_result_of_a_workflow_that_ends_in_a_map_is_the_list(work):
+    result = squares_of.enqueue(3)
+    part = Workflow("part")
+    part.map(square, over=part.add(numbers, 4).result)
+    flow = Workflow("whole")
+    inner = flow.add(part)
+    outer = flow.add(total, inner.result, after=[inner])
+    handle = flow.enqueue()
+    work()
+    result.refresh()
+    assert result.return_value == [0, 1, 4]
+    assert (handle.result(inner), handle.result(outer)) == ([0, 1, 4, 9], 14)
+
+
+def test_results_larger_than_a_payload_come_together(work):
+    result = measures.enqueue(240_000)
+    work()
+    result.refresh()
+    assert result.return_value == 5 * [240_000]
+
+
+def replay_nodes(test_name):
+    """Replay the dead letters of ``node``."""
+    if "memory" in test_name:
+        for call in default_task_backend.in_state(Status.DEAD_LETTER):
+            if call.task.func is node.func:
+                default_task_backend.replay(call.id)
+    else:
+        replay_open(list(DeadLetter.objects.open().filter(task_type=type_of(node)).values_list("id", flat=True)), by="")
+
+
+def test_what_failed_may_be_run_again_and_is_waited_for_again(work, request):
+    failing["breaks"] = 1
+    flow = Workflow("outer")
+    outer = flow.add(passes, "breaks")
+    last = flow.add(node, outer.result, after=[outer])
+    handle = flow.enqueue()
+    work()
+    assert handle.status() == "running", "held"
+    replay_nodes(request.node.name)
+    assert handle.retry(by="ina") == 1
+    work()
+    assert (handle.status(), handle.result(last)) == ("completed", "breaks")
+
+
+def test_a_failure_after_which_the_task_went_on_stays(work, request):
+    failing["breaks"], failing["later"] = 1, 1
+    flow = Workflow("outer")
+    outer = flow.add(goes_on_after, "breaks")
+    handle = flow.enqueue()
+    work()
+    replay_nodes(request.node.name)
+    work()
+    handle.retry(by="ina")
+    work()
+    assert (handle.status(), handle.result(outer)) == ("completed", "nothing")
+    assert ran.count(("remember", "nothing")) == 1
 
 
 def test_a_star_import_of_the_models_leaves_the_builder_alone():

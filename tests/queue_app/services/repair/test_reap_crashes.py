@@ -69,6 +69,21 @@ def test_a_death_after_a_stored_step_does_not_count(engine):
     assert (row(slow).status, row(slow).attempt, crashes) == ("dead_letter", 10, 3), "three deaths without progress"
 
 
+def test_a_step_of_an_attempt_that_slept_after_it_resets_the_count_too(engine):
+    """Deaths before the first step of an attempt are not in a row if an attempt between them got further."""
+    [slow] = put_many(1)
+    for number in range(6):
+        make_all_due()
+        hand = enlist(engine)
+        [task] = take(hand)
+        if number % 2:
+            record_step(task, Step(number, f"step {number}", StepKind.STEP, "1", None, "", True))
+            finish([replace(done(task), snooze=1.0)])
+        else:
+            mark_dead(hand.id)
+    assert (row(slow).status, row(slow).crashes) == ("scheduled", 0)
+
+
 def test_a_timeout_lengthens_the_next_attempt_and_the_death_of_a_worker_does_not(engine):
     [task_id] = [stored.id for stored in enqueue_many([new(timeout=10, max_retries=5)])]
     timeouts = []

@@ -9,18 +9,19 @@ from django.core.management import CommandError, call_command
 from django.urls import reverse
 
 from queue_app import Workflow
-from queue_app.exceptions import InvalidTransition, TaskQueueError
+from queue_app.exceptions import InvalidTransition, InvalidWorkflow, TaskQueueError
 from queue_app.models import AuditEntry, DeadLetter, Task, WorkflowNode
 from queue_app.models import Workflow as Row
-from queue_app.services.lifecycle.actions import cancel_many
+from queue_app.services.lifecycle.actions import cancel_many, retry, retry_many
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard_open, replay_open
+from queue_app.services.lifecycle.replay import discard_open, replay, replay_open
 from queue_app.services.read.explain import explain
 from queue_app.services.repair import reap
 from queue_app.services.workflows import steer
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql.workflow_health import holding
 from queue_app.testing import assert_workflow
+from queue_app.workflow_builder import RunningWorkflow
 from tests.support.engine import assert_index_agrees, done, failed, take
 from tests.workers.flow_tasks import node, undo_once
 
@@ -32,15 +33,18 @@ def undoing(engine, state="executing", **options):
 
     ``dead_letter`` and ``failed`` hold it.
     """
-    flow = Workflow("order", on_failure="cancel", **options)
+    flow = Workflow("order", **{"on_failure": "cancel"} | options)
     before = []
     for name in ("pay", "reserve", "label"):
         before = [flow.add_call(node, (name,), name=name, after=before, compensate=undo_once)]
     flow.add_call(node, ("ship",), name="ship", after=before)
     flow.enqueue()
     hand = engine.worker(TYPES)
-    for end in (done, done, done, failed, done):
+    for end in (done, done, done, failed):
         finish([end(task) for task in take(hand)])
+    for one in holding(flow.id, 1):
+        steer.skip_task(flow.id, one.id, by="ina")
+    finish([done(task) for task in take(hand)])
     (task,) = take(hand)
     if state != "executing":
         finish([failed(task, retriable=state == "dead_letter")])
@@ -194,3 +198,96 @@ def test_every_door_says_it_twice(engine, admin_client, door):
     ]
     said = list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
     assert said == ["workflow.skip", "workflow.stop_undoing"], "what was said twice is recorded once"
+
+
+@pytest.mark.parametrize("done_by_hand", [False, True])
+def test_a_retry_leaves_alone_what_a_person_decided(engine, done_by_hand):
+    """A second refund beside the one that was made by hand would be one too many."""
+    flow, hand, _ = undoing(engine, "dead_letter")
+    (held,) = holding(flow.id, 5)
+    steer.skip_task(flow.id, held.id, by="ina", reason="by hand", done=done_by_hand)
+    (last,) = take(hand)
+    finish([failed(last)])
+    assert steer.retry_workflow(flow.id, by="ina") == 1
+    assert_workflow(flow, "compensating", {"undo reserve": "dead_letter", "undo pay": "queued"})
+    finish([done(task) for task in take(hand)])
+    assert_workflow(flow, "compensated", {"undo reserve": "dead_letter", "undo pay": "completed"})
+    with pytest.raises(InvalidTransition, match="was undone"):
+        steer.retry_workflow(flow.id, by="ina")
+    retry(held.id)  # by name, it is made after all
+    finish([done(task) for task in take(hand)])
+    assert_workflow(flow, "compensated", {"undo reserve": "completed"})
+    assert Row.objects.get(pk=flow.id).gaps == []
+
+
+def test_what_a_workflow_did_before_it_was_undone_does_not_run_again(engine, admin_client):
+    """Nothing is shipped after its payment was refunded, while the refunds are made or later."""
+    flow, hand, task = undoing(engine)
+    (letter,) = DeadLetter.objects.open()
+    for state in ("compensating", "compensated"):
+        for again in (
+            lambda: retry(letter.task_id),
+            lambda: replay(letter.id, by="ina"),
+            lambda: call_command("taskqueue", "replay", str(letter.task_id)),
+        ):
+            with pytest.raises((InvalidTransition, CommandError)):
+                again()
+        with pytest.raises(InvalidTransition, match="What had completed was undone; enqueue a new workflow"):
+            replay(letter.id, by="ina")
+        answer = admin_client.post(f"/api/v1/dlq/{letter.id}/replay", {}, content_type="application/json")
+        assert answer.status_code == 409
+        assert "was undone" in answer.content.decode()
+        assert (retry_many([letter.task_id]), replay_open([letter.id], by="ina")) == (set(), [])
+        assert_workflow(flow, state, {"ship": "dead_letter"})
+        if state == "compensating":
+            finish([done(task)])
+            finish([done(other) for other in take(hand)])
+    discard_open([letter.id], by="ina")
+    assert_workflow(flow, "compensated", {"undo pay": "completed"})
+
+
+def test_a_cancel_that_is_repeated_after_the_end_changes_nothing(engine):
+    flow, hand, task = undoing(engine, on_failure="hold")
+    assert steer.cancel_workflow(flow.id) == 0
+    finish([done(task)])
+    finish([done(other) for other in take(hand)])
+    assert_workflow(flow, "compensated", {"undo pay": "completed"})
+    assert steer.cancel_workflow(flow.id) == 0
+    assert_workflow(flow, "compensated")
+
+
+def test_a_running_task_that_completes_although_it_was_asked_to_stop_is_undone(engine):
+    flow = Workflow("order")
+    flow.add_call(node, ("pay",), name="pay", compensate=undo_once)
+    flow.add_call(node, ("look",), name="look")
+    flow.enqueue()
+    hand = engine.worker(TYPES)
+    running = take(hand, 2)
+    assert steer.cancel_workflow(flow.id) == 2
+    finish([done(task, '"paid"') for task in running])
+    assert_workflow(flow, "compensating", {"pay": "completed", "look": "cancelled", "undo pay": "queued"})
+    finish([done(task) for task in take(hand)])
+    assert_workflow(flow, "compensated", {"undo pay": "completed"})
+    assert_index_agrees()
+
+
+def test_one_of_several_compensations_that_were_stopped_is_made_after_all(engine):
+    flow, hand, task = undoing(engine)
+    steer.stop_undoing(flow.id, by="ina", reason="enough")
+    finish([done(task)])
+    assert_workflow(flow, "failed", {"undo reserve": "completed", "undo pay": "cancelled"})
+    assert [gap["name"] for gap in Row.objects.get(pk=flow.id).gaps] == ["pay"], "the running one was asked too late"
+    flow, hand, task = undoing(engine, "failed")
+    steer.stop_undoing(flow.id, by="ina", reason="enough")
+    retry(WorkflowNode.objects.get(task__workflow_id=flow.id, task__status="cancelled").task_id)
+    assert_workflow(flow, "compensating", {"undo reserve": "failed", "undo pay": "queued"})
+    finish([done(other) for other in take(hand)])
+    assert_workflow(flow, "failed", {"undo reserve": "failed", "undo pay": "completed"})
+    assert [gap["name"] for gap in Row.objects.get(pk=flow.id).gaps] == ["reserve"]
+
+
+def test_a_compensation_adds_nothing_to_its_workflow(engine):
+    """A cancel of what it added would cancel the compensations that wait for it."""
+    flow, _, task = undoing(engine, on_failure="hold")
+    with pytest.raises(InvalidWorkflow, match="is being undone"):
+        RunningWorkflow(flow.id, task.key).add(node, "more")
