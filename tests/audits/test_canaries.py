@@ -235,6 +235,7 @@ def read(client, address, *, by_browser):
     return text
 
 
+@pytest.mark.timeout(1200)  # almost two thousand readings
 def test_no_page_and_no_answer_shows_a_canary(house, capsys):
     pages = [*admin_pages(), *api_pages()]
     leaks, seen, count = [], {}, 0
