@@ -35,7 +35,7 @@ from tests.support.turns import turn
 ADDRESSES = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}
 #: The name of this process among those of pytest-xdist, "" in the one that was started.
 DIVISION = os.environ.get("PYTEST_XDIST_WORKER", "")
-#: Folders whose tests start many processes or browsers, or judge every pair. ``./dev test`` leaves them to ``./dev slow``.
+#: Folders whose tests start many processes or browsers, or judge every pair. ``./dev slow`` runs them.
 SLOW = (
     "audits",
     "browser",
