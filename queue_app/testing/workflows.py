@@ -110,7 +110,7 @@ class MemoryWorkflow:
         """Run again what ended without success; return how many tasks."""
         again = [call for call in self._calls.values() if call.status in FAILURES | {Status.CANCELLED}]
         if self._is_undone:
-            decided = {Closed.SKIPPED, Closed.DONE}
+            decided = {Closed.DONE} if self.has_ended else {Closed.DONE, Closed.SKIPPED}
             again = [call for call in again if self.undoes(call) and self._closed.get(_id(call)) not in decided]
             if not again:
                 raise InvalidTransition("What had completed was undone; enqueue a new workflow.", status=self.state)

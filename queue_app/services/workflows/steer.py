@@ -158,14 +158,15 @@ def resume_workflow(workflow_id: Id, *, by: str = "", via: str = audit.CODE, rea
 def retry_workflow(workflow_id: Id, *, by: str, via: str = audit.CODE, reason: str = "") -> int:
     """Run the tasks again that ended without success, in their order; return how many.
 
-    Dead letters are replayed. Of a workflow that is being undone, only compensations run again, except those that a
-    person skipped or made by hand. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if the workflow was undone.
+    Dead letters are replayed. Of a workflow that is or was undone, only compensations run again: never those that a
+    person made by hand, and skipped ones only after the end. Raises ``WorkflowNotFound``, and ``InvalidTransition`` if
+    the workflow was undone.
     """
     with _locked(workflow_id) as flow:
         ended = rows.ids_in(flow.id, _AGAIN, 2 * flow.nodes)
         ids = rows.without_skipped(ended)
         if rows.is_undone(flow.id):
-            decided = {Closed.SKIPPED, Closed.DONE}
+            decided = {Closed.DONE} if flow.finished_at is not None else {Closed.DONE, Closed.SKIPPED}
             ids = ended = [one for one, how in rows.compensations_among(ids).items() if how not in decided]
             if not ids:
                 raise InvalidTransition(

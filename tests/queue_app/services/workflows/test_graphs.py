@@ -205,7 +205,9 @@ def judge_compensations(workflow_id: uuid.UUID, undoes, events) -> None:
         assert state == WorkflowState.COMPLETED or not undoable
         return
     assert set(undoes.values()) == undoable
-    in_order = sorted((task_id for task_id in undoes if task_id in done_at), key=done_at.__getitem__)
+    # One that a person gave up, and retried later, comes after the others.
+    once = [task_id for task_id in done_at if all(event.before not in TERMINAL for event in events[task_id])]
+    in_order = sorted((task_id for task_id in undoes if task_id in once), key=done_at.__getitem__)
     ended = dict(Task.objects.filter(workflow_id=workflow_id).values_list("id", "finished_at"))
     undone = [(ended[undoes[task_id]], undoes[task_id]) for task_id in in_order]
     began = min(Task.objects.filter(id__in=undoes).values_list("created_at", flat=True))

@@ -212,9 +212,12 @@ def test_a_retry_leaves_alone_what_a_person_decided(engine, done_by_hand):
     assert_workflow(flow, "compensating", {"undo reserve": "dead_letter", "undo pay": "queued"})
     finish([done(task) for task in take(hand)])
     assert_workflow(flow, "compensated", {"undo reserve": "dead_letter", "undo pay": "completed"})
-    with pytest.raises(InvalidTransition, match="was undone"):
-        steer.retry_workflow(flow.id, by="ina")
-    retry(held.id)  # by name, it is made after all
+    if done_by_hand:
+        with pytest.raises(InvalidTransition, match="was undone"):
+            steer.retry_workflow(flow.id, by="ina")
+        retry(held.id)  # by name, it is made after all
+    else:
+        assert steer.retry_workflow(flow.id, by="ina") == 1
     finish([done(task) for task in take(hand)])
     assert_workflow(flow, "compensated", {"undo reserve": "completed"})
     assert Row.objects.get(pk=flow.id).gaps == []
