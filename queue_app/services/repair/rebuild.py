@@ -6,7 +6,7 @@
    old index proposed.
 2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
 3. Write the leases of executing rows, and the first queued rows of each queue and band.
-4. Allow claims, unless another rebuild has begun meanwhile.
+4. Allow claims, unless another rebuild has begun meanwhile, or PostgreSQL has started again since step 1.
 5. Write the other queued rows, in the order of ``services.repair.load``.
 
 So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, from step 4 on once the
@@ -113,7 +113,7 @@ def rebuild_until_open() -> bool:
 
 
 def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None) -> Rebuilt | None:
-    """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
+    """Rebuild the index; return ``None`` when another process is rebuilding it, or a server was lost meanwhile.
 
     Calls ``on_open`` when claims are allowed, before the rest is loaded. A process that loses the lock stops before it
     deletes anything. If two rebuilds run at once, the later generation wins. Raises ``IndexOfAnotherDatabase``, unless
@@ -156,7 +156,8 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
         return None
     leases = index.restore_leases(snapshot.executing())
     load = Loader(index, number, left, lock.end_step)
-    if not (load.begin() and index.open_generation(number)):
+    # PostgreSQL may have crashed since step 1, unnoticed behind a pooler. Then the rows that were read lack grants.
+    if not load.begin() or unanswered() or not index.open_generation(number):
         return None
     index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
     on_open()
