@@ -45,6 +45,8 @@ TRIPLES: Final = tuple(
         (("forget", "mend", "crew"), "running"),  # the lease of a grant that was forgotten
         (("forget", "trouble", "crew"), "running"),  # the same, withdrawn by its own worker
         (("forget", "renew", "crew"), "running"),  # a new index, after a grant was forgotten
+        (("forget", "lose_second", "crew"), "running"),  # both servers forget the same grant
+        (("turn", "pass_time", "crew"), "paced"),  # a start that is late by the refill of its rate
     )
     for names in ((first, second, third), (first, third, second))
 )

@@ -61,6 +61,18 @@ def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire):
     assert [status(task_id) for task_id in (first, second)] == [Status.COMPLETED, Status.EXECUTING]
 
 
+def test_so_it_is_if_postgresql_has_also_forgotten_that_the_task_was_due(running):
+    worker, (first, _) = running
+    granted = row(first)
+    forget_claims()
+    Task.objects.filter(pk=first).update(status="scheduled", queued_at=None, run_after=granted.created_at)
+    answer(worker)
+    again = row(first)
+    assert (again.status, again.attempt, again.leased_at) == ("executing", 1, granted.leased_at)
+    reconcile()
+    assert_index_agrees()
+
+
 def test_a_result_that_comes_before_the_heartbeat_counts(running):
     worker, (first, _) = running
     forget_claims()
