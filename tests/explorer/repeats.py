@@ -16,6 +16,7 @@ from queue_app.index import get_index
 from queue_app.services.lifecycle.claim import claim, give_back
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.worker.registration import register_in_index
+from queue_app.sql import snapshot
 
 STATE: Final = "damaged"
 #: Without a look at whether the rebuild helped, the next one would have to wait for 15 s.
@@ -40,16 +41,16 @@ def make(world: Any) -> None:
 def _repaired(world: Any) -> bool:
     """Damage a key that every claim reads; return whether the claim that meets it begins a new generation.
 
-    A task starts under the new one, and goes back.
+    Another actor may have begun it. A task starts under the new one, and goes back.
     """
-    hand, index = world.hands[3], get_index()
+    hand, index, number = world.hands[3], get_index(), snapshot.generation()
     index._client.set(f"{index.keys.prefix}:settings", "damaged")
     try:
         give_back(claim(hand.profile, hand.id, 1))
     except IndexNotReady:
         pass
     except IndexDamaged:
-        return False
+        return snapshot.generation() != number
     with suppress(UnknownProfile):
         rebuild()
         register_in_index(hand.profile, hand.id)

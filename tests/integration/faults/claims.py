@@ -21,12 +21,12 @@ from queue_app.services.enqueue.store import enqueue
 from tests.integration.app import tasks
 from tests.integration.faults.failover import standby_of
 from tests.integration.faults.network import Network
-from tests.integration.faults.run import Run
+from tests.integration.faults.run import CAPS, Run
 from tests.integration.processes import Process, eventually, lines
 from tests.support.proxy import Proxy
 
-KEYS = 5
-#: Longer than the heartbeat's budget of these workers, and than two steps of the reconciler.
+KEYS = CAPS["long"]  # so all run at once
+#: Longer than two steps of the reconciler, and shorter than the interval of the heartbeats.
 SECONDS = 15.0
 
 
