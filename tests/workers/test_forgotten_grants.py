@@ -1,5 +1,7 @@
 """PostgreSQL forgets claims whose commits did not reach the disk, while their tasks run."""
 
+import time
+
 import pytest
 from django.db import transaction
 
@@ -263,6 +265,22 @@ def test_a_rebuild_declares_a_worker_dead_that_does_not_answer(hire):
     assert [each[0] for each in unanswered()] == [worker.id]
     rebuilds.await_answers(pause=lambda _: None)
     assert WorkerRow.objects.get().status == "dead"
+
+
+def test_a_freeze_during_a_rebuild_declares_no_worker_dead(hire, monkeypatch):
+    worker = hire()
+    begin_run()
+    real, frozen = time.monotonic, []
+    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(frozen))
+
+    def pause(_seconds):
+        if frozen:
+            worker._heartbeat.run_once()
+        else:
+            frozen.append(1000.0)
+
+    rebuilds.await_answers(pause=pause)
+    assert WorkerRow.objects.get().status == "active"
 
 
 def test_a_locked_row_delays_no_heartbeat(running):

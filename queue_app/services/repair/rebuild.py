@@ -29,7 +29,7 @@ from queue_app.index import Generation, Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.owner import check_owner, is_foreign
 from queue_app.services.repair.load import Loader, leave_to_load
-from queue_app.services.repair.reap import declare_dead
+from queue_app.services.repair.reap import MIN_GAP_SECONDS, declare_dead
 from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
@@ -168,14 +168,16 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
 
 def await_answers(end_step: Callable[[], object] = lambda: None, pause: Callable[[float], object] = time.sleep) -> None:
     """Wait until the rows name all grants of the living workers; ``end_step`` is called after each look."""
-    since: dict[tuple[uuid.UUID, str], float] = {}  # worker and its last heartbeat -> when first seen (monotonic)
+    silence: dict[tuple[uuid.UUID, str], float] = {}  # worker and its last heartbeat -> seconds without another
+    looked_at = time.monotonic()
     while waiting := unanswered():
         now, budget = time.monotonic(), conf.get().worker.missed_heartbeats
-        silent = {
-            worker_id: beat
-            for worker_id, interval, beat in waiting
-            if now - since.setdefault((worker_id, beat), now) > budget * interval
-        }
+        gap, looked_at = (
+            min(now - looked_at, MIN_GAP_SECONDS),
+            now,
+        )  # in a longer one all processes may have been frozen
+        silence = {(worker, beat): silence.get((worker, beat), -gap) + gap for worker, _, beat in waiting}
+        silent = {worker: beat for worker, interval, beat in waiting if silence[worker, beat] > budget * interval}
         if silent:
             declare_dead(silent)
         pause(ANSWER_SECONDS)
