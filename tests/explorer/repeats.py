@@ -59,9 +59,9 @@ def _repaired(world: Any) -> bool:
 
 
 def _damage_again(world: Any, _number: int) -> bool:
-    world.was_damaged = True
+    is_first, world.was_damaged = not world.was_damaged, True
     try:
-        return _repaired(world)
+        return _repaired(world) or not is_first  # two at once come too soon after each other
     except TaskQueueError:  # another actor rebuilds
         return True
 
