@@ -60,6 +60,8 @@ def meetings() -> list[Meeting]:
         for other in names[number:]:
             if not meets(one, other) or {one, other} <= LOOP:
                 continue
+            if "damage_again" in (one, other) and {one, other} <= {"damage_again", "rebuild"}:
+                continue  # damage during a rebuild, or right after one, has to wait
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
             if both == list(EVERYWHERE):  # neither is about the task
                 both = ["queued", "executing", "proposed"]

@@ -39,12 +39,12 @@ def make(world: Any) -> None:
 
 
 def _repaired(world: Any) -> bool:
-    """Damage a key that every claim reads; return whether the claim that meets it begins a new generation.
+    """Damage a key that every claim reads, and no limit; return whether a claim then begins a new generation.
 
     Another actor may have begun it. A task starts under the new one, and goes back.
     """
     hand, index, number = world.hands[3], get_index(), snapshot.generation()
-    index._client.set(f"{index.keys.prefix}:settings", "damaged")
+    index._client.set(f"{index.keys.prefix}:profiles", "damaged")
     try:
         give_back(claim(hand.profile, hand.id, 1))
     except IndexNotReady:
@@ -59,9 +59,9 @@ def _repaired(world: Any) -> bool:
 
 
 def _damage_again(world: Any, _number: int) -> bool:
-    is_first, world.was_damaged = not world.was_damaged, True
+    world.was_damaged = True
     try:
-        return _repaired(world) or not is_first  # two at once come too soon after each other
+        return _repaired(world)
     except TaskQueueError:  # another actor rebuilds
         return True
 

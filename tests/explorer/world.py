@@ -96,7 +96,7 @@ class World:
             self._make(state)
             self._copies[state] = Copy.take(len(self._copies), (self.x, self.y, self.held, self.hands))
         self.is_reordered = False  # whether an actor has changed the order of the queue
-        self.was_damaged = False  # whether an actor has damaged a key that a rebuild must replace
+        self.was_damaged = False  # whether an actor may have damaged a key that a rebuild must replace
         self.state, copy = state, self._copies[state]
         copy.put_back()
         self.x, self.y, held, hands = copy.names
@@ -262,8 +262,6 @@ class World:
     def settle(self) -> Iterator[str]:
         """Let dead workers be reaped, the index be repaired, and every task run to its end; yield what is wrong."""
         breaker.reset()
-        if self.was_damaged:  # its actor may have died
-            rebuild()
         if self.crew:
             yield from crew.settle(self)
         self._claim_more()
@@ -271,6 +269,8 @@ class World:
             workers.register_in_index(CHANGED, worker_id)  # again, as it does when a rebuild has forgotten it
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
+        if self.was_damaged:  # its actor may have died
+            rebuild()
         reconciler = Reconciler()
         self.forgotten = self.turns = 0
         for _ in range(8):
