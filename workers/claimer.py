@@ -128,26 +128,16 @@ class Claimer:
             self._has_unacknowledged |= isinstance(error, DatabaseError | IndexUnavailable)
             self.free_slots = self._unfilled(want, taken)
             raise
-        self._take(self._confirmed(tasks, runs), want, taken)
+        self._take(tasks, want, taken, runs)
 
-    def _confirmed(self, tasks: list[ClaimedTask], runs: int) -> list[ClaimedTask]:
-        """Return the tasks that are granted still: a heartbeat during their claim may have met another PostgreSQL.
-
-        It did not name them, so their leases may have been abandoned.
-        """
-        if not tasks or self._in_flight.runs == runs:
-            return tasks
-        lost = self._transport.compare(self._worker_id, [task.key for task in tasks]).lost
-        return [task for task in tasks if task.key not in lost]
-
-    def _take(self, tasks: list[ClaimedTask], want: int, taken: int) -> None:
+    def _take(self, tasks: list[ClaimedTask], want: int, taken: int, runs: int) -> None:
         got = sum(task.weight for task in tasks)
         self.free_slots = self._unfilled(want - got, taken + got)
         self.is_capped = got < want and (got > 0 or len(self._in_flight) > 0)
         if got == want:
             self.should_claim = True
         if tasks:
-            self._start(tasks, self.slots - taken)
+            self._start(tasks, self.slots - taken, runs)
 
     def turn_over(self, profile: Profile) -> bool:
         """Report the outcomes and claim for their slots in one transaction, if a limit seems to hold; return whether.
@@ -166,7 +156,7 @@ class Claimer:
 
         def report(outcomes: list[Outcome]) -> set[uuid.UUID]:
             def start(tasks: list[ClaimedTask]) -> None:
-                self._take(self._confirmed(tasks, runs), want, taken)
+                self._take(tasks, want, taken, runs)
 
             return self._transport.turn_over(profile, self._worker_id, outcomes, want, start, self._set_refill)
 
@@ -185,13 +175,14 @@ class Claimer:
         """Return how many free slots a claim leaves that lacked ``want``; those ahead of free slots do not count."""
         return max(0, min(want, self.slots - taken))
 
-    def _start(self, tasks: list[ClaimedTask], free: int) -> None:
+    def _start(self, tasks: list[ClaimedTask], free: int, runs: int) -> None:
         """Hand tasks to the pool; give back those that do not fit into the free slots and may be slow."""
         self._last_granted = now = time.monotonic()
         if not self._pool.unstarted:  # otherwise the tasks in the pool have waited since then
             self._last_progress = now
         held = [ClaimedAttempt(task, now, self._transport) for task in tasks]
-        self._in_flight.add(held)
+        self._in_flight.add(held)  # every heartbeat that begins from now on names them
+        held = self._confirmed(held, runs)
         ahead = _beyond(held, free)
         is_heavy = any(task.weight > 1 for task in tasks)  # a waiting heavy task could exceed the free slots
         surplus = [item for item in ahead if is_heavy or not self.prefetch.is_quick(item.task.task_type)]
@@ -203,6 +194,21 @@ class Claimer:
             self._in_flight.return_later(surplus)
         self._pool.submit(held)
         self._in_flight.give_back()
+
+    def _confirmed(self, held: list[ClaimedAttempt], runs: int) -> list[ClaimedAttempt]:
+        """Return the attempts that are granted still: a heartbeat during their claim may have met another PostgreSQL.
+
+        It did not name them, so their leases may have been abandoned.
+        """
+        if self._in_flight.runs == runs:
+            return held
+        try:
+            lost = self._transport.compare(self._worker_id, [item.key for item in held]).lost
+        except Exception:
+            self._in_flight.return_later(held)
+            raise
+        self._in_flight.drop(lost)
+        return [item for item in held if item.key not in lost]
 
     def give_back_stalled(self) -> None:
         """Give back the waiting tasks while every slot runs something unexpectedly long."""

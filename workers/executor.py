@@ -39,7 +39,15 @@ from queue_app.services.lifecycle.results import refers, with_results
 from queue_app.tasks import AnyResult
 from queue_app.workers import capture, sessions
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
-from queue_app.workers.outcomes import describe, ended, has_backoff, interruption_first, set_failed, visible_result
+from queue_app.workers.outcomes import (
+    TooLate,
+    describe,
+    ended,
+    has_backoff,
+    interruption_first,
+    set_failed,
+    visible_result,
+)
 
 logger = logging.getLogger("taskqueue")
 
@@ -149,7 +157,7 @@ class Executor:
             number = claimed.failures + 1
             args = [QueueTaskContext(task_result=seen, attempt_number=number, held=held, reports=self.reports), *args]
         is_coded = codecs.may_hold_forms(claimed.args, claimed.parameters)
-        return _Call(task, args, kwargs, seen, is_coded)
+        return _Call(task, args, kwargs, seen, is_coded, claimed.start_by)
 
     def _report_left(self, task_type: str, why: str) -> None:
         """Log, at most once a minute, why this process leaves a task to a later claim, perhaps of another worker."""
@@ -165,7 +173,7 @@ class Executor:
             with interruption_first(held), around_run(held.task):
                 text = _end(held, function())
             sessions.check_committed()
-        except (Snooze, Suspended, Throttle):  # the task will run again later; it has not ended
+        except (Snooze, Suspended, Throttle, TooLate):  # the task will run again later; it has not ended
             raise
         except BaseException as error:
             self._notify_failed(held, call, error)
@@ -185,7 +193,7 @@ class Executor:
                     text = _end(held, await call.task.func(*args, **kwargs))
             if self.has_shared_sessions():
                 await sync_to_async(sessions.check_committed)()
-        except (Snooze, Suspended, Throttle, GeneratorExit):
+        except (Snooze, Suspended, Throttle, TooLate, GeneratorExit):
             raise
         except BaseException as error:
             await _call_in_thread_if(may_block, self._notify_failed, held, call, error)
@@ -215,10 +223,17 @@ class _Call(NamedTuple):
     kwargs: dict[str, Any]
     seen: AnyResult | None
     is_coded: bool
+    start_by: float | None
 
     def real(self) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with real values; the hooks have restored their context before."""
-        return codecs.decode_call(self.args, self.kwargs) if self.is_coded else (self.args, self.kwargs)
+        """Return the arguments with real values; the hooks have restored their context before.
+
+        The function is called next. What comes before may have waited for a server: raises ``TooLate``.
+        """
+        found = codecs.decode_call(self.args, self.kwargs) if self.is_coded else (self.args, self.kwargs)
+        if self.start_by is not None and time.monotonic() > self.start_by:
+            raise TooLate
+        return found
 
     def run(self) -> Any:
         """Call the function."""

@@ -43,6 +43,10 @@ MAX_FRAMES = 60
 _RUNTIME = ("queue_app.workers.", "django.tasks.", "asgiref.", "concurrent.futures.")
 
 
+class TooLate(Exception):
+    """The time is over in which a rate or a minimum delay lets the task start."""
+
+
 def visible_result(
     task: AnyTask, held: ClaimedAttempt, args: list[Any], kwargs: dict[str, Any], worker: str
 ) -> AnyResult:
@@ -78,6 +82,8 @@ def set_failed(result: AnyResult, failure: TaskFailure, finished_at: Any) -> Non
 
 def ended(held: ClaimedAttempt, began: float, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that raised ``error``: a failure, or a request to run again later."""
+    if isinstance(error, TooLate):
+        return held.outcome(began, is_late=True)
     if isinstance(error, Suspended) and error.seconds is None:
         return held.outcome(began, waits=True)
     if isinstance(error, Snooze | Suspended):

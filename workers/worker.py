@@ -238,6 +238,9 @@ class Worker(WorkerLoop):
         if answer.is_first:  # PostgreSQL has crashed since the last one, perhaps after this one was begun
             self._in_flight.runs += 1
             self._heartbeat.hurry()
+            for attempt, _ in self._pool.running():
+                if attempt.extended:  # perhaps once too often: only the reaper goes by the row's deadline
+                    self._reports.extend(attempt, attempt.extended)
         if answer.should_drain and not self._shutdown.draining:
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()

@@ -16,8 +16,15 @@ from queue_app.sql.columns import GRANTED, LANE
 from queue_app.sql.database import GENERATION_LOCK, fetch_all, fetch_together
 from queue_app.sql.snapshot import lease_of
 
-# The `|| ''` hides the partial index of waiting tasks from the planner.
-_IS_FORGOTTEN: Final = "t.status || '' = 'queued' AND t.attempt = v.attempt - 1"
+# The claim is forgotten, and perhaps also that the task had become due. The `|| ''` hides the partial indexes of tasks
+# that wait from the planner.
+_IS_FORGOTTEN: Final = "t.status || '' IN ('queued', 'scheduled') AND t.attempt = v.attempt - 1"
+_QUEUED: Final = """
+UPDATE queue_app_task AS t SET status = 'queued', queued_at = clock_timestamp()
+FROM unnest(%s::uuid[], %s::int[]) AS v (id, attempt)
+WHERE t.id IN (SELECT id FROM queue_app_task WHERE id = ANY(%s) AND status || '' = 'scheduled' FOR UPDATE SKIP LOCKED)
+    AND t.id = v.id AND t.status || '' = 'scheduled' AND t.attempt = v.attempt - 1
+"""
 # The shared lock comes first, as in a claim: what takes it alone (a rebuild, the reconciler) then sees these grants.
 # The stamp of the lease is not compared with `abandoned_until`, which newer proposals of other workers may have raised.
 # It need not be: nobody abandons leases before every living worker has answered in this run of PostgreSQL.
@@ -35,7 +42,7 @@ WITH v AS (
         leased_at = COALESCE(NULLIF(v.leased_at, 0), (EXTRACT(EPOCH FROM now.clock) * 1000000)::bigint),
         deadline = {DEADLINE}
     FROM v, (SELECT clock_timestamp() AS clock) AS now
-    WHERE t.id = v.id AND t.id IN (SELECT id FROM forgotten) AND {_IS_FORGOTTEN}
+    WHERE t.id = v.id AND t.id IN (SELECT id FROM forgotten) AND {_IS_FORGOTTEN} AND t.status || '' = 'queued'
         AND EXISTS (SELECT FROM queue_app_worker WHERE id = v.worker_id AND status IN ('active', 'draining'))
     RETURNING v.id, v.attempt, v.leased_at, t.leased_at AS stamp, {LANE}
 )
@@ -58,13 +65,14 @@ class Comparison(NamedTuple):
 def grant_again(worker_id: uuid.UUID, held: Sequence[AttemptKey]) -> Comparison:
     """Grant again those of the worker's grants that the rows have forgotten; return also what it has lost.
 
-    A grant is forgotten if its task is queued and had one attempt less. Only a worker that lives gets it back.
+    A grant is forgotten if its task waits with one attempt less. Only a worker that lives gets it back.
     """
     if not held:
         return Comparison()
     columns = [list(column) for column in zip(*held, strict=True)]
     lock = ("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
-    found = fetch_together(lock, (_AGAIN, [worker_id, *columns, conf.get().retry.timeout_factor]))
+    queued = (_QUEUED, [*columns[:2], columns[0]])
+    found = fetch_together(lock, queued, (_AGAIN, [worker_id, *columns, conf.get().retry.timeout_factor]))
     lost, again, leases, is_complete = set[AttemptKey](), set[AttemptKey](), list[Lease](), True
     for task_id, attempt, stamp, is_forgotten, is_granted, *lease in found:
         if is_granted:

@@ -174,7 +174,7 @@ class Controller:
         if self._held is not None:  # the others wait for the row that it holds
             self._release()
             return True
-        now = time.monotonic()
+        now = time.perf_counter()
         turns.stuck_since = turns.stuck_since or now
         time.sleep(0.005)
         return now - turns.stuck_since < STUCK_SECONDS
@@ -231,13 +231,13 @@ class Controller:
 
     def _follow(self, actor: Actor) -> str:
         """Wait until the actor stops (return ""), waits for a lock, or is held inside its statement."""
-        until = time.monotonic() + HANG_SECONDS
+        until = time.perf_counter() + HANG_SECONDS
         pause = 0.001
         while not actor.stopped.wait(pause):
             waits = self._waiting([actor])
             if actor in waits and not actor.stopped.is_set():
                 return HELD if waits[actor] else WAITS
-            if time.monotonic() > until:
+            if time.perf_counter() > until:
                 raise AssertionError(f"{actor.label} hangs after {actor.at}")
             pause = min(0.01, pause * 1.5)
         return ""

@@ -11,7 +11,7 @@ from django.db import connection
 from queue_app.index import get_index
 
 FORGET = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
-_RESTORE = """
+RESTORE = """
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
 for i = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[i], 0, ARGV[i + 1]) end
 """
@@ -57,4 +57,4 @@ class Copy:
         with connection.cursor() as cursor:
             cursor.execute(self.statement)
         index = get_index()
-        index._client.eval(_RESTORE, 0, index.keys.everything, *self.keys)
+        index._client.eval(RESTORE, 0, index.keys.everything, *self.keys)

@@ -3,7 +3,8 @@
 PostgreSQL can forget the commits that did not wait for the disk, while the functions of its workers run on.
 
 ``running``: the first worker runs ``x``. ``twice``: it was cut off from both servers for so long that ``x`` was given
-up and granted to it once more, under the same number; both functions run.
+up and granted to it once more, under the same number; both functions run. ``paced``: ``x`` and ``y`` wait under a rate
+of one start in 10 s, and one may start.
 """
 
 from __future__ import annotations
@@ -14,23 +15,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
-from unittest import mock
 
 from django.db import DatabaseError, connection
 
 from queue_app.core.records import ClaimedTask
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
+from queue_app.models import Queue
 from queue_app.models import Worker as WorkerRow
 from queue_app.registry import type_of
-from queue_app.services.lifecycle.claim import claim
+from queue_app.services.control.queues import copy_queue_limits
+from queue_app.services.lifecycle.claim import START_SECONDS, claim
 from queue_app.services.repair import rebuild as rebuilds
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
-from tests.explorer.copies import Copy
+from tests.explorer.copies import RESTORE, Copy
 from tests.explorer.gates import Actor, Died
 from tests.support.crashes import BEGIN_RUN, forget_claims
 from tests.support.engine import put, row
@@ -38,12 +41,30 @@ from tests.support.scene import Hand
 from tests.workers import chores
 from tests.workers.stage import StillPool, StillWorker
 
-STATES: Final = ("running", "twice")
+STATES: Final = ("running", "twice", "paced")
+#: The rate of the state ``paced``: one start in so many seconds.
+PACE: Final = 10
 ECHO: Final = type_of(chores.echo)
 KEY: Final = "customer:7"  # as the world's
 CREW: Final = 2
 _present: list[CrewWorker] = []
 _await_answers = rebuilds.await_answers
+_real_time = time.monotonic
+_passed = [0.0]
+# It reads all keys, so that its place among all messages matters: every process reads the time.
+_PASS: Final = "redis.call('KEYS', ''); redis.call('HINCRBY', KEYS[1], 'behind', ARGV[1])"
+
+
+def monotonic() -> float:
+    """Return the time of all actors, which one of them may let pass."""
+    return _real_time() + _passed[0]
+
+
+def pass_time() -> None:
+    """Let as much time pass as a token of the rate lasts, for the index and for all processes."""
+    index = get_index()
+    index._client.eval(_PASS, 1, index.keys.generation, PACE * 1_000_000)
+    _passed[0] += PACE
 
 
 class Stage:
@@ -52,9 +73,11 @@ class Stage:
     def __init__(self) -> None:
         self.running: Counter[str] = Counter()  # by key
         self.ended: Counter[Any] = Counter()  # by task: functions that ran to their end
+        self.starts: list[float] = []  # monotonic
         self.most = 0
 
     def begin(self, task: ClaimedTask) -> None:
+        self.starts.append(time.monotonic())
         self.running[task.concurrency_key] += 1
         self.most = max(self.most, *self.running.values())
 
@@ -72,7 +95,11 @@ class CountedPool(StillPool):
         before = len(self.begun)
         super()._begin()
         for held in self.begun[before:]:
-            self.stage.begin(held.task)
+            if self._executor._is_late(held, now := time.monotonic()):  # as its ``run`` does
+                self.begun.remove(held)
+                self._outcomes.append(held.outcome(now, is_late=True))
+            else:
+                self.stage.begin(held.task)
 
     def finish(self, count: int | None = None) -> None:
         for held in self.begun[:count]:
@@ -93,7 +120,7 @@ class CrewWorker(StillWorker):
         self._discovery.profile, self._discovery.discover = hand.profile, lambda: False  # type: ignore[method-assign]
 
     def _make_pool(self) -> CountedPool:  # type: ignore[override]
-        self.pool = CountedPool(self.options.concurrency, mock.Mock())
+        self.pool = CountedPool(self.options.concurrency, Executor(self.id))
         self.pool._executor.run = lambda held: held.outcome(time.monotonic(), "7")
         self.pool.stage = self.stage
         return self.pool
@@ -131,7 +158,15 @@ class CrewWorker(StillWorker):
 
 
 def make(world: Any, state: str) -> None:
-    """Enqueue ``x`` and ``y`` of one key, and let the first worker claim ``x``."""
+    """Enqueue ``x`` and ``y``, of one key unless they are paced, and let the first worker claim ``x``."""
+    if state == "paced":
+        queue, _ = Queue.objects.get_or_create(pk="default")
+        queue.rate_count, queue.rate_seconds, queue.rate_burst = 1, float(PACE), 1
+        queue.save()
+        copy_queue_limits(queue.name)
+        world.x, world.y = (put(ECHO, args=[7]) for _ in range(2))
+        pass_time()
+        return
     world.x, world.y = (put(ECHO, args=[7], concurrency_key=KEY, user="ina") for _ in range(2))
     first = world.hands[0]
     others = [hand.id for hand in world.hands[CREW:]]
@@ -221,6 +256,13 @@ def _renew(_world: Any, _number: int) -> None:
         rebuilds.rebuild()
 
 
+def _lose_second(world: Any, _number: int) -> None:
+    """Redis restarts without what it was told since before the claim of ``x``."""
+    index = get_index()
+    another_run = f"redis.call('HSET', '{index.keys.generation}', 'run_id', 'before')"
+    index._client.eval(RESTORE + another_run, 0, index.keys.everything, *world.forgetful.keys)
+
+
 def await_answers(end_step: Callable[[], object] = lambda: None) -> None:
     """Let the workers of the present crew send heartbeats while a rebuild waits for them."""
 
@@ -235,6 +277,13 @@ def await_answers(end_step: Callable[[], object] = lambda: None) -> None:
 def broken(world: Any, _value: Any, _error: BaseException | None) -> Iterator[str]:
     """Yield what must never be of functions that run."""
     if world.state == "twice":  # the two functions of x were there from the beginning
+        return
+    if world.state == "paced":
+        starts = world.stage.starts
+        for number, first in enumerate(starts):
+            for count, last in enumerate(starts[number:], 1):
+                if count > 1 + (last - first + START_SECONDS) / PACE:
+                    yield f"{count} functions started within {last - first:.1f} s under a rate of 1 in {PACE} s"
         return
     if world.stage.most > 1:
         yield f"{world.stage.most} functions ran at once under a key that is capped at 1"
@@ -277,9 +326,11 @@ ACTS: Final[dict[str, tuple[Any, ...]]] = {
     "forget": (_forget, ("running",), broken),
     "beat": (_worker(CrewWorker.beat, 0), ("running",), broken),
     "end": (_worker(_end, 0), STATES, _end_broken),
-    "turn": (_worker(CrewWorker.turn, 0), ("running",), broken),
+    "turn": (_worker(CrewWorker.turn, 0), ("running", "paced"), broken),
     "trouble": (_worker(_recover, 0), ("running",), broken),
-    "crew": (_worker(CrewWorker.turn, 1), ("running",), broken),
+    "crew": (_worker(CrewWorker.turn, 1), ("running", "paced"), broken),
+    "pass_time": (lambda _world, _number: pass_time(), ("paced",)),
     "mend": (_mend, STATES, broken),
     "renew": (_renew, ("running",), broken, True),
+    "lose_second": (_lose_second, ("running",), broken, True),
 }

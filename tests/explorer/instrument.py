@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -41,6 +42,8 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         mock.patch.object(reconcile, "LONGEST_GRACE", 0.0),
         # A rebuild waits for the workers of the world, which are no threads.
         mock.patch.object(rebuild, "await_answers", crew.await_answers),
+        # An actor may let time pass.
+        mock.patch.object(time, "monotonic", crew.monotonic),
         # Workers of the world are no processes of this machine.
         mock.patch.object(reap, "machine_identity", return_value=""),
         installed() as history,

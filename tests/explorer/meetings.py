@@ -45,6 +45,8 @@ TRIPLES: Final = tuple(
         (("forget", "mend", "crew"), "running"),  # the lease of a grant that was forgotten
         (("forget", "trouble", "crew"), "running"),  # the same, withdrawn by its own worker
         (("forget", "renew", "crew"), "running"),  # a new index, after a grant was forgotten
+        (("forget", "lose_second", "crew"), "running"),  # both servers forget the same grant
+        (("turn", "pass_time", "crew"), "paced"),  # a start that is late by the refill of its rate
     )
     for names in ((first, second, third), (first, third, second))
 )
@@ -58,6 +60,8 @@ def meetings() -> list[Meeting]:
         for other in names[number:]:
             if not meets(one, other) or {one, other} <= LOOP:
                 continue
+            if "damage_again" in (one, other) and {one, other} <= {"damage_again", "rebuild"}:
+                continue  # damage during a rebuild, or right after one, has to wait
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
             if both == list(EVERYWHERE):  # neither is about the task
                 both = ["queued", "executing", "proposed"]

@@ -136,7 +136,7 @@ class Explorer:
                 finding = Finding(meeting, run.plan, problems, [str(step) for step in run.trace])
             seen.add(shape)
             yield 1, finding
-            if until is not None and time.monotonic() > until:
+            if until is not None and time.perf_counter() > until:
                 return
 
     def runs(self, meeting: Meeting, faults: Collection[str], *, turns: bool = True) -> Iterator[Judged]:
@@ -319,13 +319,13 @@ def search(
     **options: Any,
 ) -> Tally:
     """Explore meetings, as ``explore`` does; stop each at ``per_meeting`` findings, and all after ``seconds``."""
-    tally, began = Tally(), time.monotonic()
+    tally, began = Tally(), time.perf_counter()
     until = None if seconds is None else began + seconds
     for meeting in wanted:
-        if until is not None and time.monotonic() > until:
+        if until is not None and time.perf_counter() > until:
             break
         tally.meetings += 1
-        found, before, at = 0, tally.schedules, time.monotonic()
+        found, before, at = 0, tally.schedules, time.perf_counter()
         for count, finding in explorer.explore(meeting, until=until, **options):
             tally.schedules += count
             if finding is not None:
@@ -334,8 +334,10 @@ def search(
                 if found >= per_meeting:
                     break
         if report is not None:
-            report(meeting, tally.schedules - before, time.monotonic() - at, tally.findings[-found:] if found else [])
-    tally.seconds = time.monotonic() - began
+            report(
+                meeting, tally.schedules - before, time.perf_counter() - at, tally.findings[-found:] if found else []
+            )
+    tally.seconds = time.perf_counter() - began
     return tally
 
 

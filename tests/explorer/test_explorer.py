@@ -118,6 +118,9 @@ def end_of(world):
         "signal-lock",
         "grant-stamp",
         "answers",
+        "both-forget",
+        "late-start",
+        "condemned-again",
     ],
 )
 def test_a_broken_twin_is_found(explorer, twin):

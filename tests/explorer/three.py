@@ -70,9 +70,9 @@ def search_three(
     report: Any = None,
 ) -> Tally:
     """Try schedules of ``count`` meetings that the seed draws, or of some of ``meetings``; stop after ``seconds``."""
-    chance, tally, began = random.Random(seed), Tally(), time.monotonic()
+    chance, tally, began = random.Random(seed), Tally(), time.perf_counter()
     until = math.inf if seconds is None else began + seconds
-    while tally.meetings < (math.inf if count is None else count) and time.monotonic() < until:
+    while tally.meetings < (math.inf if count is None else count) and time.perf_counter() < until:
         meeting = chance.choice(list(meetings)) if meetings else draw(chance)
         tally.meetings += 1
         before, found = tally.schedules, list[Finding]()
@@ -80,14 +80,14 @@ def search_three(
             tally.schedules += 1
             if finding is not None:
                 found.append(finding)
-            if found or time.monotonic() > until:
+            if found or time.perf_counter() > until:
                 break
         tally.findings += found
         if report is not None:
-            report(meeting, tally.schedules - before, time.monotonic() - began, found)
+            report(meeting, tally.schedules - before, time.perf_counter() - began, found)
         if found and meetings:
             break
-    tally.seconds = time.monotonic() - began
+    tally.seconds = time.perf_counter() - began
     return tally
 
 

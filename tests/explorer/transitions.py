@@ -36,7 +36,7 @@ from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from queue_app.services.worker import registration as worker_services
-from tests.explorer import crew, flows, pauses, queues, said_twice
+from tests.explorer import crew, flows, pauses, queues, repeats, said_twice
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed
@@ -248,4 +248,5 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         for name, command in said_twice.COMMANDS.items()
     },
     **{name: Transition(*of_crew) for name, of_crew in crew.ACTS.items()},
+    **{name: Transition(*of_repeats) for name, of_repeats in repeats.REPEATS.items()},
 }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,7 +37,7 @@ from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker import registration as workers
 from queue_app.sql import snapshot
-from tests.explorer import crew, flows, pauses, queues
+from tests.explorer import crew, flows, pauses, queues, repeats
 from tests.explorer.copies import FORGET, Copy
 from tests.explorer.pauses import NOON
 from tests.explorer.said_twice import Again
@@ -50,11 +51,17 @@ from tests.support.scene import Hand
 
 KEY: Final = "customer:7"
 #: States that differ from others only for one transition.
-OWN_STATES: Final = {"requests": "requested", "tick": "ticked", "signal": "blocked", "tick_late": pauses.STATE}
+OWN_STATES: Final = {
+    "requests": "requested",
+    "tick": "ticked",
+    "signal": "blocked",
+    "tick_late": pauses.STATE,
+    "damage_again": repeats.STATE,
+}
 #: How the task ``x`` stands when the actors begin. ``y`` is queued behind it. ``requested``: another service asked for
 #: ``x`` in the request stream, by a request that its consumer did not acknowledge; two more requests wait there.
 #: ``ticked``: a schedule enqueued ``x``, and its next tick cancels it. ``blocked``: ``x`` waits for a signal, and its
-#: time to wait is over. ``paused``: see ``pauses``.
+#: time to wait is over. ``paused``: see ``pauses``. ``damaged``: see ``repeats``.
 STATES: Final = (
     *("queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both"),
     *OWN_STATES.values(),
@@ -89,6 +96,7 @@ class World:
             self._make(state)
             self._copies[state] = Copy.take(len(self._copies), (self.x, self.y, self.held, self.hands))
         self.is_reordered = False  # whether an actor has changed the order of the queue
+        self.was_damaged = False  # whether an actor may have damaged a key that a rebuild must replace
         self.state, copy = state, self._copies[state]
         copy.put_back()
         self.x, self.y, held, hands = copy.names
@@ -141,6 +149,8 @@ class World:
         if state == pauses.STATE:
             pauses.make()
         self.y = put(concurrency_key=KEY, user="ina")
+        if state == repeats.STATE:
+            repeats.make(self)
 
     def _put_x(self, state: str) -> None:
         options = {"concurrency_key": KEY, "user": "ina", "max_retries": 0 if state == "dead" else 3}
@@ -217,7 +227,8 @@ class World:
     def memory(self) -> str:
         """Return what the workers of the crew have in their memory, and what was found of their functions."""
         held = [worker.memory(self.name_of) for worker in self.crew]
-        return f"{held} {self.stage.most} {sorted(self.stage.ended.values())}"
+        starts = [round(time.monotonic() - start) for start in self.stage.starts]
+        return f"{held} {self.stage.most} {sorted(self.stage.ended.values())} {starts}"
 
     def without_slot(self) -> Iterator[str]:
         """Yield which tasks execute without the slot that their row names: none, while nothing fails."""
@@ -258,6 +269,8 @@ class World:
             workers.register_in_index(CHANGED, worker_id)  # again, as it does when a rebuild has forgotten it
         index = get_index()
         index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
+        if self.was_damaged:  # its actor may have died
+            rebuild()
         reconciler = Reconciler()
         self.forgotten = self.turns = 0
         for _ in range(8):
@@ -365,7 +378,7 @@ def tick(minute: int) -> int:
 
 
 #: State -> what the scheduler does there, beside all else.
-GO_ON: Final = {"requested": consume, "ticked": lambda: tick(2), pauses.STATE: pauses.go_on}
+GO_ON: Final = {"requested": consume, "ticked": lambda: tick(2), pauses.STATE: pauses.go_on, "paced": crew.pass_time}
 
 
 def _cancel(task_id: uuid.UUID) -> None:

@@ -1,5 +1,7 @@
 """PostgreSQL forgets claims whose commits did not reach the disk, while their tasks run."""
 
+import time
+
 import pytest
 from django.db import transaction
 
@@ -13,7 +15,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql.grants import unanswered
 from tests.support.crashes import begin_run, forget_claims
 from tests.support.engine import Side, assert_index_agrees, flush, put, row, status
-from tests.workers.stage import ECHO, SLOW
+from tests.workers.stage import ECHO, SLOW, away
 
 
 @pytest.fixture
@@ -59,6 +61,18 @@ def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire):
     worker.pool.finish()
     worker.run_once()
     assert [status(task_id) for task_id in (first, second)] == [Status.COMPLETED, Status.EXECUTING]
+
+
+def test_so_it_is_if_postgresql_has_also_forgotten_that_the_task_was_due(running):
+    worker, (first, _) = running
+    granted = row(first)
+    forget_claims()
+    Task.objects.filter(pk=first).update(status="scheduled", queued_at=None, run_after=granted.created_at)
+    answer(worker)
+    again = row(first)
+    assert (again.status, again.attempt, again.leased_at) == ("executing", 1, granted.leased_at)
+    reconcile()
+    assert_index_agrees()
 
 
 def test_a_result_that_comes_before_the_heartbeat_counts(running):
@@ -145,6 +159,66 @@ def test_a_claim_whose_worker_met_another_postgresql_meanwhile_is_confirmed(hire
     assert status(task_id) is Status.CANCELLED
 
 
+def test_a_heartbeat_between_the_answer_of_a_claim_and_its_start_is_not_missed(hire, monkeypatch):
+    """The worker must hold the task before it looks whether it has met another PostgreSQL meanwhile."""
+    task_id = put(SLOW)
+    worker = hire()
+    add = worker._in_flight.add
+
+    def crash_first(held):
+        forget_claims()
+        Task.objects.update(status="cancelled", finished_at="2026-01-01T00:00Z")
+        worker._heartbeat.run_once()  # it does not name the new task
+        add(held)
+
+    monkeypatch.setattr(worker._in_flight, "add", crash_first)
+    worker.run_once()
+    assert (len(worker._in_flight), worker.pool.begun) == (0, [])
+    assert status(task_id) is Status.CANCELLED
+
+
+def test_a_claim_that_cannot_be_confirmed_goes_back(hire, monkeypatch):
+    task_id = put(SLOW)
+    worker = hire()
+    add, compare = worker._in_flight.add, worker._transport.compare
+
+    def restart_first(held):
+        begin_run()
+        worker._heartbeat.run_once()
+        add(held)
+
+    monkeypatch.setattr(worker._in_flight, "add", restart_first)
+    monkeypatch.setattr(worker._transport, "compare", away)
+    worker.run_once()
+    assert worker.pool.begun == []
+    monkeypatch.setattr(worker._in_flight, "add", add)
+    monkeypatch.setattr(worker._transport, "compare", compare)
+    for _ in range(2):  # it gives the task back, and claims it again
+        worker.wake()
+        worker.later(60)
+        worker.run_once()
+    assert [held.task.id for held in worker.pool.begun] == [task_id]
+    assert [(row(task_id).attempt, len(worker._in_flight))] == [(2, 1)]
+
+
+def test_extensions_are_not_forgotten(hire):
+    """Their commits do not wait for the disk. The reaper goes by the row's deadline."""
+    task_id = put(SLOW, timeout=60)
+    worker = hire()
+    worker.run_once()
+    (held,) = worker.pool.begun
+    held.extended += 3600
+    forget_claims()
+    answer(worker)
+    task = row(task_id)
+    assert task.status == "executing"
+    assert (task.deadline - task.started_at).total_seconds() >= 3660
+    answered = row(task_id).deadline
+    worker._heartbeat.run_once()
+    worker.run_once()
+    assert row(task_id).deadline == answered
+
+
 def test_a_rebuild_waits_for_the_answers_of_living_workers(running, engine, monkeypatch):
     worker, (first, second) = running
     forget_claims()
@@ -162,12 +236,51 @@ def test_a_rebuild_waits_for_the_answers_of_living_workers(running, engine, monk
     assert_index_agrees()
 
 
+def test_a_rebuild_does_not_open_if_postgresql_crashed_meanwhile(running, engine, hire, monkeypatch):
+    """A pooler may hide it from this session."""
+    worker, (first, second) = running
+    flush(engine)
+    plain = rebuilds.snapshot.raise_generation
+
+    def crash_first(**options):
+        monkeypatch.setattr(rebuilds.snapshot, "raise_generation", plain)
+        forget_claims()
+        return plain(**options)
+
+    monkeypatch.setattr(rebuilds.snapshot, "raise_generation", crash_first)
+    assert rebuilds.rebuild() is None
+    assert get_index().generation().state == "rebuilding", "it opened without the lease of the first task"
+    answer(worker)
+    assert rebuilds.rebuild() is not None
+    other = hire(name="other")
+    other.run_once()
+    assert len(other._in_flight) == 0
+    assert [status(task_id) for task_id in (first, second)] == [Status.EXECUTING, Status.QUEUED]
+    assert_index_agrees()
+
+
 def test_a_rebuild_declares_a_worker_dead_that_does_not_answer(hire):
     worker = hire(heartbeat_seconds=0.0)
     begin_run()
     assert [each[0] for each in unanswered()] == [worker.id]
     rebuilds.await_answers(pause=lambda _: None)
     assert WorkerRow.objects.get().status == "dead"
+
+
+def test_a_freeze_during_a_rebuild_declares_no_worker_dead(hire, monkeypatch):
+    worker = hire()
+    begin_run()
+    real, frozen = time.monotonic, []
+    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(frozen))
+
+    def pause(_seconds):
+        if frozen:
+            worker._heartbeat.run_once()
+        else:
+            frozen.append(1000.0)
+
+    rebuilds.await_answers(pause=pause)
+    assert WorkerRow.objects.get().status == "active"
 
 
 def test_a_locked_row_delays_no_heartbeat(running):

@@ -1,5 +1,6 @@
 """A task that passed a rate or a minimum delay starts within a second of its claim, or goes back to its place."""
 
+import asyncio
 import time
 import uuid
 from dataclasses import replace
@@ -11,6 +12,7 @@ from queue_app.services.control.queues import copy_queue_limits
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import turnover
 from queue_app.services.repair.rebuild import copy_limits
+from queue_app.workers import executor
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
@@ -110,14 +112,32 @@ def test_so_does_a_turn_over_and_tasks_without_a_rate_start_at_any_time(stall):
     assert len(chores.calls) == 1
 
 
+@pytest.mark.parametrize("task", [chores.echo, chores.later], ids=["thread", "loop"])
+def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, monkeypatch):
+    """Before the function starts, results that flow into the task, or its earlier attempts, may be read."""
+    held, started = claimed(task, 1), time.monotonic()
+    held.task = replace(held.task, start_by=started + 1000)
+    moved = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: started + moved[0])
+
+    def slowly(found):
+        moved[0] += 1001
+        return found
+
+    monkeypatch.setattr(executor, "with_results", slowly)
+    runner = Executor(uuid.uuid4())
+    outcome = asyncio.run(runner.arun(held)) if task is chores.later else runner.run(held)
+    assert (outcome.is_late, outcome.is_completion, outcome.failure) == (True, False, None)
+
+
 @pytest.mark.parametrize("kind", ["threads", "processes", "async"])
 def test_each_pool_looks_at_the_clock_when_a_slot_starts_the_task(kind):
     """Not when it gets the task: that may wait for a slot."""
-    executor = Executor(uuid.uuid4())
+    runner = Executor(uuid.uuid4())
     pool = {
-        "threads": lambda: ThreadPool(1, executor, lambda: None),
-        "processes": lambda: ProcessPool(1, executor, lambda: None, ResourceLimits()),
-        "async": lambda: AsyncPool(1, executor, lambda: None),
+        "threads": lambda: ThreadPool(1, runner, lambda: None),
+        "processes": lambda: ProcessPool(1, runner, lambda: None, ResourceLimits()),
+        "async": lambda: AsyncPool(1, runner, lambda: None),
     }[kind]()
     pool.start()
     try:

@@ -6,7 +6,7 @@
    old index proposed.
 2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
 3. Write the leases of executing rows, and the first queued rows of each queue and band.
-4. Allow claims, unless another rebuild has begun meanwhile.
+4. Allow claims, unless another rebuild has begun meanwhile, or PostgreSQL has started again since step 1.
 5. Write the other queued rows, in the order of ``services.repair.load``.
 
 So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, from step 4 on once the
@@ -29,7 +29,7 @@ from queue_app.index import Generation, Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.owner import check_owner, is_foreign
 from queue_app.services.repair.load import Loader, leave_to_load
-from queue_app.services.repair.reap import declare_dead
+from queue_app.services.repair.reap import MIN_GAP_SECONDS, declare_dead
 from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
 from queue_app.sql.database import alias, clock
@@ -113,7 +113,7 @@ def rebuild_until_open() -> bool:
 
 
 def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None) -> Rebuilt | None:
-    """Rebuild the index; return ``None`` when another process is rebuilding it, or the index was lost meanwhile.
+    """Rebuild the index; return ``None`` when another process is rebuilding it, or a server was lost meanwhile.
 
     Calls ``on_open`` when claims are allowed, before the rest is loaded. A process that loses the lock stops before it
     deletes anything. If two rebuilds run at once, the later generation wins. Raises ``IndexOfAnotherDatabase``, unless
@@ -156,7 +156,8 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
         return None
     leases = index.restore_leases(snapshot.executing())
     load = Loader(index, number, left, lock.end_step)
-    if not (load.begin() and index.open_generation(number)):
+    # PostgreSQL may have crashed since step 1, unnoticed behind a pooler. Then the rows that were read lack grants.
+    if not load.begin() or unanswered() or not index.open_generation(number):
         return None
     index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
     on_open()
@@ -167,14 +168,16 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
 
 def await_answers(end_step: Callable[[], object] = lambda: None, pause: Callable[[float], object] = time.sleep) -> None:
     """Wait until the rows name all grants of the living workers; ``end_step`` is called after each look."""
-    since: dict[tuple[uuid.UUID, str], float] = {}  # worker and its last heartbeat -> when first seen (monotonic)
+    silence: dict[tuple[uuid.UUID, str], float] = {}  # worker and its last heartbeat -> seconds without another
+    looked_at = time.monotonic()
     while waiting := unanswered():
         now, budget = time.monotonic(), conf.get().worker.missed_heartbeats
-        silent = {
-            worker_id: beat
-            for worker_id, interval, beat in waiting
-            if now - since.setdefault((worker_id, beat), now) > budget * interval
-        }
+        gap, looked_at = (
+            min(now - looked_at, MIN_GAP_SECONDS),
+            now,
+        )  # in a longer one all processes may have been frozen
+        silence = {(worker, beat): silence.get((worker, beat), -gap) + gap for worker, _, beat in waiting}
+        silent = {worker: beat for worker, interval, beat in waiting if silence[worker, beat] > budget * interval}
         if silent:
             declare_dead(silent)
         pause(ANSWER_SECONDS)

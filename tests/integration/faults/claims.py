@@ -6,11 +6,13 @@ what the functions write, not by rows or leases.
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections import Counter
 
-from django.db import connection, connections
+import psutil
+from django.db import connection, connections, transaction
 
 from queue_app.core.records import NewTask
 from queue_app.models import Limit, Task, Worker
@@ -19,12 +21,12 @@ from queue_app.services.enqueue.store import enqueue
 from tests.integration.app import tasks
 from tests.integration.faults.failover import standby_of
 from tests.integration.faults.network import Network
-from tests.integration.faults.run import Run
+from tests.integration.faults.run import CAPS, Run
 from tests.integration.processes import Process, eventually, lines
 from tests.support.proxy import Proxy
 
-KEYS = 5
-#: Longer than the heartbeat's budget of these workers, and than two steps of the reconciler.
+KEYS = CAPS["long"]  # so all run at once
+#: Longer than two steps of the reconciler, and shorter than the interval of the heartbeats.
 SECONDS = 15.0
 
 
@@ -33,10 +35,13 @@ def long_tasks(run: Run) -> None:
     run.judges_caps = False
     run.watch.silent_after = 2 * SECONDS  # so rarely a task ends
     for number in range(2 * KEYS):
-        key = number % KEYS
-        args = [run.log, f"k{key}:{number}", SECONDS]
-        new = NewTask(task_type=type_of(tasks.work), args=args, queue="long", concurrency_key=f"k:{key}")
-        run.order.append((enqueue(new).id, "long", new.priority or 2))
+        put(run, f"k{number % KEYS}:{number}", SECONDS, concurrency_key=f"k:{number % KEYS}")
+
+
+def put(run: Run, text: str, seconds: float, **options: str) -> None:
+    """Enqueue a task."""
+    new = NewTask(task_type=type_of(tasks.work), args=[run.log, text, seconds], queue="long", **options)
+    run.order.append((enqueue(new).id, "long", new.priority or 2))
 
 
 def started(run: Run) -> list[str]:
@@ -44,9 +49,13 @@ def started(run: Run) -> list[str]:
     return [line for line in lines(run.log) if line.startswith("+k")]
 
 
-def judge(run: Run) -> None:
+def judge(run: Run, crew: list[Process]) -> None:
     """Wait for the ends; find keys under which two functions ran at once, and functions that ran twice."""
     eventually(lambda: run.ended() >= len(run.order), "all long tasks end", 6 * SECONDS)
+    again = sum(int(count) for worker in crew for count in re.findall(r"had forgotten (\d+) grants", worker.log))
+    run.measured["claims that PostgreSQL had forgotten"] = again
+    if not again:
+        run.broken.append("PostgreSQL forgot no claim, so this run shows nothing")
     running: Counter[str] = Counter()
     for line in lines(run.log):
         if line[1:2] == "k":
@@ -57,17 +66,28 @@ def judge(run: Run) -> None:
     run.broken += [f"{line} began {n} times" for line, n in Counter(started(run)).items() if n > 1]
 
 
+def stop_log_writer(run: Run) -> None:
+    """Stop the process of PostgreSQL that writes commits for which nobody waits."""
+    server = psutil.Process(run.arena.postgres.process.pid)
+    (writer,) = [each for each in server.children() if "walwriter" in " ".join(each.cmdline())]
+    writer.suspend()
+
+
 def postgres_dies_after_claims(run: Run) -> None:
     """PostgreSQL is killed just after it granted tasks of 15 s: their rows are queued again"""
     Limit.objects.create(scope="key", name="k", max_concurrent=1)
-    workers(run)
-    long_tasks(run)
+    crew = workers(run)
+    run.fleet.processes[0].send(signal.SIGSTOP)  # other commits would take those of the claims to the disk
+    stop_log_writer(run)
+    with transaction.atomic():
+        long_tasks(run)
     eventually(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
     connection.close()
     with run.watch.away():
         run.arena.kill_postgres()
         run.arena.start_postgres()
-        judge(run)  # in tasks of 15 s no end is no standstill
+        run.fleet.processes[0].send(signal.SIGCONT)
+        judge(run, crew)  # in tasks of 15 s no end is no standstill
 
 
 def standby_lacks_claims(run: Run) -> None:
@@ -92,14 +112,17 @@ def standby_lacks_claims(run: Run) -> None:
         connections["default"].settings_dict["PORT"] = standby.port
         network.rows.target = standby.port
         connection.close()
-        judge(run)
+        judge(run, crew)
 
 
 def workers(run: Run, **env: str) -> list[Process]:
-    """Start a scheduler and two workers; return the workers once they have registered."""
+    """Start a scheduler and two workers; return the workers once they know the tasks."""
     run.fleet.scheduler(**env)
     crew = [run.fleet.worker("--concurrency", "6", **env) for _ in range(2)]
     eventually(lambda: Worker.objects.filter(status="active").count() == len(crew), "they have registered", 60)
+    known = Worker.objects.filter(task_types__contains=[type_of(tasks.work)])
+    put(run, "first", 0.0)
+    eventually(lambda: known.count() == len(crew) and run.ended(), "they have discovered the tasks", 60)
     return crew
 
 
