@@ -75,8 +75,8 @@ def test_old_code_works_on_the_tables_of_the_next_version(newer_schema):
 
 
 Groups = import_module("queue_app.migrations.0002_defaults").Groups
-#: Operations that a migration may have while code of the version before runs, and load goes on. The last one writes a few
-#: rows of Django's groups and permissions.
+#: Operations that a migration may have while code of the version before runs, and load goes on. The last one writes a
+#: few rows of Django's groups and permissions.
 SAFE = (
     migrations.CreateModel,
     AddIndexConcurrently,
