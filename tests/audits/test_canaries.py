@@ -90,7 +90,7 @@ def house(hire, captured, settings, spans, bodies, request):
         # Not in the decorator: the checks of every other test would miss the webhook.
         for one, option in ((done, "on_success"), (fails, "on_failure")):
             object.__setattr__(one, option, "webhook:crm")
-            request.addfinalizer(partial(object.__setattr__, one, option, None))
+            request.addfinalizer(partial(object.__setattr__, one, option, None))  # noqa: PT021 - one for each
         call = {"card": canary, "note": VISIBLE}
         results += [done.enqueue(**call), fails.enqueue(**call), done.enqueue(canary, VISIBLE), waits.enqueue(**call)]
         name = create_schedule(f"{kind}-hourly", {"task_type": type_of(done), "parameters": call, "every": 3600}).name

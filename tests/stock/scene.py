@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +93,7 @@ class Project:
             worries = [line for line in log.read_text().splitlines() if WORRIES.search(line)]
             self.judge(ok=not worries, problem=f"the {name} logged: {worries[:5]}")
 
-    def has_logged(self, name: str, text: str, patience: float = 30.0) -> None:
+    def has_logged(self, name: str, text: str, patience: float = 60.0) -> None:
         """Wait until a process has logged something."""
         until = time.monotonic() + patience
         while text not in (self.folder / f"{name}.log").read_text():
@@ -121,16 +121,18 @@ def play(project: Project) -> dict[str, float]:
     project.manage("migrate", "--run-syncdb", "--verbosity", "0")
     project.manage("check", "--database", "default", "--fail-level", "WARNING")
     figures: dict[str, float] = {}
-    with project.process("worker", "runworker") as worker:
-        with project.process("scheduler", "runscheduler") as scheduler:
-            project.has_logged("scheduler", " leads")
+    with ExitStack() as leading:
+        scheduler = leading.enter_context(project.process("scheduler", "runscheduler"))
+        project.has_logged("scheduler", " leads")
+        with project.process("worker", "runworker") as worker:
             project.has_logged("worker", "waits for tasks")
             figures |= _idle(project, {"scheduler": scheduler.pid, "worker": worker.pid} | project.servers.pids)
             figures |= _load(project)
             text = project.manage("taskqueue", "doctor")
             failures = [line for line in text.splitlines() if line.startswith("FAIL")]
             project.judge(ok=not failures, problem=f"the doctor finds {failures}")
-        _without_scheduler(project)
+            leading.close()  # the scheduler ends
+            _without_scheduler(project)
     return figures
 
 
