@@ -25,7 +25,9 @@ IDLE_SHARE = {"scheduler": 0.02, "worker": 0.02, "PostgreSQL": 0.03, "Redis": 0.
 #: Greatest wait of a task that meets an idle worker: the median, and the longest (s). Machines that test are busy.
 PICKUP = (0.1, 2.0)
 #: Lines of a log that would worry a reader. On a busy machine the reconciler may be quicker than the push of a command.
-WORRIES = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|Exception|Error\b|repaired, (?!missing)")
+WORRIES = re.compile(
+    r"WARNING(?! taskqueue: no scheduler runs)|ERROR|CRITICAL|Traceback|Exception|Error\b|repaired, (?!missing)"
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ def play(project: Project) -> dict[str, float]:
             text = project.manage("taskqueue", "doctor")
             failures = [line for line in text.splitlines() if line.startswith("FAIL")]
             project.judge(ok=not failures, problem=f"the doctor finds {failures}")
+            missed = "no scheduler runs" in (project.folder / "worker.log").read_text()
+            project.judge(ok=not missed, problem="the worker misses a scheduler although one leads")
             leading.close()  # the scheduler ends
             _without_scheduler(project)
     return figures
