@@ -15,8 +15,10 @@ MIN_TYPO = 3
 
 
 def near_matches(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three similar known names, best first."""
-    return get_close_matches(name, list(known), n=3, cutoff=0.5)
+    """Return at most three similar known names, best first; of dotted names, those whose last parts are similar too."""
+    last = name.rpartition(".")[2]
+    similar = get_close_matches(name, list(known), n=20, cutoff=0.5)
+    return [match for match in similar if get_close_matches(last, [match.rpartition(".")[2]], cutoff=0.5)][:3]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

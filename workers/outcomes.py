@@ -25,6 +25,7 @@ from queue_app.exceptions import (
     Snooze,
     Suspended,
     TaskCancelled,
+    TaskQueueError,
     TaskTimeout,
     Throttle,
     WrongArguments,
@@ -165,7 +166,10 @@ def describe(error: BaseException) -> TaskFailure:
     except BaseException:  # noqa: BLE001 - a broken __str__ must not hide the failure
         message = "(the exception has no printable message)"
     try:
-        frames = _without_runtime(error.__traceback__)
+        # An error of the queue itself, outside of the function, says what to do; our frames would only hide it.
+        frames = _without_runtime(error.__traceback__) or (
+            None if isinstance(error, TaskQueueError) else error.__traceback__
+        )
         text = "".join(TracebackException(kind, error, frames, limit=-MAX_FRAMES, compact=True).format())
     except BaseException:  # noqa: BLE001
         text = "(the traceback cannot be formatted)"
@@ -177,8 +181,8 @@ def describe(error: BaseException) -> TaskFailure:
 
 
 def _without_runtime(frames: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the frame of the task's function on; all of it if the function was not reached."""
+    """Return a traceback from the frame of the task's function on; ``None`` if the error was raised outside of it."""
     found = frames
     while found is not None and str(found.tb_frame.f_globals.get("__name__")).startswith(_RUNTIME):
         found = found.tb_next
-    return found or frames
+    return found

@@ -45,8 +45,8 @@ MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
 #: Time after which a child that was asked to end, and whose guard has not ended it either, is killed.
 KILL_SECONDS = EXIT_SECONDS + 5.0
-#: Exit code of a child that has done its work (``--burst``, ``--max-tasks``), or that staff asked to drain. A task
-#: that ends the process itself often uses 0.
+#: Added to the exit code of a child that ends by itself, so that a task that ends the process is not mistaken for that.
+#: 0 is added to the code of one that a signal asked to end.
 DONE = 64
 
 
@@ -199,8 +199,8 @@ class Supervisor:
             if self._quiet:
                 worker.quiet()
             code = int(worker.run())
-            if code == Exit.OK and not worker.is_signalled:
-                code = DONE
+            if code != Exit.OK or not worker.is_signalled:
+                code += DONE
         except Exception:
             logger.exception("worker process %d failed", number)
         finally:
@@ -210,7 +210,9 @@ class Supervisor:
         """Record how a child ended, and give back its tasks unless it did so itself."""
         if code == DONE or (code == Exit.OK and self._stops):
             return
-        if code not in (Exit.LOST, Exit.GAVE_BACK, Exit.REPLACE):
+        if is_own := code > DONE:
+            code -= DONE
+        if not is_own or code not in (Exit.LOST, Exit.GAVE_BACK, Exit.REPLACE):
             name = numbered_name(self.options.name, child.number)
             logger.error("worker %s (process %d, pid %d) %s", name, child.number, child.pid, _how(code))
             self._mark_dead(child.worker_id)

@@ -46,7 +46,8 @@ class Worker(WorkerLoop):
         self._supervisor = supervisor
         self._usage = UsageMeter(lambda: self._pool.pids)
         self._is_drain_logged = self._is_drain_reported = False
-        self._beats_without_leader = PATIENCE_BEATS - 1
+        # Its own scheduler leads soon, at the latest when the lead of a dead one has ended.
+        self._beats_without_leader = 0 if options.with_scheduler else PATIENCE_BEATS - 1
         self._heartbeat = Heartbeat(options.heartbeat_seconds, self._beat, self._on_lost, supervisor)
         self._wake_listener = WakeListener(self.id, transport, self._wake, self._heartbeat.hurry)
         self._scheduler = SchedulerThread() if options.with_scheduler else None

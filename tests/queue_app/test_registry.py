@@ -6,7 +6,7 @@ import pytest
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry, task
-from queue_app.exceptions import UnknownTaskType
+from queue_app.exceptions import UnknownTaskType, near_matches
 
 
 @task
@@ -70,6 +70,12 @@ def test_two_functions_cannot_share_a_name():
     assert registry.get("charge").func is charge
     task(aliases=["charge"])(charge_card)  # a name that a function has now is no former one
     assert registry.get("charge").func is charge
+
+
+def test_a_suggestion_for_a_dotted_name_has_a_similar_last_part():
+    known = ["shop.tasks.add", "shop.tasks.die", "shop.tasks.fail", "shop.mail.add"]
+    assert near_matches("shop.tasks.ad", known) == ["shop.tasks.add", "shop.mail.add"]
+    assert near_matches("shop.task.fail", known) == ["shop.tasks.fail"]
 
 
 def test_an_unknown_name_is_answered_with_near_matches():

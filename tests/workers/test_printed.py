@@ -122,6 +122,14 @@ def test_a_worker_that_stops_does_not_miss_its_own_scheduler(hire, caplog):
 # -- what a worker notices ---------------------------------------------------------------------------
 
 
+def test_a_worker_gives_its_own_scheduler_time_to_take_over(hire, caplog):
+    worker = hire(with_scheduler=True)
+    worker._beat()
+    assert caplog.messages == []
+    worker._beat()
+    assert len(caplog.messages) == 1
+
+
 def test_a_worker_warns_once_that_no_scheduler_runs(hire, caplog):
     caplog.set_level(logging.INFO, "taskqueue")
     worker = hire()

@@ -85,6 +85,16 @@ def test_a_killed_child_is_replaced_and_its_task_given_back_at_once(fleet, log, 
     assert_index_agrees()
 
 
+@pytest.mark.parametrize("code", [Exit.LOST, Exit.GAVE_BACK])
+def test_a_task_that_ends_its_process_with_a_code_of_the_worker_is_noticed_at_once(fleet, log, code):
+    task_id = put(type_of(tasks.end_once), args=[log, str(int(code))])
+    process = fleet.worker("--processes", "2", "--concurrency", "1", heartbeat=60)
+    eventually(lambda: status(task_id) == Status.COMPLETED, "the task completes")
+    assert f"died with code {int(code)}" in process.log
+    process.send(signal.SIGTERM)
+    assert process.exit_code() == 0
+
+
 @pytest.mark.parametrize("how", ["exit", "term"])
 def test_a_child_that_ends_with_0_unasked_is_replaced(fleet, log, how):
     task_id = put(type_of(tasks.end_once), args=[log, how])

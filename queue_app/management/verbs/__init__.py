@@ -12,6 +12,7 @@ import os
 import pkgutil
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Flag, auto
 from importlib import import_module
@@ -19,6 +20,8 @@ from typing import Any, Protocol, TextIO, cast
 
 from django.core.serializers.json import DjangoJSONEncoder
 
+from queue_app import registry
+from queue_app.exceptions import UnknownTaskType
 from queue_app.services.control import audit
 
 OK = 0
@@ -76,6 +79,15 @@ class Call:
         """Write a line for a person to standard error, so that a script gets only the answer."""
         if not self.options.get("json"):
             self.err.write(line)
+
+    def note_unknown_type(self, task_type: str | None) -> None:
+        """Note that no code has a task type, which may be mistyped; its tasks may come from other code."""
+        with suppress(Exception):  # a broken module of the project must not stop a verb
+            try:
+                if task_type:
+                    registry.get(task_type)
+            except UnknownTaskType as error:
+                self.note(str(error))
 
     def write_json(self, value: Any) -> None:
         """Write a value as JSON, if ``--json`` is given."""

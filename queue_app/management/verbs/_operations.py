@@ -65,6 +65,7 @@ def run_on_tasks(call: Call, action: Action, done: str) -> int:
     if not wanted.as_json() and not call["all"]:
         call.err.write("Give ids, a filter such as --queue, or --all.")
         return USAGE
+    call.note_unknown_type(call["task_type"])
     options = OperationOptions(rate=call["rate"], limit=call["limit"])
     if call["dry_run"]:
         check_options(options)

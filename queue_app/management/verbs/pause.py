@@ -39,6 +39,7 @@ def run(call: Call) -> int:
     """Pause, and record it in the audit log."""
     kind, name = target(call)
     names = [name] if name else []
+    call.note_unknown_type(call["type"])
     until = None if call["length"] is None else timezone.now() + call["length"]
     with atomic():
         paused = BY_KIND[EVERYTHING if kind == "all" else kind][0](

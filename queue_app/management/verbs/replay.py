@@ -72,6 +72,7 @@ def run(call: Call) -> int:
     if not wanted.as_json() and not call["all"]:
         call.err.write("Give ids, a filter such as --queue, or --all.")
         return USAGE
+    call.note_unknown_type(call["task_type"])
     for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
         raise CommandError(_direction(task), returncode=REFUSED)
     options = ReplayOptions(rate=call["rate"], limit=call["limit"], stop_after_failures=call["stop_after"])

@@ -77,6 +77,7 @@ def run(call: Call) -> int:
     if not conf.get().events.max_length:
         call.err.write("No events are published (TASKQUEUE EVENTS.MAX_LENGTH is 0); log lines follow.")
     _warn_of_unknown_queue(call)
+    call.note_unknown_type(call["task_type"])
     tail = Tail(
         EventFilter(queue=call["queue"], task_type=call["task_type"], task_id=call["task"]), level=call["level"]
     )

@@ -81,7 +81,7 @@ def end_once(log: str, how: str) -> None:
     if how == "term":
         os.kill(os.getpid(), signal.SIGTERM)
     elif first:
-        os._exit(0)
+        os._exit(int(how) if how.isdigit() else 0)
 
 
 @task

@@ -249,6 +249,15 @@ def test_pause_a_type_a_key_or_everything(engine, what):
     assert not found.paused
 
 
+@pytest.mark.parametrize("words", [["pause"], ["cancel", "--dry-run"], ["replay", "--dry-run"]])
+def test_a_mistyped_task_type_is_noted_with_a_suggestion(engine, words):
+    code, text = call(*words, "--type", COUNT.replace("count_", "cuont_"))
+    assert code == 0
+    note, _, _ = text.partition("\n")
+    assert note.endswith(f"Did you mean {COUNT!r}?")
+    assert "No task is registered" not in call(*words, "--type", COUNT)[1]
+
+
 def test_pause_requires_exactly_one_target():
     assert call("pause")[0] == 2
     assert call("pause", "default", "--all")[0] == 2

@@ -412,6 +412,7 @@ def test_a_task_whose_writes_are_not_committed_fails(default_age, request, name,
         "The function returned with an open transaction on the database 'default', so its writes were rolled back. Use"
         " `with transaction.atomic():`, or commit before the function returns."
     )
+    assert "check_committed" not in failure.traceback
     assert not is_stored(row)
 
 
