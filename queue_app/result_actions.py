@@ -90,7 +90,7 @@ class ResultActions:
 
     def explain(self, task_id: Id) -> Explanation:
         """Return why a task is not running."""
-        from queue_app.services.read.explain import explain  # noqa: PLC0415 - needs models
+        from queue_app.diagnose.explain import explain  # noqa: PLC0415 - needs models
 
         return explain(task_id)
 

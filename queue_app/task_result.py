@@ -93,7 +93,7 @@ class QueueTaskResult[**P, R](_Base[P, R]):
         return await sync_to_async(self.cancel)()
 
     def explain(self) -> Explanation:
-        """Return why the task is not running (``services.read.explain``)."""
+        """Return why the task is not running (``diagnose.explain``)."""
         return cast("Explanation", self._backend.explain(self.id))
 
     @property

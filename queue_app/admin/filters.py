@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy as _
 from queue_app.admin.task_search import ENDED, FAILED_ANY, MAX_TYPES, SINCE, WAIT_CODES, statuses_of, waiting_for
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.priorities import Band
+from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING_NAME, Status
-from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.translation import word
 from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet

@@ -24,11 +24,12 @@ from queue_app.admin.forms import ReasonForm, posted_reason
 from queue_app.admin.mixins import page, with_workers
 from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING, Status
-from queue_app.dashboard import charts, labels, live
+from queue_app.dashboard import charts, labels
 from queue_app.dashboard.overview import overview_context
-from queue_app.dashboard.queues import oldest_seconds, summaries
 from queue_app.dashboard.reasons import of_one_queue
 from queue_app.dashboard.translation import translate_error
+from queue_app.diagnose import live
+from queue_app.diagnose.queues import oldest_seconds, summaries
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Queue, Task, Worker
 from queue_app.models.columns import TYPE_LENGTH

@@ -12,12 +12,12 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.diagnose.waits import SEVERE, kinds_that_wait
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Worker, Workflow
 from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
-from queue_app.services.read.waits import SEVERE, kinds_that_wait
 
 SEARCH_HELP = _lazy(
     "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, workflow, words of its"
@@ -37,7 +37,7 @@ SINCE: Final = {
 ENDED: Final = {"1m": timedelta(minutes=1), **SINCE}
 #: The status of the filter that finds all tasks that failed for good; the tile "Failed per minute" counts them.
 FAILED_ANY: Final = "failed_any"
-#: Reasons of ``services.read.waits`` by which the list can be filtered.
+#: Reasons of ``diagnose.waits`` by which the list can be filtered.
 WAIT_CODES: Final = (*sorted(SEVERE), "limit_reached", "no_free_slot", "paused", "rate_limited", "throttled")
 _BANDS: Final = {band.label: band for band in Band}
 _PARAMETERS = "parameters."

@@ -6,8 +6,7 @@ from urllib.parse import urlencode
 
 from django.utils.translation import gettext as _
 
-from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.live import current
+from queue_app.core.shared import Shared
 from queue_app.dashboard.reasons import (
     LENGTHS,
     NAMED,
@@ -19,6 +18,7 @@ from queue_app.dashboard.reasons import (
     reasons,
 )
 from queue_app.dashboard.translation import translate
+from queue_app.diagnose.live import current
 from queue_app.services.control.advice import Advice, advice
 
 #: Seconds for which viewers share the suggestions, which are made of snapshots of a minute.

@@ -12,13 +12,13 @@ from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from queue_app.core.explanation import because, by
+from queue_app.core.shared import Shared
 from queue_app.dashboard import labels
-from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.live import Live, current
-from queue_app.dashboard.queues import QueueRow
 from queue_app.dashboard.translation import translate
+from queue_app.diagnose.live import Live, current
+from queue_app.diagnose.queues import QueueRow
+from queue_app.diagnose.waits import WaitReason, waits
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
-from queue_app.services.read.waits import WaitReason, waits
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
 NAMED: Final = 5

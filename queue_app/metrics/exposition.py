@@ -17,11 +17,11 @@ from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
 from queue_app.core.stall import StallKind
 from queue_app.core.states import Status
+from queue_app.diagnose.health import Metrics
 from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
 from queue_app.models.workflow import WorkflowState
-from queue_app.services.read.health import Metrics
 from queue_app.sql.stats import PERCENTILES, RowStats
 
 OTHER: Final = "other"

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from queue_app.diagnose.health import collect
 from queue_app.metrics.exposition import BOUNDS, Family, HistogramSample, families
-from queue_app.services.read.health import collect
 
 
 def of_queue() -> bytes:

@@ -10,10 +10,10 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.utils import timezone
 
 from queue_app.admin import away
+from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.dashboard import cache
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.models import IndexGeneration, PriorityPolicy, RuntimeSettings, Task
@@ -47,7 +47,7 @@ def shop():
     rebuild()
     yield
     breaker.reset()
-    cache.forget()
+    shared.forget()
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from queue_app.core.states import Status
+from queue_app.diagnose import stall_detector, watchdog
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
 from queue_app.registry import type_of
-from queue_app.services.repair import stall_detector, watchdog
 from queue_app.services.upkeep import maintenance
 from queue_app.workers import scheduler as module
 from queue_app.workers.lifecycle import Exit

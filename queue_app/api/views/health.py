@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api.base import PublicView
-from queue_app.services.read import health
+from queue_app.diagnose import health
 
 WITHIN_SECONDS: Final = 2.0
 ALIVE: Final = {"status": "ok"}

@@ -76,7 +76,7 @@ class Command(ServerCommand):
 
 def _check_locks() -> None:
     """Raise ``CommandError`` for a lock beside which the verb would stand still."""
-    from queue_app.services.doctor.locks import check_locks  # noqa: PLC0415 - few verbs need the doctor
+    from queue_app.diagnose.locks import check_locks  # noqa: PLC0415 - few verbs need the doctor
 
     found = next((found for found in check_locks() if found.level is Level.FAIL), None)
     if found:

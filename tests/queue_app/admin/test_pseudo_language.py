@@ -21,9 +21,9 @@ from queue_app.core.limit_values import ORDERS
 from queue_app.core.sentence import sentence
 from queue_app.core.stall import Stall, StallKind
 from queue_app.core.states import Status
+from queue_app.diagnose import stalls
 from queue_app.models import Queue, Task
 from queue_app.services.control.adapt import adapt_limits
-from queue_app.services.read import stalls
 from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
 from tests.support.factories import move

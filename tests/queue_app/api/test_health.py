@@ -10,8 +10,8 @@ import pytest
 from django.core.cache import caches
 from django.db import connections
 
-from queue_app.services.read import health
-from queue_app.services.read.health import Probe
+from queue_app.diagnose import health
+from queue_app.diagnose.health import Probe
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.sql import snapshot

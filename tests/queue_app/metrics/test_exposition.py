@@ -13,6 +13,8 @@ from queue_app import chain
 from queue_app.core.counters import TICKS
 from queue_app.core.priorities import Band
 from queue_app.core.stall import Stall, StallKind
+from queue_app.diagnose import stalls
+from queue_app.diagnose.health import Metrics, collect
 from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families
 from queue_app.metrics.names import ALL, BY_NAME
@@ -25,8 +27,6 @@ from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
-from queue_app.services.read import stalls
-from queue_app.services.read.health import Metrics, collect
 from queue_app.services.repair.reap import reap
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due

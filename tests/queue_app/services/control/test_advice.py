@@ -6,11 +6,11 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from queue_app.dashboard import cache
+from queue_app.core import shared
+from queue_app.diagnose.attention import check_advice
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry, Limit, Queue
 from queue_app.services.control.advice import advice, dismiss
-from queue_app.services.doctor.attention import check_advice
 from tests.support.engine import index_away, put
 from tests.support.factories import QueueStatsFactory, StaffFactory, WorkerFactory
 
@@ -144,7 +144,7 @@ def test_at_most_three_and_a_dismissed_one_stays_away(engine):
 def test_the_overview_shows_and_dismisses_it(engine, client):
     snapshots(**HELD)
     WorkerFactory(concurrency=12, free_slots=9)
-    cache.forget()
+    shared.forget()
     address = reverse("admin:app_list", args=["queue_app"])
     staff = StaffFactory(permissions=["view_queue", "change_queue", "view_queuestats"])
     client.force_login(staff)

@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from queue_app.diagnose import attention, work
+from queue_app.diagnose.doctor import Level
 from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
-from queue_app.services.doctor import Level, attention, work
 from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule

@@ -22,6 +22,8 @@ from queue_app.core.sentence import joined, listed, sentence, sentence_n
 from queue_app.core.stall import StallKind
 from queue_app.core.states import FAILURES, TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
+from queue_app.diagnose import stalls
+from queue_app.diagnose.ability import Workforce
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
@@ -29,8 +31,6 @@ from queue_app.index.server import index_health
 from queue_app.models import Limit, Queue, RuntimeSettings, ScheduleTick, StepResult, Task, TaskAttempt, Worker
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.owner import check_owner
-from queue_app.services.read import stalls
-from queue_app.services.read.ability import Workforce
 from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.services.read.workflows import held_by, in_workflow

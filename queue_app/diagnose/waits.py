@@ -21,11 +21,11 @@ from queue_app.core.lanes import Lane
 from queue_app.core.limit_values import Scope, names_of
 from queue_app.core.sentence import sentence
 from queue_app.core.states import Status
+from queue_app.diagnose.ability import Workforce
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.server import WaitingLane, waiting_lanes
 from queue_app.models import Limit, Queue, Task
-from queue_app.services.read.ability import Workforce
 from queue_app.sql import stats as rows
 from queue_app.sql.database import alias
 

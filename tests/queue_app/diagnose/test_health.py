@@ -5,9 +5,9 @@ import threading
 import pytest
 from django.db import connection
 
+from queue_app.diagnose import health as probe_module
+from queue_app.diagnose.health import Probe
 from queue_app.metrics.exposition import families
-from queue_app.services.read import health as probe_module
-from queue_app.services.read.health import Probe
 from tests.support.engine import index_refusing
 
 LIMIT = 60.0

@@ -9,6 +9,8 @@ import pytest
 
 from queue_app.core.priorities import Band
 from queue_app.core.stall import Stall, StallKind
+from queue_app.diagnose import stalls
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import TaskNotFound
 from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
@@ -16,8 +18,6 @@ from queue_app.services.control.pause import pause, pause_everything, pause_key,
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read import stalls
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import resign, take_lead

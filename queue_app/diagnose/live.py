@@ -12,16 +12,16 @@ from typing import Final
 from django.db.models import Q
 from django.utils import timezone
 
-from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.queues import BandRow, QueueRow, depths
+from queue_app.core.shared import Shared
+from queue_app.diagnose import stalls
+from queue_app.diagnose.queues import BandRow, QueueRow, depths
+from queue_app.diagnose.stalls import Watched
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.server import refused_writes
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.read import stalls
-from queue_app.services.read.stalls import Watched
 from queue_app.services.read.stats import UNREACHABLE, nothing
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.sql import charts as rows

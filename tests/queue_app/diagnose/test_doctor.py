@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 
 from queue_app import registry
+from queue_app.diagnose import doctor, locks, servers
+from queue_app.diagnose.doctor import Finding, Level
+from queue_app.diagnose.watchdog import Watchdog
 from queue_app.index import get_index
 from queue_app.management.servers import report_eviction
 from queue_app.models import Task
-from queue_app.services import doctor
-from queue_app.services.doctor import Finding, Level, locks, servers
-from queue_app.services.repair.watchdog import Watchdog
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows

@@ -17,7 +17,7 @@ import django
 from django.conf import settings
 settings.LOGGING_CONFIG = None
 django.setup()
-from queue_app.services import doctor
+from queue_app.diagnose import doctor
 logging.getLogger(doctor.LOGGER)  # exists before LOGGING is read, as after an import in the settings
 for configured in json.loads(sys.argv[1]):
     if os.fork() == 0:

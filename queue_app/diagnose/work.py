@@ -10,15 +10,14 @@ from django.utils import timezone
 from queue_app import conf, registry
 from queue_app.core.finding import Finding, fail, ok, warn
 from queue_app.core.stall import StallKind
+from queue_app.diagnose import pauses, stalls
+from queue_app.diagnose.pauses import count_tasks
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import get_index
 from queue_app.index.server import index_health, waiting_kinds
 from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.doctor import pauses
-from queue_app.services.doctor.pauses import count_tasks
 from queue_app.services.owner import ADVICE, check_owner, without_advice
-from queue_app.services.read import stalls
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 

@@ -7,7 +7,7 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
-from queue_app.dashboard.cache import Shared
+from queue_app.core.shared import Shared
 from queue_app.index import IndexStats
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Queue

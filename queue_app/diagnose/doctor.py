@@ -17,9 +17,9 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from queue_app import conf
 from queue_app.core.finding import Finding, Level, fail, ok, warn
+from queue_app.diagnose import attention, locks, servers, work
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import attention, locks, servers, work
 from queue_app.sql import doctor as rows
 from queue_app.sql.connections import remedy_for
 from queue_app.sql.database import fetch_all

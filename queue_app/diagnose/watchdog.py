@@ -9,7 +9,7 @@ continue, by the rows, with the work that does. Every second the leading schedul
 - a job of the scheduler that fails again and again or gets no turn, and an upkeep job that is overdue.
 
 A stall is logged as an error, counted, and kept in the row of the job ``watchdog``; doctor, metrics, admin and explain
-read it there (``services.read.stalls``). Then the watchdog acts: it queues or fails late tasks itself, gives a job its
+read it there (``diagnose.stalls``). Then the watchdog acts: it queues or fails late tasks itself, gives a job its
 turn, and repairs the index (``IndexRepair``). The scheduler also takes each of these steps at other times, and every
 step is safe at any time. So a false alarm costs only time.
 """
@@ -26,16 +26,16 @@ from django.utils import timezone
 from queue_app import signals
 from queue_app.core.sentence import joined, sentence
 from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
+from queue_app.diagnose import stalls as record
+from queue_app.diagnose.stall_detector import Key, StallDetector, Turns, moment
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, is_refusal
 from queue_app.index.server import refused_writes
 from queue_app.services.notify import events
 from queue_app.services.notify.index import condemn
-from queue_app.services.read import stalls as record
 from queue_app.services.repair.reap import reap_overdue
 from queue_app.services.repair.rebuild import is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import reconcile_everything
-from queue_app.services.repair.stall_detector import Key, StallDetector, Turns, moment
 from queue_app.services.upkeep.jobs import Answers, pending_work
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot

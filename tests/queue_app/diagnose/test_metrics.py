@@ -5,8 +5,8 @@ import threading
 import pytest
 from django.db import connections
 
-from queue_app.services.read import health as metrics
-from queue_app.services.read.health import Probe
+from queue_app.diagnose import health as metrics
+from queue_app.diagnose.health import Probe
 from queue_app.sql.database import fetch_all
 
 LIMIT = 60.0
