@@ -21,7 +21,7 @@ from queue_app.exceptions import TaskNotFound
 from queue_app.task_result import Progress, QueueTaskResult
 
 if TYPE_CHECKING:
-    from queue_app.core.explanation import Explanation
+    from queue_app.core.reasons import Explanation
     from queue_app.core.states import Status
     from queue_app.models import Task
     from queue_app.services.workflows.stored import StoredWorkflow

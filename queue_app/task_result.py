@@ -16,7 +16,7 @@ from django.urls import reverse
 from queue_app.exceptions import TaskFailed
 
 if TYPE_CHECKING:
-    from queue_app.core.explanation import Explanation
+    from queue_app.core.reasons import Explanation
     from queue_app.core.states import Status
     from queue_app.models import Task as TaskModel
 

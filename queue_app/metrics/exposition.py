@@ -15,7 +15,7 @@ from queue_app.core.counters import ADAPTED, BUCKETS, LATE, RUN, SUM, TICK, TICK
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
-from queue_app.core.stall import StallKind
+from queue_app.core.reasons import KINDS, Source
 from queue_app.core.states import Status
 from queue_app.diagnose.health import Metrics
 from queue_app.index import IndexStats
@@ -83,9 +83,9 @@ def families(metrics: Metrics) -> Iterator[Family]:
             yield _family("scheduler_leader_age_seconds", {(): metrics.leader_age})
     if rows is not None:
         yield from _of_rows(rows)
-        stalled = {(kind.value,): float(rows.stalled.get(kind, 0)) for kind in StallKind}
+        stalled = {(kind,): float(rows.stalled.get(kind, 0)) for kind in _stalls()}
         if index is not None and index.leader_lapses is not None:
-            stalled[StallKind.NO_WATCHDOG.value,] = float(not rows.is_watched)
+            stalled["no_watchdog",] = float(not rows.is_watched)
         yield _family("stalled", stalled)
     if index is not None and rows is not None:
         active = sum(queue.active for queue in index.queues)
@@ -94,6 +94,11 @@ def families(metrics: Metrics) -> Iterator[Family]:
         yield _family("index_ready", {(): float(bool(metrics.ready))})
         paused = {(name,): float(value) for name, value in rows.paused.items() if labels.get(name) == name}
         yield _family("queue_paused", paused)
+
+
+def _stalls() -> list[str]:
+    """Return the kinds of stalls."""
+    return [kind.code for kind in KINDS.values() if kind.source is Source.WATCHDOG]
 
 
 def _states(index: IndexStats, rows: RowStats) -> dict[Labels, float]:
@@ -148,7 +153,7 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
          for band in PROMOTED},
     )  # fmt: skip
     yield _family("worker_heartbeat_failures_total", {(): counts.get("worker:dead", 0)})
-    yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in StallKind})
+    yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in _stalls()})
     yield _family("schedule_ticks_total", {(outcome,): counts.get(f"{TICK}:{outcome}", 0) for outcome in TICKS})
     buckets = [counts.get(f"{LATE}:{place}", 0) for place in range(len(BOUNDS))]
     late = HistogramSample(list(accumulate(buckets)), counts.get(f"{LATE}:{SUM}", 0) / 1_000_000)

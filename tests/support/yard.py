@@ -134,7 +134,7 @@ class Yard:
     @property
     def kinds(self) -> list[str]:
         """The kinds of the stalls that the watchdog knows."""
-        return [stall.kind.value for stall in self.watchdog.stalls.values()]
+        return [stall.kind for stall in self.watchdog.stalls.values()]
 
 
 def all_done() -> bool:

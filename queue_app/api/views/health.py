@@ -38,7 +38,7 @@ class ReadyView(PublicView):
             {
                 "status": "not ok" if wrong else "ok",
                 **{part: found.status(part) for part in health.PARTS},
-                "reasons": list(found.reasons.values()),
+                "reasons": list(dict.fromkeys(found.reasons.values())),
             },
             status=HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK,
             headers={"Cache-Control": "no-store"},

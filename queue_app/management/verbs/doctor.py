@@ -3,7 +3,8 @@
 from argparse import ArgumentParser
 from dataclasses import asdict
 
-from queue_app.diagnose.doctor import Finding, Level, examine
+from queue_app.core.reasons import Finding, Level
+from queue_app.diagnose.doctor import examine
 from queue_app.management.verbs import FOUND, OK, UNREACHABLE, Call, Needs, add_json
 
 EXAMPLE = "taskqueue doctor --json"

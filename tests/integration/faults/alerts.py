@@ -16,8 +16,8 @@ from django.db import DatabaseError, connection
 
 from queue_app import Workflow
 from queue_app.core.priorities import Band
+from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
-from queue_app.diagnose.doctor import Level
 from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from queue_app.core.priorities import Band
+from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
 from queue_app.core.states import TERMINAL, Status
-from queue_app.diagnose.doctor import Level, examine
+from queue_app.diagnose.doctor import examine
 from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task, TaskResult, Worker

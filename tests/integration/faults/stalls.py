@@ -11,10 +11,10 @@ import time
 import uuid
 from dataclasses import replace
 
+from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.diagnose import work
-from queue_app.diagnose.doctor import Level
 from queue_app.index import get_index
 from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of

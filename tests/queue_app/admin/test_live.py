@@ -12,10 +12,10 @@ from django.utils import timezone
 from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.core.shared import Shared
-from queue_app.core.stall import Stall, StallKind
 from queue_app.dashboard import charts
-from queue_app.dashboard.reasons import reasons
 from queue_app.diagnose import live, stalls
+from queue_app.diagnose.overview import reasons
+from queue_app.diagnose.stalls import Stall
 from queue_app.models import MaintenanceJob, PriorityPolicy, Queue, Schedule, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services import pause
@@ -63,10 +63,10 @@ def test_a_standstill_is_said_once(staff, make_task):
     rebuild()
     shared.forget()
     page = staff.get("/admin/queue_app/").content.decode()
-    assert page.count("No worker is active.") == 1
-    assert "No active worker serves it." not in page, "of each queue the banner has said so"
+    assert page.count("No live worker takes new tasks.") == 1
+    assert "No live worker serves the queue" not in page, "of each queue the banner has said so"
     queue = staff.get("/admin/queue_app/queue/mail/change/").content.decode()
-    assert "No active worker serves it." in queue
+    assert "No live worker serves the queue mail." in queue
 
 
 def test_queues_that_no_worker_serves_are_said_at_once_with_what_to_do(staff, make_task, make_worker):
@@ -80,9 +80,9 @@ def test_queues_that_no_worker_serves_are_said_at_once_with_what_to_do(staff, ma
     rebuild()
     shared.forget()
     banner = " ".join(re.sub("<[^>]+>", " ", staff.get("/admin/queue_app/queue/live/").content.decode()).split())
-    assert "q0, q1, q2, q3, q4 and 2 more : No active worker serves them. 7 tasks wait, the oldest for" in banner
-    assert "Start manage.py runworker --queues q0,q1,q2,q3,q4,q5,q6, or one without --queues." in banner
-    assert banner.count("No active worker serves") == 1, "the rows of the queues do not repeat it"
+    assert "q0, q1, q2, q3, q4 and 2 more : No live worker serves them. 7 tasks wait, the oldest for" in banner
+    assert "Start `manage.py runworker --queues q0,q1,q2,q3,q4,q5,q6`, or one without --queues." in banner
+    assert banner.count("No live worker serves") == 1, "the rows of the queues do not repeat it"
     assert "web-1" in banner, banner[:600]
     assert re.search("1 worker has died, 2[0-9] s ago: web-1. Its tasks are queued again. See them", banner)
     Worker.objects.update(stopped_at=timezone.now() - timedelta(hours=1))
@@ -93,7 +93,9 @@ def test_redis_is_away_since(rows):
     MaintenanceJob.objects.create(name="promote", succeeded_at=timezone.now() - timedelta(minutes=3))
     live._answered.clear()
     with index_away():
-        assert "Redis cannot be reached. It last answered 3 min ago." in re.sub(" [0-9]+ s ago", " ago", reasons_text())
+        assert "Tasks are safe in PostgreSQL. It last answered 3 min ago. Start it" in re.sub(
+            " [0-9]+ s ago", " ago", reasons_text()
+        )
     assert "Redis" not in reasons_text()
     with index_away():
         assert re.search("It last answered (under 1|[0-9]+) s ago", reasons_text()), "this process has asked since"
@@ -103,7 +105,7 @@ def test_a_redis_that_refuses_writes_hides_the_missing_scheduler(engine):
     with index_refusing("maxmemory"):
         [first, *_] = found = reasons(live._read(""))
     assert (first.text.startswith("Redis refuses writes"), "maxmemory" in first.text) == (True, True)
-    assert not any("scheduler is running" in reason.text for reason in found)
+    assert not any("No scheduler runs" in reason.text for reason in found)
 
 
 def test_many_ended_tasks_are_not_counted_again(make_task):
@@ -190,27 +192,29 @@ def test_schedules_that_are_late_or_fail(staff, client):
 def test_reasons_why_tasks_wait(make_task, make_worker, staff):
     make_task(queue="mail")
     text = reasons_text()
-    assert "No active worker serves it." in text
-    assert "No worker is active." in text
-    assert "No scheduler is running" in text
+    assert "No live worker serves the queue mail." in text
+    assert "No live worker takes new tasks. Start one: `manage.py runworker`." in text
+    assert "No scheduler runs: due tasks and retries are not queued" in text
     make_worker(queues=["other"])
-    assert "No active worker serves it." in reasons_text()
+    assert "No live worker serves the queue mail." in reasons_text()
     make_worker("able", queues=["mail"])
-    assert "No active worker" not in reasons_text()
+    assert "No live worker" not in reasons_text()
     pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
     text = reasons_text()
-    assert "The queue is paused by ina: new templates. It resumes in" in text
+    assert "The queue mail is paused by ina: new templates. It resumes by itself in 59 min" in text
     Queue.objects.filter(pk="mail").update(
         throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
     )
     text = reasons_text()
-    assert "Task code asked to slow down" in text
+    assert (
+        "The queue mail is throttled, because its code asked to slow down: none of its tasks starts for 4 min" in text
+    )
     Task.objects.all().delete()
 
 
 def test_work_that_stands_still_is_said_first_and_in_full(make_worker, staff):
     make_worker()
-    stall = Stall(StallKind.NOT_STARTED, "mail", "Work stands still in queue mail.", steps="12:00: rebuilt the index.")
+    stall = Stall("not_started", "mail", "Work stands still in queue mail.", steps="12:00: rebuilt the index.")
     stalls.write([stall])
     assert "Work stands still in queue mail. 12:00: rebuilt the index." in reasons_text()
     take_lead("me", 60)

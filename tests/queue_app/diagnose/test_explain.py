@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from queue_app.core.priorities import Band
-from queue_app.core.stall import Stall, StallKind
 from queue_app.diagnose import stalls
 from queue_app.diagnose.explain import explain
+from queue_app.diagnose.stalls import Stall
 from queue_app.exceptions import TaskNotFound
 from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
@@ -137,7 +137,7 @@ def test_a_pause_names_person_reason_and_end(engine):
     assert [reason.details["scope"] for reason in explanation.blocking] == ["everything", "queue", "type", "key"]
     assert [reason.details["by"] for reason in explanation.blocking] == ["zoe", "ada", "bob", "eve"]
     queue = explanation.blocking[1]
-    assert "The queue default was paused by ada" in queue.text
+    assert "The queue default is paused by ada since" in queue.text
     assert "The bank is down. It resumes by itself" in queue.text
     assert (queue.until, explanation.next_start) == (until, None)
     owner = explain(task_id, Task.objects.all())
@@ -269,9 +269,7 @@ def test_work_that_stands_still(engine):
     """Staff read the evidence; others learn that it stands still, and no names."""
     start_worker()
     task_id = put()
-    stall = Stall(
-        StallKind.NOT_STARTED, "default", "Worker w could run it.", since="2026-01-01", steps="12:00: rebuilt."
-    )
+    stall = Stall("not_started", "default", "Worker w could run it.", since="2026-01-01", steps="12:00: rebuilt.")
     stalls.write([stall])
     assert only(task_id, "stalled").text == "Worker w could run it. 12:00: rebuilt."
     mine = explain(task_id, Task.objects.all())

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from queue_app.core.finding import Level
+from queue_app.core.reasons import Level
 
 CONSOLE = {"class": "logging.StreamHandler"}
 #: Sets Django up once, and examines each configuration in a process that is forked from there.

@@ -9,8 +9,8 @@ import pytest
 from django.db import connection, connections
 
 from queue_app.checks import check_server
+from queue_app.core.reasons import Level
 from queue_app.diagnose import servers
-from queue_app.diagnose.doctor import Level
 from tests.support.programs import require
 
 PASSWORD = "not-a-secret"

@@ -7,8 +7,8 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
+from queue_app.core.reasons import Level
 from queue_app.diagnose import stalls, watchdog, work
-from queue_app.diagnose.doctor import Level
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task

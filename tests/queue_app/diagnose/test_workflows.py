@@ -5,8 +5,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from queue_app import Workflow
-from queue_app.diagnose.attention import check_workflows
-from queue_app.diagnose.doctor import Level
+from queue_app.core.reasons import Level
+from queue_app.diagnose.work import check_workflows
 from queue_app.models import Workflow as Flow
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.finish import finish

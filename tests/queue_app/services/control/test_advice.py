@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from queue_app.core import shared
-from queue_app.diagnose.attention import check_advice
+from queue_app.diagnose.work import check_advice
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry, Limit, Queue
 from queue_app.services.control.advice import advice, dismiss

@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from queue_app import checks
-from queue_app.core.finding import Level
+from queue_app.core.reasons import Level
 from queue_app.diagnose.explain import explain
 from queue_app.diagnose.work import check_index
 from queue_app.exceptions import IndexNotReady, IndexOfAnotherDatabase

@@ -1,0 +1,244 @@
+"""The overview: the banner says once what is wrong, with a remedy; then the numbers, and the queues with the rest.
+
+Its sentences are English, as those of all services; the templates translate them (``tq_translate``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.utils.translation import gettext_lazy as _lazy
+
+from queue_app.core.reasons import KINDS, Kind, Level, advise, say, subject
+from queue_app.core.sentence import age, joined, sentence, sentence_n
+from queue_app.core.shared import Shared
+from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
+from queue_app.diagnose.system import troubles
+from queue_app.diagnose.waits import WaitReason, of_limit, waits
+from queue_app.services.control.advice import Advice, advice
+from queue_app.services.read.stats import READY
+
+#: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
+NAMED: Final = 5
+#: Lengths of a pause: (seconds after which the scheduler resumes it, label).
+LENGTHS: Final = (
+    ("", _lazy("until resumed")),
+    ("900", _lazy("for 15 min")),
+    ("3600", _lazy("for 1 h")),
+    ("14400", _lazy("for 4 h")),
+    ("86400", _lazy("for 24 h")),
+)
+#: Seconds for which viewers share the reasons that hold some tasks, and the suggestions, made of snapshots of a minute.
+FRESH_WAITS: Final = 4.0
+FRESH_ADVICE: Final = 60.0
+#: Codes of reasons that the queue names itself while no worker serves it.
+UNSERVED: Final = "no_worker_for_queue"
+OF_WHOLE_QUEUE: Final = frozenset({"no_worker", UNSERVED})
+#: Code of the reason that no worker of a queue offers what its tasks require.
+LACKING: Final = "no_worker_with_capabilities"
+#: A list of waiting tasks begins with the oldest one, whose age the reason names.
+OLDEST: Final = {"sort": "oldest"}
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewReason:
+    """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected.
+
+    ``count`` tasks wait for it, the oldest for ``seconds``; ``query`` is the address of their list. ``hint`` says
+    what to do about it.
+    """
+
+    text: str
+    queue: str = ""
+    severe: bool = False
+    count: int = 0
+    seconds: float = 0.0
+    query: str = ""
+    code: str = ""
+    hint: str = ""
+    #: The queues that one line of the banner covers; ``queue`` then names them.
+    queues: tuple[str, ...] = ()
+    #: The page that shows more.
+    page: str = ""
+
+
+def reasons(live: Live) -> list[OverviewReason]:
+    """Return why tasks wait."""
+    return [*_general(live), *(reason for row in live.queues for reason in of_queue(row, live.at))]
+
+
+def of_one_queue(name: str) -> list[OverviewReason]:
+    """Return why the tasks of one queue wait, for its page."""
+    now = current()
+    return [reason for row in now.queues if row.queue.name == name for reason in of_queue(row, now.at)]
+
+
+def _read_waits(_key: str) -> dict[str, list[WaitReason]]:
+    found: dict[str, list[WaitReason]] = {}
+    for wait in waits([row.queue.name for row in current().queues if row.depth]):
+        found.setdefault(wait.queue, []).append(wait)
+    return found
+
+
+_waits: Final = Shared(_read_waits, lambda _: FRESH_WAITS)
+_advice: Final = Shared(lambda _: advice(), lambda _: FRESH_ADVICE)
+
+
+def _counted(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
+    """Yield the reasons that hold some tasks of a queue, with how many, the longest wait first."""
+    for wait in _waits.get().get(row.queue.name, ()):
+        code = wait.kind.code
+        if not (code in OF_WHOLE_QUEUE and not row.workers):
+            query = urlencode({"queue": wait.queue, "status": "queued", "wait": code, **OLDEST})
+            seconds = max(0.0, (now - wait.oldest).total_seconds())
+            yield OverviewReason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query, code)
+
+
+def _general(live: Live) -> Iterator[OverviewReason]:
+    for trouble in troubles(live.system):
+        # The steps against a stall are said already; of the rest, what to do.
+        remedy = trouble.kind.remedy if trouble.kind.check != "stalls" or not live.system.watched_stalls else ""
+        parts = [trouble.text, _last_answer(live), sentence(remedy)]
+        yield OverviewReason(joined(*parts), severe=trouble.kind.level is Level.FAIL, code=trouble.code)
+    if live.system.index != READY:
+        yield OverviewReason(NUMBERS_OF_ROWS)
+    if not live.active_workers:
+        yield OverviewReason(advise("no_worker"), severe=bool(live.depth))
+    if live.died:
+        yield _died(live)
+    for each in of_limit(subject("everything"), live.settings, live.active if live.depth else 0, live.at):
+        yield OverviewReason(each.text, severe=each.code == "paused")
+    if live.late_workers:
+        yield OverviewReason(
+            sentence_n(
+                "%(n)s worker has missed heartbeats. Its tasks are queued again once it counts as dead.",
+                "%(n)s workers have missed heartbeats. Their tasks are queued again once they count as dead.",
+                live.late_workers,
+            )
+        )
+
+
+def _last_answer(live: Live) -> str:
+    """Return when Redis last answered, if it does not answer now."""
+    if live.reached_at is None or live.reached_at == live.at:
+        return ""
+    return sentence("It last answered %(time)s ago.", time=age((live.at - live.reached_at).total_seconds()))
+
+
+def _died(live: Live) -> OverviewReason:
+    names = ", ".join(name for name, _at in live.died[:NAMED])
+    text = sentence_n(
+        "%(n)s worker has died, %(time)s ago: %(names)s. Its tasks are queued again.",
+        "%(n)s workers have died within 10 min, the last %(time)s ago: %(names)s. Their tasks are queued again.",
+        len(live.died),
+        time=age((live.at - live.died[0][1]).total_seconds()),
+        names=names + ("…" if len(live.died) > NAMED else ""),
+    )
+    return OverviewReason(text, page="workers")
+
+
+def of_schedules(live: Live) -> Iterator[OverviewReason]:
+    """Yield which schedules have not run, or fail again and again."""
+    for late in live.overdue[:NAMED]:
+        text = sentence(
+            "The schedule %(name)s was due %(time)s ago and has not run since.", name=late.name, time=age(late.seconds)
+        )
+        yield OverviewReason(text, severe=True)
+    for failing in live.failing[:NAMED]:
+        text = sentence(
+            "The schedule %(name)s has failed %(count)s times in a row.", name=failing.name, count=failing.times
+        )
+        yield OverviewReason(text, severe=True)
+    if more := len(live.overdue[NAMED:]) + len(live.failing[NAMED:]):
+        text = sentence_n("%(n)s more schedule is late or fails.", "%(n)s more schedules are late or fail.", more)
+        yield OverviewReason(text, severe=True)
+
+
+def of_queue(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
+    """Yield why the tasks of one queue wait: what holds all of them, then what holds some."""
+    queue = row.queue
+    if row.depth and not row.workers:
+        yield _of_all(row, say(UNSERVED, queue=queue.name), KINDS[UNSERVED])
+    for each in of_limit(subject("queue", queue.name), queue, row.active, now):
+        if row.depth or each.code == "paused":
+            yield _of_all(row, each.text, each.kind)
+    if row.depth:
+        yield from _counted(row, now)
+
+
+def _of_all(row: QueueRow, text: str, kind: Kind) -> OverviewReason:
+    """Return a reason that holds every task of a queue."""
+    oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
+    query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
+    return OverviewReason(text, row.queue.name, kind.level is Level.FAIL, row.depth, oldest, query, kind.code)
+
+
+def overview_context(user: Any) -> dict[str, Any]:
+    """Return the overview, without queues and workers that the user may not see."""
+    if not user.has_perm("queue_app.view_queue"):
+        return {"live": None}
+    now = current()
+    by_queue: dict[str, list[OverviewReason]] = {}
+    for reason in reasons(now):
+        by_queue.setdefault(reason.queue, []).append(reason)
+    general = by_queue.pop("", [])
+    if not now.active_workers:  # the banner says so once, not of each queue
+        by_queue = {name: [each for each in found if each.code != UNSERVED] for name, found in by_queue.items()}
+    severe = [reason for found in by_queue.values() for reason in found if reason.severe and reason.count]
+    stuck = sorted(_merged(severe), key=lambda reason: -reason.seconds)[:NAMED]
+    in_banner = {(each.queue, each.text) for each in stuck if not each.queues}
+    unserved = {name for each in stuck for name in each.queues}
+    in_banner |= {(name, each.text) for name in unserved for each in by_queue[name] if each.code == UNSERVED}
+    rows = []
+    for row in now.queues:  # what the banner says of a queue is not repeated in its row
+        found = by_queue.get(row.queue.name, [])
+        others = [each for each in found if (each.queue, each.text) not in in_banner]
+        rows.append((row, others, sum(each.count for each in found if each not in others)))
+    suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
+    stuck, suggested = _with_hints(stuck, suggested)
+    return {
+        "live": now,
+        "general": general,
+        "stuck": stuck,
+        "late": list(of_schedules(now)) if user.has_perm("queue_app.view_schedule") else [],
+        "rows": rows,
+        "held": now.held if user.has_perm("queue_app.view_workflow") else [],
+        "advice": suggested,
+        "lengths": LENGTHS,
+    }
+
+
+def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
+    """Make one message of the many that say of one queue each that no worker serves it."""
+    unserved = [each for each in stuck if each.code == UNSERVED]
+    if not unserved:
+        return stuck
+    names = tuple(each.queue for each in unserved)
+    shown: str = ", ".join(names[:NAMED])
+    if more := len(names[NAMED:]):
+        shown = sentence("%(names)s and %(count)s more", names=shown, count=more)
+    query = unserved[0].query if len(names) == 1 else urlencode({"status": "queued", "wait": UNSERVED, **OLDEST})
+    merged = replace(
+        unserved[0],
+        text=unserved[0].text if len(names) == 1 else sentence("No live worker serves them."),
+        queue=shown,
+        queues=names,
+        count=sum(each.count for each in unserved),
+        seconds=max(each.seconds for each in unserved),
+        query=query,
+        hint=sentence(KINDS[UNSERVED].remedy, queue=",".join(names)),
+    )
+    return [*(each for each in stuck if each.code != UNSERVED), merged]
+
+
+def _with_hints(stuck: list[OverviewReason], suggested: list[Advice]) -> tuple[list[OverviewReason], list[Advice]]:
+    """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
+    lacking = {each.queue: each.hint for each in suggested if each.key.startswith("capabilities:")}
+    hinted = [
+        replace(each, hint=lacking[each.queue]) if each.code == LACKING and each.queue in lacking else each
+        for each in stuck
+    ]
+    hints = {each.hint for each in hinted}
+    return hinted, [each for each in suggested if each.hint not in hints]
