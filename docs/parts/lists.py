@@ -7,6 +7,7 @@ from pathlib import Path
 from parts.markdown import code, table
 from queue_app import conf
 from queue_app.core.priorities import Band
+from queue_app.core.reasons import KINDS, Source
 from queue_app.metrics.names import ALL
 
 KEYS = Path(__file__).resolve().parents[2] / "queue_app/index/lua/lib/keys.lua"
@@ -61,6 +62,26 @@ def metrics() -> str:
     """Return the table of all metrics."""
     rows = ((code(m.name), m.kind, ", ".join(map(code, m.labels)), m.help) for m in ALL)
     return table(("name", "kind", "labels", "tells"), rows)
+
+
+#: How a reason is found.
+SOURCES = {
+    Source.ROW: "the task's row",
+    Source.INDEX: "the index",
+    Source.GATE: "a gate of the index",
+    Source.WORKERS: "the live workers",
+    Source.SYSTEM: "the servers",
+}
+
+
+def reasons() -> str:
+    """Return the table of the reasons that `explain` gives; an ellipsis stands for a value."""
+    rows = []
+    for kind in (kind for kind in KINDS.values() if kind.source in SOURCES):
+        text = re.sub(r"(?<=\w)%\(\w+\)s|(?<=[.]) %\(\w+\)s", "", kind.text)
+        text = re.sub(r"%\(\w+\)s", "…", text).rstrip(".") + "."
+        rows.append((code(kind.answer or kind.code), text, kind.remedy.replace("%(queue)s", "…"), SOURCES[kind.source]))
+    return table(("`code`", "it says", "what to do", "found in"), rows)
 
 
 def keys() -> str:

@@ -70,7 +70,7 @@ _STALLED: Final = (
     " `manage.py taskqueue rebuild`."
 )
 
-#: Every kind by its code. ``makemessages`` finds the sentences by the name ``Kind``.
+#: Every kind by its code. ``makemessages`` finds the sentences by the name ``Kind``, and what pages show of remedies.
 KINDS: Final = {kind.code: kind for kind in (
     Kind("finished", "It has ended, %(time)s.", "", _ROW),
     Kind("error", "Attempt %(n)s ended with %(error)s.", "Read its last attempt.", _ROW, blocks=False),
@@ -86,25 +86,25 @@ KINDS: Final = {kind.code: kind for kind in (
          _ROW),
     Kind(
         "index_unreachable", "Redis cannot be reached, so no task starts. Tasks are safe in PostgreSQL.",
-        "Start it, or fail over: the index is then rebuilt by itself.", _SYSTEM, _FAIL, check="redis",
+        _noop("Start it, or fail over: the index is then rebuilt by itself."), _SYSTEM, _FAIL, check="redis",
     ),
     Kind(
         "index_refuses",
         "Redis refuses writes, so no task starts and no scheduler leads. Tasks are safe in PostgreSQL. %(error)s",
-        "Let `manage.py taskqueue doctor` say what to do.", _SYSTEM, _FAIL, _REFUSED, check="redis",
+        _noop("Let `manage.py taskqueue doctor` say what to do."), _SYSTEM, _FAIL, _REFUSED, check="redis",
     ),
     Kind(
         "index_foreign", "The index in Redis belongs to another database, so no task starts.",
-        "Let `manage.py taskqueue doctor` say which.", _SYSTEM, _FAIL, _REFUSED, check="index",
+        _noop("Let `manage.py taskqueue doctor` say which."), _SYSTEM, _FAIL, _REFUSED, check="index",
     ),
     Kind(
         "index_rebuilding",
         "The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.",
-        "Start `manage.py runscheduler`, or run `manage.py taskqueue rebuild`.", _SYSTEM, _FAIL, check="index",
+        _noop("Start `manage.py runscheduler`, or run `manage.py taskqueue rebuild`."), _SYSTEM, _FAIL, check="index",
     ),
     Kind(
         "index_loading", "The index is being rebuilt. Tasks start; some that wait are not in it yet.",
-        "Wait until all waiting tasks are in it.", _SYSTEM, _WARN, "index_rebuilding", check="index",
+        _noop("Wait until all waiting tasks are in it."), _SYSTEM, _WARN, "index_rebuilding", check="index",
     ),
     Kind("being_claimed", "A worker is claiming it. If the worker dies before it starts the task, the lease ends within"
          " 20 s.", "Wait.", _INDEX),
@@ -113,11 +113,11 @@ KINDS: Final = {kind.code: kind for kind in (
         "no_scheduler",
         "No scheduler runs: due tasks and retries are not queued, tasks of dead workers are not requeued, and the index"
         " is not repaired.",
-        "Start `manage.py runscheduler`, or workers with --with-scheduler.", _SYSTEM, _FAIL, check="scheduler",
+        _noop("Start `manage.py runscheduler`, or workers with --with-scheduler."), _SYSTEM, _FAIL, check="scheduler",
     ),
     Kind(
         "no_watchdog", "A scheduler leads, but has not looked for work that stands still: its loop may hang.",
-        "See its log, then restart it.", _WATCHDOG, _FAIL, check="stalls",
+        _noop("See its log, then restart it."), _WATCHDOG, _FAIL, check="stalls",
     ),
     Kind("paused", "%(what)s is paused%(by)s%(since)s%(why)s", "Resume it.", _GATE),
     Kind("limit_reached", "%(what)s is at its limit: %(used)s of at most %(most)s run.", "Wait, or raise the limit.",
@@ -125,11 +125,12 @@ KINDS: Final = {kind.code: kind for kind in (
     Kind("throttled", "%(what)s is throttled, because its code asked to slow down: none of its tasks starts %(when)s.",
          "Wait, or clear `throttled_until`.", _GATE),
     Kind("rate_limited", "%(what)s has used up its rate%(rate)s: the next task may start %(time)s.", "Wait.", _GATE),
-    Kind("no_worker", "No live worker takes new tasks.", "Start one: `manage.py runworker`.", _WORKERS, _FAIL,
+    Kind("no_worker", "No live worker takes new tasks.", _noop("Start one: `manage.py runworker`."), _WORKERS, _FAIL,
          check="workers"),
     Kind(
         "no_worker_for_queue", "No live worker serves the queue %(queue)s.",
-        "Start `manage.py runworker --queues %(queue)s`, or one without --queues.", _WORKERS, _FAIL, check="queues",
+        _noop("Start `manage.py runworker --queues %(queue)s`, or one without --queues."), _WORKERS, _FAIL,
+        check="queues",
     ),
     Kind("no_worker_with_capabilities", "No live worker of this queue offers %(names)s.",
          "Start a worker with these --capabilities.", _WORKERS, _FAIL),
@@ -372,7 +373,7 @@ def paused(what: str, row: Paused, *, named: bool = True, now: datetime | None =
 def throttled(what: str, until: datetime, now: datetime | None = None) -> str:
     """Return that task code asked to slow down."""
     when = (
-        sentence("for %(time)s", time=age((until - now).total_seconds()))
+        sentence("for another %(time)s", time=age((until - now).total_seconds()))
         if now
         else sentence("before %(time)s", time=moment(until))
     )

@@ -218,7 +218,7 @@ def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
     names = tuple(each.queue for each in unserved)
     shown: str = ", ".join(names[:NAMED])
     if more := len(names[NAMED:]):
-        shown = sentence("%(names)s and %(count)s more", names=shown, count=more)
+        shown = sentence("%(tasks)s and %(n)s more", tasks=shown, n=more)
     query = unserved[0].query if len(names) == 1 else urlencode({"status": "queued", "wait": UNSERVED, **OLDEST})
     merged = replace(
         unserved[0],

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.commands import makemessages
 
-#: Functions, and the places of their templates. ``Kind`` has a sentence, and what to do.
-KEYWORDS = ("_lazy", "_noop", "sentence", "sentence_n:1,2", "sentence_as:2", "Kind:2", "Kind:3")
+#: Functions, and the places of their templates. ``Kind`` has a sentence.
+KEYWORDS = ("_lazy", "_noop", "sentence", "sentence_n:1,2", "sentence_as:2", "Kind:2")
 ELSEWHERE = (".*", "docs", "taskqueue_project", "tests", "workers")
 
 
