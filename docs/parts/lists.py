@@ -64,24 +64,18 @@ def metrics() -> str:
     return table(("name", "kind", "labels", "tells"), rows)
 
 
-#: How a reason is found.
-SOURCES = {
-    Source.ROW: "the task's row",
-    Source.INDEX: "the index",
-    Source.GATE: "a gate of the index",
-    Source.WORKERS: "the live workers",
-    Source.SYSTEM: "the servers",
-}
-
-
 def reasons() -> str:
     """Return the table of the reasons that `explain` gives; an ellipsis stands for a value."""
     rows = []
-    for kind in (kind for kind in KINDS.values() if kind.source in SOURCES):
+    for kind in (kind for kind in KINDS.values() if kind.source not in (Source.WATCHDOG, Source.SCHEDULES)):
         text = re.sub(r"(?<=\w)%\(\w+\)s|(?<=[.]) %\(\w+\)s", "", kind.text)
-        text = re.sub(r"%\(\w+\)s", "…", text).rstrip(".") + "."
-        rows.append((code(kind.answer or kind.code), text, kind.remedy.replace("%(queue)s", "…"), SOURCES[kind.source]))
+        text = _without_values(text).rstrip(".") + "."
+        rows.append((code(kind.answer or kind.code), text, _without_values(kind.remedy), kind.source))
     return table(("`code`", "it says", "what to do", "found in"), rows)
+
+
+def _without_values(text: str) -> str:
+    return re.sub(r"%\(\w+\)s", "…", text)
 
 
 def keys() -> str:

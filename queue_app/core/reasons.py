@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _noop
@@ -29,14 +29,15 @@ class Level(StrEnum):
 
 
 class Source(StrEnum):
-    """How a reason is found. The index checks its gates with each claim, and workers are compared with tasks."""
+    """Where a reason is found. The index checks its gates with each claim."""
 
-    ROW = "row"
-    INDEX = "index"
-    GATE = "gate"
-    WORKERS = "workers"
-    SYSTEM = "system"
-    WATCHDOG = "watchdog"
+    ROW = "the task's row"
+    INDEX = "the index"
+    GATE = "a gate of the index"
+    WORKERS = "the live workers"
+    SYSTEM = "the servers"
+    WATCHDOG = "the watchdog"
+    SCHEDULES = "the schedules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Kind:
         return self.source in (Source.GATE, Source.WORKERS)
 
 
-_ROW, _INDEX, _GATE, _WORKERS, _SYSTEM, _WATCHDOG = Source
+_ROW, _INDEX, _GATE, _WORKERS, _SYSTEM, _WATCHDOG, _SCHEDULES = Source
 _WARN, _FAIL = Level.WARN, Level.FAIL
 _REFUSED: Final = "index_unreachable"
 _STALLED: Final = (
@@ -84,41 +85,28 @@ KINDS: Final = {kind.code: kind for kind in (
     Kind("waits_until", "It starts no earlier than %(time)s.", "Wait.", _ROW),
     Kind("retry", "It failed; retry %(n)s of %(most)s starts no earlier than %(time)s.", "Read its last attempt.",
          _ROW),
-    Kind(
-        "index_unreachable", "Redis cannot be reached, so no task starts. Tasks are safe in PostgreSQL.",
-        _noop("Start it, or fail over: the index is then rebuilt by itself."), _SYSTEM, _FAIL, check="redis",
-    ),
-    Kind(
-        "index_refuses",
-        "Redis refuses writes, so no task starts and no scheduler leads. Tasks are safe in PostgreSQL. %(error)s",
-        _noop("Let `manage.py taskqueue doctor` say what to do."), _SYSTEM, _FAIL, _REFUSED, check="redis",
-    ),
-    Kind(
-        "index_foreign", "The index in Redis belongs to another database, so no task starts.",
-        _noop("Let `manage.py taskqueue doctor` say which."), _SYSTEM, _FAIL, _REFUSED, check="index",
-    ),
-    Kind(
-        "index_rebuilding",
-        "The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.",
-        _noop("Start `manage.py runscheduler`, or run `manage.py taskqueue rebuild`."), _SYSTEM, _FAIL, check="index",
-    ),
-    Kind(
-        "index_loading", "The index is being rebuilt. Tasks start; some that wait are not in it yet.",
-        _noop("Wait until all waiting tasks are in it."), _SYSTEM, _WARN, "index_rebuilding", check="index",
-    ),
+    Kind("index_unreachable", "Redis cannot be reached, so no task starts. Tasks are safe in PostgreSQL.",
+         _noop("Start it, or fail over: the index is then rebuilt by itself."), _SYSTEM, _FAIL, check="redis"),
+    Kind("index_refuses",
+         "Redis refuses writes, so no task starts and no scheduler leads. Tasks are safe in PostgreSQL. %(error)s",
+         _noop("Let `manage.py taskqueue doctor` say what to do."), _SYSTEM, _FAIL, _REFUSED, check="redis"),
+    Kind("index_foreign", "The index in Redis belongs to another database, so no task starts.",
+         _noop("Let `manage.py taskqueue doctor` say which."), _SYSTEM, _FAIL, _REFUSED, check="index"),
+    Kind("index_rebuilding",
+         "The index is %(state)s. No task starts until a scheduler or worker has rebuilt it from PostgreSQL.",
+         _noop("Start `manage.py runscheduler`, or run `manage.py taskqueue rebuild`."), _SYSTEM, _FAIL,
+         check="index"),
+    Kind("index_loading", "The index is being rebuilt. Tasks start; some that wait are not in it yet.",
+         _noop("Wait until all waiting tasks are in it."), _SYSTEM, _WARN, "index_rebuilding", check="index"),
     Kind("being_claimed", "A worker is claiming it. If the worker dies before it starts the task, the lease ends within"
          " 20 s.", "Wait.", _INDEX),
     Kind("index_missing", "The index lacks the task; the reconciler adds it within seconds.", "Wait.", _INDEX),
-    Kind(
-        "no_scheduler",
-        "No scheduler runs: due tasks and retries are not queued, tasks of dead workers are not requeued, and the index"
-        " is not repaired.",
-        _noop("Start `manage.py runscheduler`, or workers with --with-scheduler."), _SYSTEM, _FAIL, check="scheduler",
-    ),
-    Kind(
-        "no_watchdog", "A scheduler leads, but has not looked for work that stands still: its loop may hang.",
-        _noop("See its log, then restart it."), _WATCHDOG, _FAIL, check="stalls",
-    ),
+    Kind("no_scheduler",
+         "No scheduler runs: due tasks and retries are not queued, tasks of dead workers are not requeued, and the"
+         " index is not repaired.", _noop("Start `manage.py runscheduler`, or workers with --with-scheduler."),
+         _SYSTEM, _FAIL, check="scheduler"),
+    Kind("no_watchdog", "A scheduler leads, but has not looked for work that stands still: its loop may hang.",
+         _noop("See its log, then restart it."), _WATCHDOG, _FAIL, check="stalls"),
     Kind("paused", "%(what)s is paused%(by)s%(since)s%(why)s", "Resume it.", _GATE),
     Kind("limit_reached", "%(what)s is at its limit: %(used)s of at most %(most)s run.", "Wait, or raise the limit.",
          _GATE),
@@ -127,13 +115,11 @@ KINDS: Final = {kind.code: kind for kind in (
     Kind("rate_limited", "%(what)s has used up its rate%(rate)s: the next task may start %(time)s.", "Wait.", _GATE),
     Kind("no_worker", "No live worker takes new tasks.", _noop("Start one: `manage.py runworker`."), _WORKERS, _FAIL,
          check="workers"),
-    Kind(
-        "no_worker_for_queue", "No live worker serves the queue %(queue)s.",
-        _noop("Start `manage.py runworker --queues %(queue)s`, or one without --queues."), _WORKERS, _FAIL,
-        check="queues",
-    ),
+    Kind("no_worker_for_queue", "No live worker serves the queue %(queue)s.",
+         _noop("Start `manage.py runworker --queues %(queue)s`, or one without --queues."), _WORKERS, _FAIL,
+         check="queues"),
     Kind("no_worker_with_capabilities", "No live worker of this queue offers %(names)s.",
-         "Start a worker with these --capabilities.", _WORKERS, _FAIL),
+         _noop("Start `manage.py runworker --capabilities %(needed)s`, or cancel the tasks."), _WORKERS, _FAIL),
     Kind("no_worker_knows_type", "No live worker that could run it knows the task type %(type)s.",
          "Restart the workers, or deploy what they lack.", _WORKERS, _FAIL),
     Kind("too_heavy", "It takes %(slots)s slots, and no worker that could run it has that many.",
@@ -142,30 +128,24 @@ KINDS: Final = {kind.code: kind for kind in (
          "Wait, or start more workers.", _WORKERS),
     Kind("stalled", "Work stands still in queue %(queue)s, although workers ask for tasks. Staff see why.",
          "See the runbook `stalled`.", _ROW, blocks=False),
-    Kind(
-        "not_started",
-        "Work stands still in queue %(queue)s: task %(id)s (%(type)s) has waited since %(time)s.",
-        _STALLED, _WATCHDOG, _FAIL, check="stalls",
-    ),
-    Kind(
-        "not_due", "A task was due at %(time)s, and the scheduler has not queued it.",
-        _STALLED, _WATCHDOG, _FAIL, check="stalls",
-    ),
-    Kind(
-        "overrun", "A task should have ended by %(time)s, and still counts as executing.",
-        _STALLED, _WATCHDOG, _FAIL, check="stalls",
-    ),
-    Kind(
-        "job", "The scheduler's job %(job)s has failed %(n)s times in a row: %(error)s",
-        "Remove the cause; the scheduler tries the job again by itself. Its log has the traceback.",
-        _WATCHDOG, _FAIL, check="stalls",
-    ),
+    Kind("not_started", "Work stands still in queue %(queue)s: task %(id)s (%(type)s) has waited since %(time)s.",
+         _STALLED, _WATCHDOG, _FAIL, check="stalls"),
+    Kind("not_due", "A task was due at %(time)s, and the scheduler has not queued it.", _STALLED, _WATCHDOG, _FAIL,
+         check="stalls"),
+    Kind("overrun", "A task should have ended by %(time)s, and still counts as executing.", _STALLED, _WATCHDOG,
+         _FAIL, check="stalls"),
+    Kind("job", "The scheduler's job %(job)s has failed %(n)s times in a row: %(error)s",
+         "Remove the cause; the scheduler tries the job again by itself. Its log has the traceback.", _WATCHDOG,
+         _FAIL, check="stalls"),
+    Kind("schedule_late", "The schedule %(name)s was due %(time)s ago and has not run since.",
+         "Start `manage.py runscheduler`; if one leads, see its log for the name. Missed ticks are caught up.",
+         _SCHEDULES, _FAIL, check="schedules"),
+    Kind("schedule_failing", "The schedule %(name)s has failed %(count)s times in a row.",
+         "See the schedule's page in the admin for the reasons; pause the schedule, or mend its task.",
+         _SCHEDULES, _WARN, check="schedules"),
     Kind("position", "Position %(n)s in its queue.", "Wait, or raise its priority.", _INDEX, blocks=False),
-    Kind(
-        "holds_workflow",
-        "It holds its workflow. Retry it (`taskqueue workflow retry %(flow)s`), or skip it"
-        " (`taskqueue workflow skip %(flow)s --task %(task)s`).", "Retry it, or skip it.", _ROW, blocks=False,
-    ),
+    Kind("holds_workflow", "It holds its workflow. Retry it (`taskqueue workflow retry %(flow)s`), or skip it"
+         " (`taskqueue workflow skip %(flow)s --task %(task)s`).", "Retry it, or skip it.", _ROW, blocks=False),
     Kind("unique", "It is unique: %(rule)s.", "Nothing: enqueue returns this task instead of a second one.", _ROW,
          blocks=False),
     Kind("schedule", "It is the tick of %(time)s of the schedule %(name)s.", "Nothing.", _ROW, blocks=False),
@@ -184,17 +164,13 @@ def say(code: str, /, **values: Any) -> str:
     return sentence(KINDS[code].text, **values)
 
 
-def advise(code: str, /, **values: Any) -> str:
-    """Return the sentence of a kind, and what to do."""
-    return joined(say(code, **values), sentence(KINDS[code].remedy, **values))
-
-
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One reason, as a sentence and as data. ``until``: when it ends, if time alone ends it."""
 
     kind: Kind
     text: str
+    remedy: str = ""  # what to do
     until: datetime | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -210,7 +186,7 @@ class Reason:
     @property
     def advice(self) -> str:
         """The sentence, and what to do."""
-        return joined(self.text, sentence(self.kind.remedy, **getattr(self.text, "values", {})))
+        return joined(self.text, self.remedy)
 
     def as_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("code", "text", "blocks", "until", "details")}
@@ -226,8 +202,9 @@ def reason(
     **values: Any,
 ) -> Reason:
     """Return a reason with the sentence of its kind, or ``text``, and ``more`` sentences behind it."""
-    said = text or say(code, **values)
-    return Reason(KINDS[code], joined(said, *more) if any(more) else said, until, details or {})
+    kind, said = KINDS[code], text or say(code, **values)
+    remedy = sentence(kind.remedy, **values)
+    return Reason(kind, joined(said, *more) if any(more) else said, remedy, until, details or {})
 
 
 def decisive_first(reasons: Sequence[Reason]) -> list[Reason]:
@@ -343,17 +320,8 @@ def moment(at: datetime | None) -> str:
     return sentence("at an unknown time") if at is None else f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"
 
 
-class Paused(Protocol):
-    """A row that can be paused: of a queue, a limit, or everything."""
-
-    paused_at: datetime | None
-    paused_by: str
-    paused_reason: str
-    resume_at: datetime | None
-
-
-def paused(what: str, row: Paused, *, named: bool = True, now: datetime | None = None) -> str:
-    """Return that a row is paused; who did it and why if ``named``.
+def paused(what: str, row: Any, *, named: bool = True, now: datetime | None = None) -> str:
+    """Return that a row of a queue, a limit or everything is paused; who did it and why if ``named``.
 
     With ``now`` it names no time of day, because viewers in several time zones share the text.
     """

@@ -282,7 +282,8 @@ def _advised(trouble: Reason) -> Reason:
 @finds_tasks(Status.QUEUED)
 def _workers(case: Case) -> Iterator[Reason]:
     """Yield that no live worker is able or free to run the task."""
-    yield from Workforce().why_not(case.task, named=case.named)
+    for each in Workforce().why_not(case.task, named=case.named):
+        yield _advised(each) if each.code == "no_worker" else each
 
 
 @finds_tasks(Status.QUEUED)

@@ -11,13 +11,13 @@ from urllib.parse import urlencode
 
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.core.reasons import KINDS, Kind, Level, advise, say, subject
+from queue_app.core.reasons import Level, Reason, reason, subject
 from queue_app.core.sentence import age, joined, sentence, sentence_n
 from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
-from queue_app.diagnose.system import troubles
+from queue_app.diagnose.system import schedule_troubles, troubles
 from queue_app.diagnose.waits import WaitReason, of_limit, waits
-from queue_app.services.control.advice import Advice, advice
+from queue_app.services.control.advice import advice
 from queue_app.services.read.stats import READY
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
@@ -36,8 +36,6 @@ FRESH_ADVICE: Final = 60.0
 #: Codes of reasons that the queue names itself while no worker serves it.
 UNSERVED: Final = "no_worker_for_queue"
 OF_WHOLE_QUEUE: Final = frozenset({"no_worker", UNSERVED})
-#: Code of the reason that no worker of a queue offers what its tasks require.
-LACKING: Final = "no_worker_with_capabilities"
 #: A list of waiting tasks begins with the oldest one, whose age the reason names.
 OLDEST: Final = {"sort": "oldest"}
 
@@ -66,13 +64,13 @@ class OverviewReason:
 
 def reasons(live: Live) -> list[OverviewReason]:
     """Return why tasks wait."""
-    return [*_general(live), *(reason for row in live.queues for reason in of_queue(row, live.at))]
+    return [*_general(live), *(each for row in live.queues for each in of_queue(row, live.at))]
 
 
 def of_one_queue(name: str) -> list[OverviewReason]:
     """Return why the tasks of one queue wait, for its page."""
     now = current()
-    return [reason for row in now.queues if row.queue.name == name for reason in of_queue(row, now.at)]
+    return [each for row in now.queues if row.queue.name == name for each in of_queue(row, now.at)]
 
 
 def _read_waits(_key: str) -> dict[str, list[WaitReason]]:
@@ -93,19 +91,19 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
         if not (code in OF_WHOLE_QUEUE and not row.workers):
             query = urlencode({"queue": wait.queue, "status": "queued", "wait": code, **OLDEST})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
-            yield OverviewReason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query, code)
+            yield OverviewReason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query, code, wait.remedy)
 
 
 def _general(live: Live) -> Iterator[OverviewReason]:
     for trouble in troubles(live.system):
         # The steps against a stall are said already; of the rest, what to do.
-        remedy = trouble.kind.remedy if trouble.kind.check != "stalls" or not live.system.watched_stalls else ""
-        parts = [trouble.text, _last_answer(live), sentence(remedy)]
+        remedy = trouble.remedy if trouble.kind.check != "stalls" or not live.system.watched_stalls else ""
+        parts = [trouble.text, _last_answer(live), remedy]
         yield OverviewReason(joined(*parts), severe=trouble.kind.level is Level.FAIL, code=trouble.code)
     if live.system.index != READY:
         yield OverviewReason(NUMBERS_OF_ROWS)
     if not live.active_workers:
-        yield OverviewReason(advise("no_worker"), severe=bool(live.depth))
+        yield OverviewReason(reason("no_worker").advice, severe=bool(live.depth))
     if live.died:
         yield _died(live)
     for each in of_limit(subject("everything"), live.settings, live.active if live.depth else 0, live.at):
@@ -141,16 +139,8 @@ def _died(live: Live) -> OverviewReason:
 
 def of_schedules(live: Live) -> Iterator[OverviewReason]:
     """Yield which schedules have not run, or fail again and again."""
-    for late in live.overdue[:NAMED]:
-        text = sentence(
-            "The schedule %(name)s was due %(time)s ago and has not run since.", name=late.name, time=age(late.seconds)
-        )
-        yield OverviewReason(text, severe=True)
-    for failing in live.failing[:NAMED]:
-        text = sentence(
-            "The schedule %(name)s has failed %(count)s times in a row.", name=failing.name, count=failing.times
-        )
-        yield OverviewReason(text, severe=True)
+    for each in schedule_troubles(live.overdue[:NAMED], live.failing[:NAMED]):
+        yield OverviewReason(each.text, severe=True)
     if more := len(live.overdue[NAMED:]) + len(live.failing[NAMED:]):
         text = sentence_n("%(n)s more schedule is late or fails.", "%(n)s more schedules are late or fail.", more)
         yield OverviewReason(text, severe=True)
@@ -160,19 +150,20 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
     """Yield why the tasks of one queue wait: what holds all of them, then what holds some."""
     queue = row.queue
     if row.depth and not row.workers:
-        yield _of_all(row, say(UNSERVED, queue=queue.name), KINDS[UNSERVED])
+        yield _of_all(row, reason(UNSERVED, queue=queue.name))
     for each in of_limit(subject("queue", queue.name), queue, row.active, now):
         if row.depth or each.code == "paused":
-            yield _of_all(row, each.text, each.kind)
+            yield _of_all(row, each)
     if row.depth:
         yield from _counted(row, now)
 
 
-def _of_all(row: QueueRow, text: str, kind: Kind) -> OverviewReason:
+def _of_all(row: QueueRow, why: Reason) -> OverviewReason:
     """Return a reason that holds every task of a queue."""
     oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
     query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
-    return OverviewReason(text, row.queue.name, kind.level is Level.FAIL, row.depth, oldest, query, kind.code)
+    severe = why.kind.level is Level.FAIL
+    return OverviewReason(why.text, row.queue.name, severe, row.depth, oldest, query, why.code, why.remedy)
 
 
 def overview_context(user: Any) -> dict[str, Any]:
@@ -181,13 +172,13 @@ def overview_context(user: Any) -> dict[str, Any]:
         return {"live": None}
     now = current()
     by_queue: dict[str, list[OverviewReason]] = {}
-    for reason in reasons(now):
-        by_queue.setdefault(reason.queue, []).append(reason)
+    for each in reasons(now):
+        by_queue.setdefault(each.queue, []).append(each)
     general = by_queue.pop("", [])
     if not now.active_workers:  # the banner says so once, not of each queue
         by_queue = {name: [each for each in found if each.code != UNSERVED] for name, found in by_queue.items()}
-    severe = [reason for found in by_queue.values() for reason in found if reason.severe and reason.count]
-    stuck = sorted(_merged(severe), key=lambda reason: -reason.seconds)[:NAMED]
+    severe = [each for found in by_queue.values() for each in found if each.severe and each.count]
+    stuck = sorted(_merged(severe), key=lambda each: -each.seconds)[:NAMED]
     in_banner = {(each.queue, each.text) for each in stuck if not each.queues}
     unserved = {name for each in stuck for name in each.queues}
     in_banner |= {(name, each.text) for name in unserved for each in by_queue[name] if each.code == UNSERVED}
@@ -197,7 +188,6 @@ def overview_context(user: Any) -> dict[str, Any]:
         others = [each for each in found if (each.queue, each.text) not in in_banner]
         rows.append((row, others, sum(each.count for each in found if each not in others)))
     suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
-    stuck, suggested = _with_hints(stuck, suggested)
     return {
         "live": now,
         "general": general,
@@ -228,17 +218,6 @@ def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
         count=sum(each.count for each in unserved),
         seconds=max(each.seconds for each in unserved),
         query=query,
-        hint=sentence(KINDS[UNSERVED].remedy, queue=",".join(names)),
+        hint=reason(UNSERVED, queue=",".join(names)).remedy,
     )
     return [*(each for each in stuck if each.code != UNSERVED), merged]
-
-
-def _with_hints(stuck: list[OverviewReason], suggested: list[Advice]) -> tuple[list[OverviewReason], list[Advice]]:
-    """Let the banner say what to do about missing capabilities; return the suggestions that say something else."""
-    lacking = {each.queue: each.hint for each in suggested if each.key.startswith("capabilities:")}
-    hinted = [
-        replace(each, hint=lacking[each.queue]) if each.code == LACKING and each.queue in lacking else each
-        for each in stuck
-    ]
-    hints = {each.hint for each in hinted}
-    return hinted, [each for each in suggested if each.hint not in hints]

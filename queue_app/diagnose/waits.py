@@ -24,9 +24,9 @@ from queue_app.core.reasons import (
     Kind,
     Level,
     Reason,
-    advise,
     all_of,
     has_rate,
+    moment,
     paused,
     reason,
     subject,
@@ -40,6 +40,7 @@ from queue_app.index.server import WaitingLane, waiting_lanes
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.sql import stats as rows
+from queue_app.sql.advice import offered_until
 from queue_app.sql.database import alias
 
 #: Maximum number of workers that a sentence names.
@@ -137,7 +138,7 @@ class Workforce:
 def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Reason:
     """Return the first requirement that no worker meets, and the workers that come closest."""
     if not lacks:
-        return reason("no_worker", text=advise("no_worker"))
+        return reason("no_worker")
     requirements: tuple[tuple[str, Callable[[_Lack], bool]], ...] = (
         ("no_worker_for_queue", lambda lack: not lack.queue),
         ("no_worker_with_capabilities", lambda lack: not lack.capabilities),
@@ -156,14 +157,17 @@ def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Re
         nearby = [listed([lack.worker.name, lack.words()], " ") for lack in closest]
         more = [sentence("Closest: %(workers)s.", workers=listed(nearby, "; "))]
         more += [registry.why_unknown(task.task_type)] if code == "no_worker_knows_type" else []
+        more += [_offered(task.capabilities)] if code == "no_worker_with_capabilities" else []
     details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}
-    values: dict[str, Any] = {
-        "queue": task.queue,
-        "names": ", ".join(task.capabilities),
-        "type": task.task_type,
-        "slots": task.weight,
-    }
-    return reason(code, *more, details=details, **values)
+    names, needed = ", ".join(task.capabilities), ",".join(task.capabilities)
+    return reason(code, *more, details=details, queue=task.queue, names=names, needed=needed, type=task.task_type,
+                  slots=task.weight)  # fmt: skip
+
+
+def _offered(capabilities: Sequence[str]) -> str:
+    """Return since when no worker offers the capabilities."""
+    since = offered_until(capabilities)
+    return sentence("No worker offers that since %(time)s.", time=moment(since)) if since else ""
 
 
 @dataclass(slots=True)
@@ -173,6 +177,7 @@ class WaitReason:
     queue: str
     kind: Kind
     text: str
+    remedy: str
     count: int
     oldest: datetime
     kinds: list[TaskKind] = field(default_factory=list)
@@ -204,7 +209,7 @@ def _add(found: dict[tuple[str, str, str], WaitReason], waiting: WaitingLane, wh
     key = (lane.queue, why.code, str(why.text))
     wait = found.get(key)
     if wait is None:
-        wait = found[key] = WaitReason(lane.queue, why.kind, why.text, 0, waiting.oldest)
+        wait = found[key] = WaitReason(lane.queue, why.kind, why.text, why.remedy, 0, waiting.oldest)
     wait.count += waiting.tasks
     kind = (lane.task_type, lane.capabilities, lane.key)
     if len(wait.kinds) < MAX_KINDS and kind not in wait.kinds:

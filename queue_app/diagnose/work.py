@@ -9,16 +9,16 @@ from typing import Final
 
 from django.utils import timezone
 
-from queue_app import conf, registry
+from queue_app import conf
 from queue_app.core.lanes import parse_lane
 from queue_app.core.limit_values import Scope
 from queue_app.core.reasons import KINDS, Finding, Level, fail, ok, paused, say, subject, warn
-from queue_app.core.sentence import joined, sentence
+from queue_app.core.sentence import joined
 from queue_app.diagnose import system
-from queue_app.diagnose.system import System, troubles
+from queue_app.diagnose.system import System, schedule_troubles, troubles
+from queue_app.diagnose.waits import waits
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import Index, get_index
-from queue_app.index.server import waiting_kinds
 from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control.advice import advice
@@ -49,16 +49,14 @@ HELD_SECONDS: Final = 3600.0
 DEATHS_PER_MINUTE: Final = 10
 DEATH_WINDOW: Final = 300.0
 #: Checks whose troubles have functions of their own.
-OF_OTHER_CHECKS: Final = frozenset({"", "redis", "index", "scheduler", "stalls", "workers", "queues"})
-#: Maximum number of unknown task types whose cause a hint explains.
-EXPLAINED: Final = 3
+OF_OTHER_CHECKS: Final = frozenset({"", "redis", "index", "scheduler", "stalls", "workers", "queues", "schedules"})
 
 
 def _troubles(check: str, state: System) -> Iterator[Finding]:
     """Yield the troubles of the installation that one check reports."""
     for trouble in troubles(state):
         if trouble.kind.check == check:
-            yield Finding(check, trouble.kind.level, trouble.text, sentence(trouble.kind.remedy))
+            yield Finding(check, trouble.kind.level, trouble.text, trouble.remedy)
 
 
 def check_system() -> Iterator[Finding]:
@@ -191,7 +189,6 @@ def _active_workers() -> Finding:
 def check_queues() -> Iterator[Finding]:
     """Report pauses, and queued tasks that no worker can run."""
     index = get_index()
-    workers = list(Worker.objects.filter(status=WorkerStatus.ACTIVE))
     stopped = {queue.name: queue for queue in Queue.objects.filter(paused=True)}
     depths = {depth.queue: depth.total for depth in index.stats().queues if depth.total}
     total = sum(depths.values())
@@ -200,22 +197,12 @@ def check_queues() -> Iterator[Finding]:
     if overall is not None and overall.paused:
         findings.append(_pause(subject("everything"), "--all", overall, total))
     findings += _paused_types_and_keys(index, list(depths))
-    for name, waiting in depths.items():
-        if name in stopped:
-            findings.append(_pause(subject("queue", name), name, stopped[name], waiting))
-            continue
-        serving = [worker for worker in workers if worker.serves(name)]
-        if not serving:
-            hint = sentence(KINDS["no_worker_for_queue"].remedy, queue=name)
-            message = f"{say('no_worker_for_queue', queue=name)} It holds {count_tasks(waiting)}."
-            findings.append(fail("queues", message, hint))
-            continue
-        unserved = [kind for kind in sorted(waiting_kinds(index, name)) if not any(w.can_run(*kind) for w in serving)]
-        if unserved:
-            named = ", ".join(t + (f" (needs {', '.join(caps)})" if caps else "") for t, caps in unserved[:NAMED])
-            kinds = f"{len(unserved)} kinds" if len(unserved) > 1 else "1 kind"
-            hint = _how_to_serve(unserved, serving)
-            findings.append(fail("queues", f"{name} holds tasks of {kinds} that no worker can run: {named}", hint))
+    for name in stopped.keys() & depths:
+        findings.append(_pause(subject("queue", name), name, stopped[name], depths[name]))
+    for wait in waits(depths.keys() - stopped):
+        if wait.is_severe:
+            message = f"{wait.queue}: {wait.text} It holds {count_tasks(wait.count)}."
+            findings.append(fail("queues", message, wait.remedy))
     yield from findings or [ok("queues", f"{count_tasks(total)} queued, each with a worker that can run it")]
 
 
@@ -244,16 +231,6 @@ def _paused_types_and_keys(index: Index, queues: Sequence[str]) -> Iterator[Find
 def count_tasks(count: int) -> str:
     """Return a number of tasks as text."""
     return "1 task" if count == 1 else f"{count:,} tasks"
-
-
-def _how_to_serve(unserved: Sequence[tuple[str, tuple[str, ...]]], serving: Sequence[Worker]) -> str:
-    """Return what to do about kinds of tasks that no worker can run: the first unknown types with why."""
-    known = {name for worker in serving for name in worker.task_types}
-    unknown = list(dict.fromkeys(name for name, _ in unserved if name not in known))
-    hints = [f"{name}: {registry.why_unknown(name)}" for name in unknown[:EXPLAINED]]
-    if any(name in known for name, _ in unserved):
-        hints.append(KINDS["no_worker_with_capabilities"].remedy)
-    return " ".join(hints)
 
 
 def check_agreement() -> Iterator[Finding]:
@@ -298,19 +275,12 @@ def _difference(counts: tuple[int, int, int, int], slack: int) -> str:
 
 def check_schedules() -> Iterator[Finding]:
     """Report schedules that were due and have not run, and schedules whose tasks keep failing."""
-    overdue, failing = schedule_health.overdue(OVERDUE_SECONDS), schedule_health.failing(MANY_FAILURES)
-    if overdue:
-        named = ", ".join(f"{each.name} for {each.seconds:,.0f} s" for each in overdue[:NAMED])
-        yield fail(
-            "schedules",
-            f"{len(overdue):,} due and not run: {named}",
-            "Start `manage.py runscheduler`; if one leads, see its log for the names. Missed ticks are caught up.",
-        )
-    if failing:
-        named = ", ".join(f"{each.name} ({each.times} times)" for each in failing[:NAMED])
-        hint = "See the schedule's page in the admin for the reasons; pause the schedule, or mend its task."
-        yield warn("schedules", f"{len(failing):,} failed {MANY_FAILURES} times in a row or more: {named}", hint)
-    if not (overdue or failing):
+    found = list(schedule_troubles(schedule_health.overdue(OVERDUE_SECONDS), schedule_health.failing(MANY_FAILURES)))
+    for each in found[:NAMED]:
+        yield Finding("schedules", each.kind.level, each.text, each.remedy)
+    if more := len(found[NAMED:]):
+        yield warn("schedules", f"{more:,} more are late or fail", "See the list of schedules in the admin.")
+    if not found:
         yield ok("schedules", f"{Schedule.objects.filter(due_at__isnull=False).count():,} tick, none is late or fails")
 
 

@@ -78,7 +78,7 @@ def test_no_worker_can_run_what_waits(staff):
     assert re.search(r"3 tasks wait, the oldest for 45 min", banner)
     assert banner.index("offers gpu") < banner.index("knows the task type shop.renamed"), "the longest wait first"
     assert "2 tasks wait" in banner
-    assert "Start manage.py runworker --capabilities gpu" in banner
+    assert "Start `manage.py runworker --capabilities gpu`" in banner
     assert page.locator("body").inner_text().count("offers gpu") == 1, "the row and the suggestions do not repeat it"
     assert page.inner_text("#tq-row-models .tq-stuck-label") == "5 stuck"
     assert page.locator("#tq-why-mail, #tq-row-mail .tq-stuck-label").count() == 0, "its task can run"

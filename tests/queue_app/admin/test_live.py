@@ -207,7 +207,8 @@ def test_reasons_why_tasks_wait(make_task, make_worker, staff):
     )
     text = reasons_text()
     assert (
-        "The queue mail is throttled, because its code asked to slow down: none of its tasks starts for 4 min" in text
+        "The queue mail is throttled, because its code asked to slow down: none of its tasks starts for another 4 min"
+        in text
     )
     Task.objects.all().delete()
 

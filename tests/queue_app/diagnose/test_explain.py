@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
 from queue_app.core.priorities import Band
 from queue_app.diagnose import stalls
@@ -23,6 +24,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import resign, take_lead
 from queue_app.services.worker.registration import WorkerIdentity, register
 from tests.support.engine import REFUSALS, done, failed, flush, index_away, index_refusing, put, row
+from tests.support.factories import WorkerFactory
 
 SOON = timedelta(hours=1)
 
@@ -207,6 +209,16 @@ def test_a_throttled_queue(engine):
     reason = only(task_id, "throttled")
     assert abs(reason.until - until) < timedelta(seconds=1)
     assert blocked(task_id) == "throttled"
+
+
+def test_a_capability_that_no_worker_offers_any_more(engine):
+    gone = timezone.now() - timedelta(hours=3)
+    WorkerFactory(capabilities=["gpu"], status="stopped", stopped_at=gone)
+    start_worker("a", name="plain")
+    task_id = put("a", capabilities=("gpu",))
+    since = f"{timezone.localtime(gone):%Y-%m-%d %H:%M:%S %Z}"
+    said = f"No live worker of this queue offers gpu. Closest: plain lacks gpu. No worker offers that since {since}."
+    assert only(task_id, "no_worker_with_capabilities").text == said
 
 
 def test_workers_that_cannot_run_it(engine):

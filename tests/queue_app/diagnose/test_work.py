@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from queue_app.core.reasons import Level
 from queue_app.diagnose import work
-from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
+from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
 from queue_app.services.notify.index import condemn
@@ -78,7 +78,7 @@ def test_schedules_that_are_late_or_fail(engine):
         create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60}, now=now - timedelta(minutes=30))
     later = now + timedelta(hours=1)
     Schedule.objects.filter(name="hourly").update(due_at=later, next_instant=later)
-    assert_finding(work.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,")
+    assert_finding(work.check_schedules, Level.FAIL, "The schedule nightly was due ")
     # A scheduler that cannot let it tick puts it off.
     Schedule.objects.filter(name="nightly").update(due_at=now + timedelta(minutes=1))
     assert_finding(work.check_schedules, Level.FAIL, "nightly")
@@ -94,7 +94,7 @@ def test_a_schedule_fails_until_it_succeeds_or_is_paused(engine):
         schedule.ticks.create(instant=now + timedelta(hours=hour), at=now, task_id=uuid4(), outcome=outcome)
     schedule.ticks.create(instant=now + timedelta(hours=5), at=now, reason="Skipped, because the earlier one runs.")
     schedule.ticks.create(instant=now + timedelta(hours=6), at=now, task_id=uuid4())  # still runs
-    assert_finding(work.check_schedules, Level.WARN, "1 failed 3 times in a row or more: nightly (3 times)")
+    assert_finding(work.check_schedules, Level.WARN, "The schedule nightly has failed 3 times in a row.")
     pause_schedule("nightly")
     assert_finding(work.check_schedules, Level.OK, "1 tick")
     resume_schedule("nightly")
@@ -126,16 +126,20 @@ def test_a_task_past_its_deadline(engine):
 
 def test_tasks_that_no_worker_can_run(engine):
     put()
-    assert_finding(work.check_queues, Level.FAIL, "No live worker serves the queue default. It holds 1 task.")
+    assert_finding(work.check_queues, Level.FAIL, "default: No live worker takes new tasks. It holds 1 task.")
     worker = engine.worker("a")
     register_live(worker)
     assert_finding(work.check_queues, Level.OK, "1 task queued")
     put("b")
     put("a", capabilities=("gpu",))
-    assert_finding(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
-    (finding,) = work.check_queues()
-    assert finding.hint.startswith("b: This process does not know it either: the function was renamed or removed")
-    assert finding.hint.endswith("Start a worker with these --capabilities.")
+    unknown, lacking = sorted(work.check_queues(), key=lambda finding: finding.message, reverse=True)
+    assert "knows the task type b. Closest: w1 does not know the task type. This process does not" in unknown.message
+    assert lacking.message.endswith(
+        ": No live worker of this queue offers gpu. Closest: w1 lacks gpu. It holds 1 task."
+    )
+    assert lacking.hint == "Start `manage.py runworker --capabilities gpu`, or cancel the tasks."
+    Worker.objects.update(queues=["other"])
+    assert any("No live worker serves the queue default." in finding.message for finding in work.check_queues())
 
 
 def test_pauses(engine):

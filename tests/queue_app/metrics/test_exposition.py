@@ -16,9 +16,8 @@ from queue_app.diagnose import stalls
 from queue_app.diagnose.health import Metrics, collect
 from queue_app.diagnose.stalls import Stall
 from queue_app.metrics.collector import QueueCollector
-from queue_app.metrics.exposition import families
+from queue_app.metrics.exposition import families, render
 from queue_app.metrics.names import ALL, BY_NAME
-from queue_app.metrics.text import render
 from queue_app.models import LimitStep, Queue, Schedule, Task
 from queue_app.models import Workflow as Flow
 from queue_app.registry import type_of

@@ -11,7 +11,6 @@ from queue_app.diagnose.work import check_advice
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry, Limit, Queue
 from queue_app.services.control.advice import advice, dismiss
-from tests.support.engine import index_away, put
 from tests.support.factories import QueueStatsFactory, StaffFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
@@ -88,23 +87,6 @@ def test_an_idle_queue(engine):
     Limit.objects.create(scope="type", name="shop.mail", max_concurrent=1)
     assert advice() == []
     assert list(check_advice()) == []
-
-
-def test_a_capability_that_no_worker_offers_any_more(engine):
-    gone = timezone.now() - timedelta(hours=3)
-    WorkerFactory(capabilities=["gpu"], status="stopped", stopped_at=gone)
-    WorkerFactory(capabilities=["fonts"])
-    put("shop.render", capabilities=("gpu",))
-    put("shop.print", capabilities=("fonts",))
-    (found,) = advice()
-    assert found.text == (
-        "default: tasks wait that need gpu; no worker offers that since"
-        f" {timezone.localtime(gone):%Y-%m-%d %H:%M:%S %Z}."
-    )
-    WorkerFactory(capabilities=["gpu", "fonts"])
-    assert advice() == []
-    with index_away():
-        assert advice() == []
 
 
 def test_a_band_that_holds_most_tasks(engine):
