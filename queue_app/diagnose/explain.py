@@ -6,6 +6,7 @@ it (``Explanation.blocking``); a test checks this. The answer describes one mome
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -35,6 +36,7 @@ from queue_app.core.states import FAILURES, TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
 from queue_app.diagnose import stalls, system
 from queue_app.diagnose.waits import Workforce
+from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.placement import GateState, Placement
 from queue_app.models import (
@@ -236,11 +238,18 @@ def _not_queued(case: Case) -> Iterator[Reason]:
 
 @finds_tasks(Status.QUEUED)
 def _in_index(case: Case) -> Iterator[Reason]:
-    """Yield what the index knows of the task: its gates and its place, or why it knows nothing."""
-    if case.system.index == UNREACHABLE or case.system.is_foreign:
-        yield from map(_advised, system.troubles(case.system))
-        yield from _pauses(case)
-        return
+    """Yield what the index knows of the task, or why it knows nothing."""
+    if case.system.index != UNREACHABLE and not case.system.is_foreign:
+        with suppress(IndexUnavailable):
+            yield from list(_from_index(case))
+            return
+    state = case.system if case.system.is_foreign else system.System(UNREACHABLE)
+    yield from map(_advised, system.troubles(state))
+    yield from _pauses(case)
+
+
+def _from_index(case: Case) -> Iterator[Reason]:
+    """Yield the gates and the place of the task. Raises ``IndexUnavailable``."""
     index, ref = get_index(), TaskRef.of(case.task)
     placement = index.explain(ref)
     is_known = placement.waits or placement.is_leased

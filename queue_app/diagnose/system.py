@@ -80,7 +80,8 @@ def _index(system: System) -> Iterator[Reason]:
     elif system.is_foreign:
         yield reason("index_foreign")
     elif not system.is_open:
-        state = system.index if system.is_current else sentence("of another generation than the rows")
+        is_other = system.index in (READY, LOADING)
+        state = sentence("of another generation than the rows") if is_other else system.index
         yield reason("index_rebuilding", state=sentence(state), details={"state": system.index})
     elif system.index == LOADING:
         yield reason("index_loading", details={"state": system.index})
