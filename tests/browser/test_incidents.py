@@ -113,10 +113,10 @@ def test_redis_is_away(staff, patch):
     assert tile(page, 2) == "1"
     assert "offers gpu" in page.inner_text("#tq-reasons"), "the rows of PostgreSQL say why, too"
     staff.go("queue/")
-    assert "these are PostgreSQL's numbers" in page.inner_text(".messagelist")
+    assert "The numbers of queued and running tasks are PostgreSQL's." in page.inner_text(".messagelist")
     assert "high 3 normal 2" in page.inner_text("#result_list tr:has-text('models')").replace("\n", " ")
     staff.go("queue/models/change/")
-    assert "these are PostgreSQL's numbers" in page.inner_text("#content")
+    assert "The numbers of queued and running tasks are PostgreSQL's." in page.inner_text("#content")
     patch.undo()
     staff.go("")
     page.wait_for_selector("#tq-live:not(:has-text('Redis cannot be reached'))")
