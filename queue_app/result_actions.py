@@ -21,7 +21,7 @@ from queue_app.exceptions import TaskNotFound
 from queue_app.task_result import Progress, QueueTaskResult
 
 if TYPE_CHECKING:
-    from queue_app.core.explanation import Explanation
+    from queue_app.core.reasons import Explanation
     from queue_app.core.states import Status
     from queue_app.models import Task
     from queue_app.services.workflows.stored import StoredWorkflow
@@ -90,7 +90,7 @@ class ResultActions:
 
     def explain(self, task_id: Id) -> Explanation:
         """Return why a task is not running."""
-        from queue_app.services.read.explain import explain  # noqa: PLC0415 - needs models
+        from queue_app.diagnose.explain import explain  # noqa: PLC0415 - needs models
 
         return explain(task_id)
 

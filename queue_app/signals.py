@@ -16,7 +16,7 @@ index_rebuilt = Signal()
 index_unreachable = Signal()
 #: The index is damaged, or work stands still, so it is rebuilt. ``because``: str.
 index_condemned = Signal()
-#: Work stands still although nothing prevents it. ``kind``, ``subject``, ``text``: str (``core.stall``).
+#: Work stands still although nothing prevents it. ``kind``, ``subject``, ``text``: str (``diagnose.stalls``).
 stalled = Signal()
 #: The watchdog acted against stalls. ``step``: str.
 stall_acted = Signal()

@@ -16,7 +16,7 @@ from django.urls import reverse
 from queue_app.exceptions import TaskFailed
 
 if TYPE_CHECKING:
-    from queue_app.core.explanation import Explanation
+    from queue_app.core.reasons import Explanation
     from queue_app.core.states import Status
     from queue_app.models import Task as TaskModel
 
@@ -93,7 +93,7 @@ class QueueTaskResult[**P, R](_Base[P, R]):
         return await sync_to_async(self.cancel)()
 
     def explain(self) -> Explanation:
-        """Return why the task is not running (``services.read.explain``)."""
+        """Return why the task is not running (``diagnose.explain``)."""
         return cast("Explanation", self._backend.explain(self.id))
 
     @property

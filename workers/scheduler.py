@@ -17,6 +17,7 @@ from django.db import connections
 
 from queue_app import conf
 from queue_app.core.query_pauses import QueryPauses
+from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
@@ -26,7 +27,6 @@ from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.repair.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.tick import BATCH, run_due
 from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, run_simulations

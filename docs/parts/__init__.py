@@ -17,6 +17,7 @@ ALL: dict[str, Callable[[], str]] = {
     "keys": lists.keys,
     "metrics": lists.metrics,
     "policies": lists.policies,
+    "reasons": lists.reasons,
     "verbs": commands.verbs,
     "python-errors": python.errors,
     "python-app": partial(python.members, "queue_app"),

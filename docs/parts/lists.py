@@ -7,6 +7,7 @@ from pathlib import Path
 from parts.markdown import code, table
 from queue_app import conf
 from queue_app.core.priorities import Band
+from queue_app.core.reasons import KINDS, Source
 from queue_app.metrics.names import ALL
 
 KEYS = Path(__file__).resolve().parents[2] / "queue_app/index/lua/lib/keys.lua"
@@ -61,6 +62,20 @@ def metrics() -> str:
     """Return the table of all metrics."""
     rows = ((code(m.name), m.kind, ", ".join(map(code, m.labels)), m.help) for m in ALL)
     return table(("name", "kind", "labels", "tells"), rows)
+
+
+def reasons() -> str:
+    """Return the table of the reasons that `explain` gives; an ellipsis stands for a value."""
+    rows = []
+    for kind in (kind for kind in KINDS.values() if kind.source not in (Source.WATCHDOG, Source.SCHEDULES)):
+        text = re.sub(r"(?<=\w)%\(\w+\)s|(?<=[.]) %\(\w+\)s", "", kind.text)
+        text = _without_values(text).rstrip(".") + "."
+        rows.append((code(kind.answer or kind.code), text, _without_values(kind.remedy), kind.source))
+    return table(("`code`", "it says", "what to do", "found in"), rows)
+
+
+def _without_values(text: str) -> str:
+    return re.sub(r"%\(\w+\)s", "…", text)
 
 
 def keys() -> str:

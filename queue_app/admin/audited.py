@@ -8,7 +8,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import Model
 from django.http import HttpRequest
 
-from queue_app.dashboard import cache
+from queue_app.core import shared
 from queue_app.services.control.audit import ADMIN, record
 
 #: Name of the field for the reason of edits in a list.
@@ -53,7 +53,7 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
     ) -> None:
         """Write one LogEntry for each object, of an action whose service writes the entry of the audit log itself."""
         self._log(request, objects, message, reason, flag)
-        cache.forget()
+        shared.forget()
 
     def _log(
         self, request: HttpRequest, objects: Iterable[Model], message: str, reason: str, flag: int = CHANGE
@@ -64,7 +64,7 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
     def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
         name, ids = str(self.opts.model_name), [entry.pk for entry in objects]
         record(f"{name}.{action}", name, ids, by=request.user.get_username(), via=ADMIN, **facts)
-        cache.forget()  # staff want to see the effect of their action at once
+        shared.forget()  # staff want to see the effect of their action at once
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         """Return the text of an edit for the history: old and new values, and the reason."""

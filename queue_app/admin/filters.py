@@ -13,12 +13,13 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from queue_app.admin.task_search import ENDED, FAILED_ANY, MAX_TYPES, SINCE, WAIT_CODES, statuses_of, waiting_for
+from queue_app.admin.task_search import ENDED, FAILED_ANY, MAX_TYPES, SINCE, statuses_of, waiting_for
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.priorities import Band
+from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING_NAME, Status
-from queue_app.dashboard.cache import Shared
 from queue_app.dashboard.translation import word
+from queue_app.diagnose.waits import wait_codes
 from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
@@ -224,7 +225,7 @@ class SortFilter(choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_lat
         return [first | {"display": _("newest")}, *rest]
 
 
-WaitFilter = choice_filter(_("waits because"), "wait", lambda: WAIT_CODES, _waiting_for)
+WaitFilter = choice_filter(_("waits because"), "wait", wait_codes, _waiting_for)
 
 
 def search[M: Model](

@@ -14,8 +14,8 @@ from queue_app.admin.filters import QueueFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin
 from queue_app.dashboard import labels
 from queue_app.dashboard.translation import translate, word
+from queue_app.diagnose import stalls
 from queue_app.models import IndexGeneration, MaintenanceJob, QueueStats
-from queue_app.services.read import stalls
 from queue_app.services.read.stats import index_state
 
 #: Job -> what it does, once a minute unless it says otherwise.

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.dashboard import labels
 from queue_app.dashboard.adaptive import adaptive_context
-from queue_app.dashboard.reasons import LENGTHS
+from queue_app.diagnose.overview import LENGTHS
 from queue_app.exceptions import InvalidTaskData, InvalidTransition
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.models.audit_entry import REASON_LENGTH

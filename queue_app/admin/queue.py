@@ -24,11 +24,11 @@ from queue_app.admin.forms import ReasonForm, posted_reason
 from queue_app.admin.mixins import page, with_workers
 from queue_app.admin.pausing import ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
 from queue_app.core.states import PENDING, Status
-from queue_app.dashboard import charts, labels, live
-from queue_app.dashboard.overview import overview_context
-from queue_app.dashboard.queues import oldest_seconds, summaries
-from queue_app.dashboard.reasons import of_one_queue
-from queue_app.dashboard.translation import translate_error
+from queue_app.dashboard import charts, labels
+from queue_app.dashboard.translation import translate, translate_error
+from queue_app.diagnose import live
+from queue_app.diagnose.live import oldest_seconds, summaries
+from queue_app.diagnose.overview import of_one_queue, overview_context
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Queue, Task, Worker
 from queue_app.models.columns import TYPE_LENGTH
@@ -98,7 +98,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         for queue in rows:
             queue.summary = found.get(queue.name)
         if error:
-            messages.warning(request, error)
+            messages.warning(request, translate(error))
 
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name in {"description", "fair_weights"}:
@@ -142,7 +142,7 @@ class QueueAdmin(PausingAdmin[Queue]):
             "original": found,
             "summary": summary,
             "oldest_seconds": oldest_seconds(summary),
-            "unreachable": error,
+            "unreachable": translate(error),
             "reasons": of_one_queue(found.name),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
             .filter(Q(queues=[]) | Q(queues__contains=[found.name]))

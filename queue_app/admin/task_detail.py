@@ -17,6 +17,7 @@ from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
 from queue_app.dashboard.translation import translate, word
+from queue_app.diagnose.explain import explain_task
 from queue_app.displayed_payload import argument_names, displayed_payload
 from queue_app.models import (
     DeadLetter,
@@ -33,7 +34,6 @@ from queue_app.models import (
 )
 from queue_app.models.running import TaskLog, TaskProgress
 from queue_app.registry import known
-from queue_app.services.read.explain import explain_task
 from queue_app.services.read.inspect import effective_options
 from queue_app.sql.workflow_graph import neighbours
 

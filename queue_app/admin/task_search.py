@@ -12,12 +12,12 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Worker, Workflow
 from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, seeks_hidden
-from queue_app.services.read.waits import SEVERE, kinds_that_wait
 
 SEARCH_HELP = _lazy(
     "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, workflow, words of its"
@@ -37,8 +37,6 @@ SINCE: Final = {
 ENDED: Final = {"1m": timedelta(minutes=1), **SINCE}
 #: The status of the filter that finds all tasks that failed for good; the tile "Failed per minute" counts them.
 FAILED_ANY: Final = "failed_any"
-#: Reasons of ``services.read.waits`` by which the list can be filtered.
-WAIT_CODES: Final = (*sorted(SEVERE), "limit_reached", "no_free_slot", "paused", "rate_limited", "throttled")
 _BANDS: Final = {band.label: band for band in Band}
 _PARAMETERS = "parameters."
 _KINDS = ("user:", "type:", "queue:", "worker:", "key:", "schedule:", "workflow:", "error:", _PARAMETERS)
@@ -55,7 +53,7 @@ def statuses_of(name: str) -> tuple[str, ...]:
 
 def waiting_for(code: str) -> TaskFilter:
     """Return the filter for tasks that wait for a reason now. Raises ``LookupError`` for an unknown one."""
-    if code not in WAIT_CODES:
+    if code not in wait_codes():
         raise LookupError(code)
     return TaskFilter(statuses=[Status.QUEUED], kinds=kinds_that_wait(code))
 

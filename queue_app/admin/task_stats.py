@@ -9,8 +9,8 @@ from django.utils.translation import gettext as _
 
 from queue_app.admin.causes import causes_of
 from queue_app.admin.mixins import ReadOnlyAdmin, page
+from queue_app.core.shared import Shared
 from queue_app.dashboard import type_charts
-from queue_app.dashboard.cache import Shared
 from queue_app.models import DeadLetter, Limit, Schedule, Task, TaskStats, Worker
 from queue_app.models.task_stats import StatsKind
 from queue_app.models.worker import WorkerStatus

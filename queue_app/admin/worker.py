@@ -17,8 +17,8 @@ from queue_app.admin.filters import LivingFilter
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.live import is_late
 from queue_app.dashboard.translation import word
+from queue_app.diagnose.live import is_late
 from queue_app.models import Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.worker.registration import request_drain

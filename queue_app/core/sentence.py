@@ -9,8 +9,9 @@ a sentence that varies is a value, and may be a sentence itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 #: Value of a name: a number is written with separators, a nested sentence is translated, other text stays as it is.
 type Value = str | int | float
 
@@ -85,3 +86,27 @@ def _in_english(value: Value) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in at most two units, such as ``4 min 12 s``; negative ones as 0."""
+    seconds = max(0.0, seconds)
+    if seconds < 0.9995:  # noqa: PLR2004 - more would round to 1000 ms
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:  # noqa: PLR2004 - above, tenths do not matter
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    rest = int(seconds)
+    for position, (unit, size) in enumerate(_UNITS):
+        if rest >= size:
+            text = f"{rest // size} {unit}"
+            if position + 1 < len(_UNITS) and rest % size:
+                smaller, smaller_size = _UNITS[position + 1]
+                part = rest % size // smaller_size
+                return f"{text} {part} {smaller}" if part else text
+            return text
+    return "0 s"
+
+
+def age(seconds: float) -> str:
+    """Return an age in whole seconds; the clocks of pages and servers differ by fractions."""
+    return sentence("under 1 s") if seconds < 1 else duration(int(seconds))

@@ -11,9 +11,9 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from queue_app.core.priorities import Band
-from queue_app.dashboard import live
-from queue_app.dashboard.cache import Shared
+from queue_app.core.shared import Shared
 from queue_app.dashboard.sentences import entry_sentence
+from queue_app.diagnose import live
 from queue_app.models import AuditEntry, Queue, Worker
 from queue_app.sql import charts as rows
 

@@ -11,33 +11,15 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from queue_app.core import sentence
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.dashboard.translation import word
+from queue_app.dashboard.translation import translate, word
 from queue_app.models import Task, Worker
 
-_UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+duration: Final = sentence.duration
 #: Ages (s) below this read "just now".
 _JUST_NOW: Final = 1.0
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in at most two units, such as ``4 min 12 s``; negative ones as 0."""
-    seconds = max(0.0, seconds)
-    if seconds < 0.9995:  # noqa: PLR2004 - more would round to 1000 ms
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:  # noqa: PLR2004 - above, tenths do not matter
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    rest = int(seconds)
-    for position, (unit, size) in enumerate(_UNITS):
-        if rest >= size:
-            text = f"{rest // size} {unit}"
-            if position + 1 < len(_UNITS) and rest % size:
-                smaller, smaller_size = _UNITS[position + 1]
-                part = rest % size // smaller_size
-                return f"{text} {part} {smaller}" if part else text
-            return text
-    return "0 s"
 
 
 def usage(worker: Worker) -> str | None:
@@ -48,8 +30,8 @@ def usage(worker: Worker) -> str | None:
 
 
 def age(seconds: float) -> str:
-    """Return an age in whole seconds; the clocks of pages and servers differ by fractions."""
-    return _("under 1 s") if seconds < 1 else duration(int(seconds))
+    """Return an age in the active language."""
+    return translate(sentence.age(seconds))
 
 
 def age_or_dash(seconds: float | None) -> str:

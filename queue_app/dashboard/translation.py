@@ -19,10 +19,6 @@ TEXTS: Final = (
     _noop("cancelling"),
     # bands
     _noop("critical"), _noop("high"), _noop("normal"), _noop("low"), _noop("background"),
-    # why tasks wait
-    _noop("no worker"), _noop("no worker for queue"), _noop("no worker with capabilities"),
-    _noop("no worker knows type"), _noop("too heavy"), _noop("limit reached"), _noop("no free slot"),
-    _noop("rate limited"), _noop("throttled"),
     # why tasks died
     _noop("retries exhausted"), _noop("timeout"), _noop("crash loop"),
     # what staff do

@@ -73,6 +73,7 @@ def _snapshots(client: redis.Redis) -> str | None:
 class IndexHealth(NamedTuple):
     """The generation of the index, its state (ready, loading, rebuilding, missing), and whether a scheduler leads.
 
+    ``owner`` is the identity of the database to which the index belongs.
     ``refusal``: why the server refuses writes, asked only if the index is not ready or no scheduler leads.
     """
 
@@ -80,13 +81,14 @@ class IndexHealth(NamedTuple):
     state: str
     has_leader: bool
     refusal: str
+    owner: str = ""
 
 
 def index_health(index: Index) -> IndexHealth:
     """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
     found, is_led = index.generation(), has_leader(index)
     refusal = "" if is_led and found.state in ("ready", "loading") else refused_writes(index)
-    return IndexHealth(found.number, found.state, is_led, refusal)
+    return IndexHealth(found.number, found.state, is_led, refusal, found.owner)
 
 
 def refused_writes(index: Index) -> str:

@@ -77,7 +77,7 @@ def report_eviction() -> None:
     except IndexUnavailable:  # a moment later the process says so itself
         return
     if facts.policy != "noeviction":
-        from queue_app.services.doctor.servers import eviction  # noqa: PLC0415 - few processes need the doctor
+        from queue_app.diagnose.servers import eviction  # noqa: PLC0415 - few processes need the doctor
 
         found = eviction(facts)
         logger.error("the maxmemory-policy of Redis is %s. %s", found.message, found.hint)

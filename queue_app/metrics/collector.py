@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from queue_app.diagnose.health import collect
 from queue_app.metrics.exposition import BOUNDS, Family, HistogramSample, families
 from queue_app.metrics.names import COUNTER, HISTOGRAM
-from queue_app.services.read.health import collect
 
 
 class QueueCollector:

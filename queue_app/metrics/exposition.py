@@ -1,12 +1,16 @@
-"""Turn the values read from the servers into metrics: name, labels, value.
+"""Turn the values read from the servers into metrics, and these into Prometheus' text format.
+
+``prometheus_client`` would take five times as long to write it, which is most of the duration of a scrape.
 
 Labels are bounded: bands, states and reasons are fixed sets, and queues beyond
 ``METRICS.MAX_QUEUES`` share the label ``other``, and so do failing schedules beyond that number.
 """
 
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -15,13 +19,13 @@ from queue_app.core.counters import ADAPTED, BUCKETS, LATE, RUN, SUM, TICK, TICK
 from queue_app.core.events import EventName
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import PROMOTED
-from queue_app.core.stall import StallKind
+from queue_app.core.reasons import KINDS, Source
 from queue_app.core.states import Status
+from queue_app.diagnose.health import Metrics, collect
 from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
 from queue_app.models.workflow import WorkflowState
-from queue_app.services.read.health import Metrics
 from queue_app.sql.stats import PERCENTILES, RowStats
 
 OTHER: Final = "other"
@@ -83,9 +87,9 @@ def families(metrics: Metrics) -> Iterator[Family]:
             yield _family("scheduler_leader_age_seconds", {(): metrics.leader_age})
     if rows is not None:
         yield from _of_rows(rows)
-        stalled = {(kind.value,): float(rows.stalled.get(kind, 0)) for kind in StallKind}
+        stalled = {(kind,): float(rows.stalled.get(kind, 0)) for kind in _stalls()}
         if index is not None and index.leader_lapses is not None:
-            stalled[StallKind.NO_WATCHDOG.value,] = float(not rows.is_watched)
+            stalled["no_watchdog",] = float(not rows.is_watched)
         yield _family("stalled", stalled)
     if index is not None and rows is not None:
         active = sum(queue.active for queue in index.queues)
@@ -94,6 +98,11 @@ def families(metrics: Metrics) -> Iterator[Family]:
         yield _family("index_ready", {(): float(bool(metrics.ready))})
         paused = {(name,): float(value) for name, value in rows.paused.items() if labels.get(name) == name}
         yield _family("queue_paused", paused)
+
+
+def _stalls() -> list[str]:
+    """Return the kinds of stalls."""
+    return [kind.code for kind in KINDS.values() if kind.source is Source.WATCHDOG]
 
 
 def _states(index: IndexStats, rows: RowStats) -> dict[Labels, float]:
@@ -148,7 +157,7 @@ def _of_index(index: IndexStats, parsed: _Parsed, queue_labels: dict[str, str]) 
          for band in PROMOTED},
     )  # fmt: skip
     yield _family("worker_heartbeat_failures_total", {(): counts.get("worker:dead", 0)})
-    yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in StallKind})
+    yield _family("stalls_total", {(kind,): counts.get(f"stall:{kind}", 0) for kind in _stalls()})
     yield _family("schedule_ticks_total", {(outcome,): counts.get(f"{TICK}:{outcome}", 0) for outcome in TICKS})
     buckets = [counts.get(f"{LATE}:{place}", 0) for place in range(len(BOUNDS))]
     late = HistogramSample(list(accumulate(buckets)), counts.get(f"{LATE}:{SUM}", 0) / 1_000_000)
@@ -241,3 +250,54 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
 
 def _family(name: str, samples: Mapping[Any, float] | Mapping[Any, HistogramSample]) -> Family:
     return Family(BY_NAME[name], samples)
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+def of_queue() -> bytes:
+    """Return the metrics of the queue, the same from every process."""
+    return render(families(collect()))
+
+
+def render(metrics: Iterable[Family]) -> bytes:
+    """Return metrics as text."""
+    return "".join(line for family in metrics for line in _lines(family)).encode()
+
+
+def _lines(family: Family) -> Iterator[str]:
+    name, names = family.metric.name, family.metric.labels
+    yield f"# HELP {name} {family.metric.help}\n# TYPE {name} {family.metric.kind}\n"
+    for labels, value in family.samples.items():
+        pairs = _label_pairs(names, labels)
+        if isinstance(value, HistogramSample):
+            before = pairs + ("," if pairs else "")
+            for bound, count in zip(BOUNDS, value.buckets, strict=True):
+                yield f'{name}_bucket{{{before}le="{bound}"}} {count}\n'
+            yield f"{name}_sum{{{pairs}}} {value.total}\n{name}_count{{{pairs}}} {value.buckets[-1]}\n"
+        else:
+            yield f"{name}{{{pairs}}} {value}\n" if pairs else f"{name} {value}\n"
+
+
+@lru_cache(maxsize=5000)
+def _label_pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def of_process() -> bytes:
+    """Return what this web process counts: requests, queries, cache.
+
+    With ``PROMETHEUS_MULTIPROC_DIR``, which several gunicorn workers need, the sum over all of them.
+    """
+    from prometheus_client import REGISTRY, CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
+    from prometheus_client.multiprocess import MultiProcessCollector  # noqa: PLC0415
+
+    registry = REGISTRY
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

@@ -5,11 +5,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from queue_app.core.stall import CHECK_IS_OLD, WATCHDOG
 from queue_app.sql import schedule_health, workflow_health
 from queue_app.sql.adaptive import Adaptive, adaptive
 from queue_app.sql.database import fetch_all, fetch_value, is_read_only
 from queue_app.sql.schedule_health import Failing
+from queue_app.sql.watchdog import CHECK_IS_OLD, WATCHDOG
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,12 @@ from queue_app import conf
 from queue_app.sql.columns import cap
 from queue_app.sql.database import fetch_all, fetch_value
 
+#: Time without progress after which the watchdog reports a stall.
+STALL_SECONDS: Final = 10.0
+#: Name of the job whose row holds the stalls.
+WATCHDOG: Final = "watchdog"
+#: Age (s) of the last record after which no watchdog counts as running. It checks each second and writes each 15 s.
+CHECK_IS_OLD: Final = 60.0
 #: Maximum number of kinds (queue, task type, capabilities, weight) that one check reports, the oldest tasks first.
 MOST_KINDS: Final = 50
 

@@ -12,7 +12,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.index import get_index
-from queue_app.metrics.text import of_queue
+from queue_app.metrics.exposition import of_queue
 from queue_app.services.enqueue.store import enqueue_many
 
 QUEUES = 10

@@ -121,9 +121,9 @@ def visit(browser, live_server) -> Iterator:
 @pytest.fixture(autouse=True)
 def fresh_look():
     """Forget the shared values of the last test."""
-    from queue_app.dashboard import cache  # noqa: PLC0415
+    from queue_app.core import shared  # noqa: PLC0415
 
-    cache.forget()
+    shared.forget()
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.utils import timezone
 
 from queue_app.admin import away
+from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.dashboard import cache
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.models import IndexGeneration, PriorityPolicy, RuntimeSettings, Task
@@ -47,7 +47,7 @@ def shop():
     rebuild()
     yield
     breaker.reset()
-    cache.forget()
+    shared.forget()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_no_worker_can_run_what_waits(staff):
     assert re.search(r"3 tasks wait, the oldest for 45 min", banner)
     assert banner.index("offers gpu") < banner.index("knows the task type shop.renamed"), "the longest wait first"
     assert "2 tasks wait" in banner
-    assert "Start manage.py runworker --capabilities gpu" in banner
+    assert "Start `manage.py runworker --capabilities gpu`" in banner
     assert page.locator("body").inner_text().count("offers gpu") == 1, "the row and the suggestions do not repeat it"
     assert page.inner_text("#tq-row-models .tq-stuck-label") == "5 stuck"
     assert page.locator("#tq-why-mail, #tq-row-mail .tq-stuck-label").count() == 0, "its task can run"
@@ -113,10 +113,10 @@ def test_redis_is_away(staff, patch):
     assert tile(page, 2) == "1"
     assert "offers gpu" in page.inner_text("#tq-reasons"), "the rows of PostgreSQL say why, too"
     staff.go("queue/")
-    assert "these are PostgreSQL's numbers" in page.inner_text(".messagelist")
+    assert "The numbers of queued and running tasks are PostgreSQL's." in page.inner_text(".messagelist")
     assert "high 3 normal 2" in page.inner_text("#result_list tr:has-text('models')").replace("\n", " ")
     staff.go("queue/models/change/")
-    assert "these are PostgreSQL's numbers" in page.inner_text("#content")
+    assert "The numbers of queued and running tasks are PostgreSQL's." in page.inner_text("#content")
     patch.undo()
     staff.go("")
     page.wait_for_selector("#tq-live:not(:has-text('Redis cannot be reached'))")

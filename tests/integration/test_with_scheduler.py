@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from queue_app.diagnose.system import why_unled
 from queue_app.models import Task
 from queue_app.registry import type_of
-from queue_app.services.upkeep.jobs import why_unled
 from tests.integration.app import tasks
 from tests.integration.processes import eventually
 from tests.support.engine import put, status

@@ -8,7 +8,7 @@ from django.test import override_settings
 from psycopg import IsolationLevel
 
 from queue_app import callbacks, checks, registry
-from queue_app.services import doctor
+from queue_app.diagnose import doctor
 from tests.workers import chores
 
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from django.utils import timezone
 
+from queue_app.core.reasons import Finding, Level
 from queue_app.models import Worker
-from queue_app.services.doctor import Finding, Level
 from queue_app.services.worker.registration import WorkerIdentity, register
 
 

@@ -13,12 +13,12 @@ from redis.exceptions import ResponseError
 
 from queue_app.core.records import ClaimedTask, Outcome, WorkerReport
 from queue_app.core.states import Status
+from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Profile, get_index
 from queue_app.models import Task
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.services.worker import registration as service
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import workers as worker_rows
@@ -134,7 +134,7 @@ class Yard:
     @property
     def kinds(self) -> list[str]:
         """The kinds of the stalls that the watchdog knows."""
-        return [stall.kind.value for stall in self.watchdog.stalls.values()]
+        return [stall.kind for stall in self.watchdog.stalls.values()]
 
 
 def all_done() -> bool:

@@ -40,7 +40,7 @@ EVERYTHING = """
 from django.core.cache import cache
 from queue_app.core.records import NewTask
 from queue_app.index import Profile, get_index
-from queue_app.metrics.text import of_process, of_queue
+from queue_app.metrics.exposition import of_process, of_queue
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.repair.rebuild import rebuild

@@ -18,6 +18,7 @@ from queue_app.checks import check_encryption
 from queue_app.core.records import NewTask
 from queue_app.core.redaction import HIDDEN, SEALED
 from queue_app.core.states import Status
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import EncryptionUnavailable, InvalidTaskData, TaskFailed
 from queue_app.index import get_index
 from queue_app.models import (
@@ -40,7 +41,6 @@ from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import run
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
-from queue_app.services.read.explain import explain
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule

@@ -13,11 +13,11 @@ from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import connection, migrations, models
 
 from queue_app import chain
+from queue_app.diagnose.explain import explain
 from queue_app.migrations import __path__ as folder
 from queue_app.models import DeadLetter, Task
 from queue_app.services import cancel, replay, reprioritise
 from queue_app.services.operations.backfill import run_schedule
-from queue_app.services.read.explain import explain
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import put, put_many

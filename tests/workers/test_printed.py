@@ -116,7 +116,7 @@ def test_a_worker_that_stops_does_not_miss_its_own_scheduler(hire, caplog):
     worker.drain()
     for _ in range(3):
         worker._beat()
-    assert not [message for message in caplog.messages if "no scheduler runs" in message]
+    assert not [message for message in caplog.messages if "No scheduler runs" in message]
 
 
 # -- what a worker notices ---------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_worker_warns_once_that_no_scheduler_runs(hire, caplog):
     for _ in range(3):
         assert worker._beat()
     [warning] = caplog.messages
-    assert warning.startswith("no scheduler runs: retries and delayed tasks wait")
+    assert warning.startswith("No scheduler runs: due tasks and retries are not queued")
     take_lead("me", 60)
     worker._beat()
     assert caplog.messages[1:] == ["a scheduler leads now"]
@@ -154,7 +154,7 @@ def test_a_worker_says_that_redis_refuses_writes_instead_of_missing_a_scheduler(
         for _ in range(3):
             assert worker._beat()
     [warning] = caplog.messages
-    assert warning.startswith("Redis refuses writes, so no scheduler can lead and no task starts: ")
+    assert warning.startswith("Redis refuses writes, so no task starts and no scheduler leads. ")
 
 
 def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog, monkeypatch):

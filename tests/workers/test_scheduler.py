@@ -12,11 +12,11 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 
 from queue_app.core.states import Status
+from queue_app.diagnose import stalls, watchdog
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
 from queue_app.registry import type_of
-from queue_app.services.repair import stall_detector, watchdog
 from queue_app.services.upkeep import maintenance
 from queue_app.workers import scheduler as module
 from queue_app.workers.lifecycle import Exit
@@ -180,7 +180,7 @@ def test_a_long_purge_leaves_the_others_their_turns(make, hire, monkeypatch):
 
 def test_work_that_stands_still_is_noticed_and_ended(make, hire, monkeypatch):
     """The watchdog is a job of the scheduler; its own tests are in tests/queue_app/services/repair."""
-    monkeypatch.setattr(stall_detector, "PAUSE_FACTOR", 0.0)  # its query may take long on a busy machine
+    monkeypatch.setattr(stalls, "PAUSE_FACTOR", 0.0)  # its query may take long on a busy machine
     began, ahead = time.monotonic(), 0.0
     scheduler, worker = make(), hire()
     dog = next(job for job in scheduler.jobs if job.name == "watchdog").is_wanted.__self__

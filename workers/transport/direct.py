@@ -1,5 +1,6 @@
 """The transport of a worker that has access to PostgreSQL and Redis."""
 
+from queue_app.diagnose import system
 from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle import finish as outcomes
 from queue_app.services.lifecycle import grants
@@ -32,7 +33,7 @@ class DirectTransport(LocalStore):
     give_back_unacknowledged = staticmethod(claims.recover)
     give_back_forgotten = staticmethod(claims.give_back_unacknowledged)
     record_progress = staticmethod(outcomes.record_progress)
-    why_unled = staticmethod(jobs.why_unled)
+    why_unled = staticmethod(system.why_unled)
     make_due = staticmethod(promote.make_due)
     push_missing = staticmethod(reconcile.push_missing)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)

@@ -43,10 +43,10 @@ from queue_app.api.views import (
     workflow_events,
     workflows,
 )
+from queue_app.diagnose.health import PARTS
 from queue_app.models import Limit, RuntimeSettings, ScheduleTick, Task
 from queue_app.models.limit import SCOPES
 from queue_app.services.control.pause import EVERYTHING
-from queue_app.services.read.health import PARTS
 
 _ETAG: Final = header("If-Match", "The ETag of the version that the edit is based on, or *.", required=True)
 _PREVIEW: Final = answer("Preview", {"dry_run": FLAG, "count": COUNT, "sample": listed(UUID)})

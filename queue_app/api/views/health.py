@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api.base import PublicView
-from queue_app.services.read import health
+from queue_app.diagnose import health
 
 WITHIN_SECONDS: Final = 2.0
 ALIVE: Final = {"status": "ok"}
@@ -38,7 +38,7 @@ class ReadyView(PublicView):
             {
                 "status": "not ok" if wrong else "ok",
                 **{part: found.status(part) for part in health.PARTS},
-                "reasons": list(found.reasons.values()),
+                "reasons": list(dict.fromkeys(found.reasons.values())),
             },
             status=HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK,
             headers={"Cache-Control": "no-store"},

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from queue_app import conf
 from queue_app.api.base import AnyFormat, ApiView, accepts
-from queue_app.metrics.text import of_process, of_queue
+from queue_app.metrics.exposition import of_process, of_queue
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK: Final = ("127.", "::1", "::ffff:127.")

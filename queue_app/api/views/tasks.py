@@ -21,6 +21,7 @@ from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import WithReason
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import TaskNotFound
 from queue_app.models import Task
 from queue_app.models.querysets import restricted_to
@@ -31,7 +32,6 @@ from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.actions import delete
 from queue_app.services.lifecycle.steps import signal
 from queue_app.services.notify.subscribe import wait_for_end
-from queue_app.services.read.explain import explain
 from queue_app.services.read.inspect import count_tasks, export_pages, get_task, list_tasks, position_of, task_detail
 from queue_app.services.read.task_filter import TaskFilter
 

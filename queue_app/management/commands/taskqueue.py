@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import InterfaceError, OperationalError
 
 from queue_app import registry
-from queue_app.core.finding import Level
+from queue_app.core.reasons import Level
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, InvalidTaskData, TaskQueueError
 from queue_app.index import hide_password
 from queue_app.management import verbs
@@ -76,7 +76,7 @@ class Command(ServerCommand):
 
 def _check_locks() -> None:
     """Raise ``CommandError`` for a lock beside which the verb would stand still."""
-    from queue_app.services.doctor.locks import check_locks  # noqa: PLC0415 - few verbs need the doctor
+    from queue_app.diagnose.servers import check_locks  # noqa: PLC0415 - few verbs need the doctor
 
     found = next((found for found in check_locks() if found.level is Level.FAIL), None)
     if found:

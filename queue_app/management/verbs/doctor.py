@@ -3,8 +3,9 @@
 from argparse import ArgumentParser
 from dataclasses import asdict
 
+from queue_app.core.reasons import Finding, Level
+from queue_app.diagnose.doctor import examine
 from queue_app.management.verbs import FOUND, OK, UNREACHABLE, Call, Needs, add_json
-from queue_app.services.doctor import Finding, Level, examine
 
 EXAMPLE = "taskqueue doctor --json"
 #: Nothing: it reports the problems for which other verbs refuse to start.

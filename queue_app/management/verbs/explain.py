@@ -5,10 +5,10 @@ from argparse import ArgumentParser
 
 from django.core.management import CommandError
 
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import TaskNotFound
 from queue_app.management.verbs import REFUSED, Call, Needs, add_json
 from queue_app.models import Workflow
-from queue_app.services.read.explain import explain
 from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue explain 0198c5d1-6f0e-7000-8000-000000000001"

@@ -1,4 +1,4 @@
-"""Suggest what staff could change, with numbers: from statistics, the live workers and simulations.
+"""Suggest what staff could change, with numbers: from statistics and simulations.
 
 Nothing here changes a limit. A dismissal is a record of the audit log, and hides the suggestion for ``DISMISSED``. A
 queue that is idle, or works through its backlog, gets no suggestion.
@@ -14,11 +14,8 @@ from django.utils import timezone
 from queue_app.core.limit_values import Scope
 from queue_app.core.sentence import joined, sentence
 from queue_app.core.simulation import span
-from queue_app.exceptions import IndexUnavailable, InvalidTaskData
-from queue_app.index import get_index
-from queue_app.index.server import waiting_kinds
-from queue_app.models import AuditEntry, Worker
-from queue_app.models.worker import WorkerStatus
+from queue_app.exceptions import InvalidTaskData
+from queue_app.models import AuditEntry
 from queue_app.services.control import audit
 from queue_app.services.read.held import ENOUGH, PERIOD, held, trials_of
 from queue_app.sql import advice as rows
@@ -31,7 +28,6 @@ MANY_WAITING: Final = 20.0
 MOST_OF_THEM: Final = 0.6
 DISMISSED: Final = timedelta(days=30)
 TARGET: Final = "advice"
-_MAX_QUEUES: Final = 200
 _MAX_LIMITS: Final = 20
 
 
@@ -47,7 +43,7 @@ class Advice:
 
 def advice() -> list[Advice]:
     """Return at most ``MOST`` suggestions, without dismissed ones."""
-    found = [*_capabilities(), *_limits(), *_bands()]
+    found = [*_limits(), *_bands()]
     if not found:
         return []
     entries = AuditEntry.objects.using(alias()).filter(target=TARGET, at__gte=timezone.now() - DISMISSED)
@@ -89,36 +85,6 @@ def _limits() -> Iterator[Advice]:
         hint = joined(hint, sentence("Raise it only if the systems that the tasks use can bear the load."))
         yield Advice(f"limit:{each.limit if each.scope != Scope.QUEUE else each.name}:{each.cap}", text, hint,
                      each.name if each.scope == Scope.QUEUE else "")  # fmt: skip
-
-
-def _capabilities() -> Iterator[Advice]:
-    """Say since when no worker offers the capabilities that waiting tasks require."""
-    try:
-        index = get_index()
-        depths = [depth for depth in index.stats().queues if depth.total][:_MAX_QUEUES]
-        needed = {(depth.queue, caps) for depth in depths for _, caps in waiting_kinds(index, depth.queue) if caps}
-    except IndexUnavailable:
-        return
-    if not needed:
-        return
-    workers = list(Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE))
-    for queue, names in sorted(needed):
-        if any(set(names) <= set(worker.capabilities) for worker in workers):
-            continue
-        since = rows.offered_until(names)
-        named = ", ".join(names)
-        text = sentence(
-            "%(queue)s: tasks wait that need %(names)s; no worker offers that, and no stored worker did.",
-            queue=queue, names=named,
-        )  # fmt: skip
-        if since:
-            text = sentence(
-                "%(queue)s: tasks wait that need %(names)s; no worker offers that since %(time)s.",
-                queue=queue, names=named, time=f"{timezone.localtime(since):%Y-%m-%d %H:%M:%S %Z}",
-            )  # fmt: skip
-        command = f"manage.py runworker --capabilities {','.join(names)}"
-        hint = sentence("Start %(command)s, or cancel the tasks.", command=command)
-        yield Advice(f"capabilities:{queue}:{named}", text, hint, queue)
 
 
 def _bands() -> Iterator[Advice]:

@@ -9,18 +9,14 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final
 
-from queue_app.core.explanation import Reason, all_of, because, by, status_name
-from queue_app.core.sentence import sentence
-from queue_app.models import Task, Workflow
 from queue_app.sql import workflow_graph as rows
 from queue_app.sql import workflow_health
-from queue_app.sql.database import alias
 from queue_app.sql.workflow_graph import Nodes
 from queue_app.sql.workflow_health import Holding
 
@@ -189,45 +185,3 @@ def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
         path.append(last)
         before = edges.parents(last)
     return path[::-1]
-
-
-def held_by(task: Task) -> Iterator[Reason]:
-    """Yield that a failed task holds its workflow, and the ways out."""
-    if task.workflow_id is not None and workflow_health.holds(task.id, task.workflow_id):
-        text = sentence(
-            "It holds its workflow. Retry it (`taskqueue workflow retry %(flow)s`), or skip it"
-            " (`taskqueue workflow skip %(flow)s --task %(task)s`).",
-            flow=str(task.workflow_id), task=str(task.pk),
-        )  # fmt: skip
-        yield Reason("holds_workflow", text, blocks=False, details={"id": str(task.workflow_id)})
-
-
-#: Tasks that a reason names.
-NAMED: Final = 3
-
-
-def in_workflow(task: Task, *, named: bool) -> Iterator[Reason]:
-    """Yield the reasons; with ``named``, also who paused the workflow and why."""
-    if task.workflow_id is None:
-        return
-    flow = Workflow.objects.using(alias()).filter(pk=task.workflow_id).first()
-    if flow is not None and flow.paused:
-        text = sentence(
-            "Its workflow %(name)s is paused%(by)s%(why)s",
-            name=flow.name, by=by(flow.paused_by if named else ""), why=because(flow.paused_reason if named else ""),
-        )  # fmt: skip
-        yield Reason("workflow_paused", text, details={"id": str(flow.pk)})
-    parents = rows.waits_for(task.id, NAMED + 1)
-    if parents:
-        texts: list[str] = [
-            sentence("%(task)s (%(status)s)", task=name or task_type.rpartition(".")[2], status=status_name(status))
-            for _id, task_type, name, status, _condition in parents[:NAMED]
-        ]
-        texts += [sentence("others")] if len(parents) > NAMED else []
-        details = {"tasks": [str(parent[0]) for parent in parents[:NAMED]]}
-        yield Reason("waits_for_tasks", sentence("It waits for %(tasks)s.", tasks=all_of(texts)), details=details)
-    elif flow is not None and not flow.paused and flow.max_concurrent is not None:
-        text = sentence(
-            "Its workflow may have only %(n)s tasks queued or running at the same time.", n=flow.max_concurrent
-        )
-        yield Reason("workflow_limit", text, details={"limit": flow.max_concurrent})

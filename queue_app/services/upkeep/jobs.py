@@ -13,12 +13,11 @@ from django.db.models.functions import Now
 from queue_app import conf
 from queue_app.core.process import machine_identity
 from queue_app.core.query_pauses import QueryPauses
-from queue_app.core.stall import STALL_SECONDS
 from queue_app.index import get_index
-from queue_app.index.server import has_leader, refused_writes
 from queue_app.models import MaintenanceJob
 from queue_app.sql import pending_work as rows
 from queue_app.sql.database import alias
+from queue_app.sql.watchdog import STALL_SECONDS
 
 #: Answers to questions of ``sql.pending_work``, by question.
 type Answers = Mapping[str, Any]
@@ -81,19 +80,6 @@ def save_progress(name: str, progress: dict[str, Any]) -> None:
 def take_lead(token: str, seconds: float) -> bool:
     """Take or renew the leadership for ``seconds``; return whether ``token`` leads. Raises ``IndexUnavailable``."""
     return get_index().lock(LOCK, token, seconds)
-
-
-def why_unled() -> str:
-    """Return why no scheduler leads, and what that means; '' if one does. Raises ``IndexUnavailable``."""
-    index = get_index()
-    if has_leader(index):
-        return ""
-    if refusal := refused_writes(index):
-        return f"Redis refuses writes, so no scheduler can lead and no task starts: {refusal}"
-    return (
-        "no scheduler runs: retries and delayed tasks wait, and so do the tasks of workers that die; start"
-        " `manage.py runscheduler`, or workers with --with-scheduler"
-    )
 
 
 def resign(token: str) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 from django.core.management.commands import makemessages
 
+#: Functions, and the places of their templates. ``Kind`` has a sentence.
+KEYWORDS = ("_lazy", "_noop", "sentence", "sentence_n:1,2", "sentence_as:2", "Kind:2")
 ELSEWHERE = (".*", "docs", "taskqueue_project", "tests", "workers")
 
 
@@ -12,7 +14,7 @@ class Command(makemessages.Command):
 
     xgettext_options = [  # noqa: RUF012 - as Django has it
         *makemessages.Command.xgettext_options,
-        *(f"--keyword={name}" for name in ("_lazy", "_noop", "sentence", "sentence_n:1,2", "sentence_as:2")),
+        *(f"--keyword={name}" for name in KEYWORDS),
     ]
 
     def handle(self, *args: Any, **options: Any) -> None:

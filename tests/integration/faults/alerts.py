@@ -16,14 +16,14 @@ from django.db import DatabaseError, connection
 
 from queue_app import Workflow
 from queue_app.core.priorities import Band
+from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
+from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.registry import type_of
 from queue_app.services import cancel, pause, resume
-from queue_app.services.doctor import Level
 from queue_app.services.enqueue.store import enqueue_many
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild_lock import LOCK_SECONDS
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.workflows.steer import cancel_workflow

@@ -11,12 +11,12 @@ from dataclasses import replace
 from django.db import connection
 
 from queue_app.core.states import TERMINAL, Status
+from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.index.keys import KINDS
 from queue_app.models import IndexGeneration, Limit, Queue, Task
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.faults.arena import patient

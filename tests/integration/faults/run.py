@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from queue_app.core.priorities import Band
+from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
 from queue_app.core.states import TERMINAL, Status
+from queue_app.diagnose.doctor import examine
+from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task, TaskResult, Worker
 from queue_app.registry import type_of
-from queue_app.services.doctor import Level, examine
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.notify import index
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild
 from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap

@@ -11,12 +11,13 @@ import time
 import uuid
 from dataclasses import replace
 
+from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
+from queue_app.diagnose import work
 from queue_app.index import get_index
 from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of
-from queue_app.services.doctor import Level, work
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.sql import snapshot
 from tests.integration.app import tasks

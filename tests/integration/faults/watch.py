@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from django.db import Error as DatabaseError
 from django.db import connection
 
+from queue_app.core.reasons import Level
 from queue_app.core.states import TERMINAL
+from queue_app.diagnose.doctor import examine
+from queue_app.diagnose.explain import explain
 from queue_app.models import Task
-from queue_app.services.doctor import Level, examine
-from queue_app.services.read.explain import explain
 
 LOOK_SECONDS = 0.05
 #: Without the end of a task for so long, doctor and explain are asked.

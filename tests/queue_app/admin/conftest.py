@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.dashboard import cache
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index
 from queue_app.models import Task, TaskResult
@@ -23,7 +23,7 @@ from tests.support.factories import AttemptFactory, DeadLetterFactory, StaffFact
 def rows(db):
     forget_known_queues()  # the process remembers rows that the last test rolled back
     breaker.reset()
-    cache.forget()  # the shared values come from the last test
+    shared.forget()  # the shared values come from the last test
     yield
     forget_known_queues()
     breaker.reset()

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from django.utils import timezone
 
+from queue_app.core import shared
 from queue_app.core.priorities import Band
-from queue_app.dashboard import cache
 from queue_app.models import (
     DeadLetter,
     Queue,
@@ -82,7 +82,7 @@ def test_newest_task_comes_first(staff, make_task):
 def test_the_task_list_needs_as_many_queries_for_100_tasks_as_for_5(
     staff, make_task, make_worker, run_task, django_assert_max_num_queries, monkeypatch
 ):
-    monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: 0.0))  # shared values do not age
+    monkeypatch.setattr(shared, "time", SimpleNamespace(monotonic=lambda: 0.0))  # shared values do not age
     workers = [make_worker(f"w{number}") for number in range(10)]
     counts = []
     for target in (5, 100):

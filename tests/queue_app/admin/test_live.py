@@ -9,15 +9,16 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from queue_app.core import shared
 from queue_app.core.priorities import Band
-from queue_app.core.stall import Stall, StallKind
-from queue_app.dashboard import cache, charts, live
-from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.reasons import reasons
+from queue_app.core.shared import Shared
+from queue_app.dashboard import charts
+from queue_app.diagnose import live, stalls
+from queue_app.diagnose.overview import reasons
+from queue_app.diagnose.stalls import Stall
 from queue_app.models import MaintenanceJob, PriorityPolicy, Queue, Schedule, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services import pause
-from queue_app.services.read import stalls
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.jobs import take_lead
@@ -30,7 +31,7 @@ CHARTS = "/admin/queue_app/queue/charts/"
 
 
 def reasons_text():
-    cache.forget()
+    shared.forget()
     return " ".join(reason.text for reason in reasons(live.current()))
 
 
@@ -43,7 +44,7 @@ def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker,
         for _ in range(count):
             make_task()
         make_worker(f"w{count}")
-        cache.forget()
+        shared.forget()
         with CaptureQueriesContext(
             connection,
         ) as queries:
@@ -60,12 +61,12 @@ def test_a_standstill_is_said_once(staff, make_task):
     make_task(queue="mail")
     make_task(queue="video")
     rebuild()
-    cache.forget()
+    shared.forget()
     page = staff.get("/admin/queue_app/").content.decode()
-    assert page.count("No worker is active.") == 1
-    assert "No active worker serves it." not in page, "of each queue the banner has said so"
+    assert page.count("No live worker takes new tasks.") == 1
+    assert "No live worker serves the queue" not in page, "of each queue the banner has said so"
     queue = staff.get("/admin/queue_app/queue/mail/change/").content.decode()
-    assert "No active worker serves it." in queue
+    assert "No live worker serves the queue mail." in queue
 
 
 def test_queues_that_no_worker_serves_are_said_at_once_with_what_to_do(staff, make_task, make_worker):
@@ -77,11 +78,11 @@ def test_queues_that_no_worker_serves_are_said_at_once_with_what_to_do(staff, ma
         status="dead", stopped_at=timezone.now() - timedelta(seconds=20)
     )
     rebuild()
-    cache.forget()
+    shared.forget()
     banner = " ".join(re.sub("<[^>]+>", " ", staff.get("/admin/queue_app/queue/live/").content.decode()).split())
-    assert "q0, q1, q2, q3, q4 and 2 more : No active worker serves them. 7 tasks wait, the oldest for" in banner
-    assert "Start manage.py runworker --queues q0,q1,q2,q3,q4,q5,q6, or one without --queues." in banner
-    assert banner.count("No active worker serves") == 1, "the rows of the queues do not repeat it"
+    assert "q0, q1, q2, q3, q4 and 2 more : No live worker serves them. 7 tasks wait, the oldest for" in banner
+    assert "Start `manage.py runworker --queues q0,q1,q2,q3,q4,q5,q6`, or one without --queues." in banner
+    assert banner.count("No live worker serves") == 1, "the rows of the queues do not repeat it"
     assert "web-1" in banner, banner[:600]
     assert re.search("1 worker has died, 2[0-9] s ago: web-1. Its tasks are queued again. See them", banner)
     Worker.objects.update(stopped_at=timezone.now() - timedelta(hours=1))
@@ -92,7 +93,9 @@ def test_redis_is_away_since(rows):
     MaintenanceJob.objects.create(name="promote", succeeded_at=timezone.now() - timedelta(minutes=3))
     live._answered.clear()
     with index_away():
-        assert "Redis cannot be reached. It last answered 3 min ago." in re.sub(" [0-9]+ s ago", " ago", reasons_text())
+        assert "Tasks are safe in PostgreSQL. It last answered 3 min ago. Start it" in re.sub(
+            " [0-9]+ s ago", " ago", reasons_text()
+        )
     assert "Redis" not in reasons_text()
     with index_away():
         assert re.search("It last answered (under 1|[0-9]+) s ago", reasons_text()), "this process has asked since"
@@ -102,7 +105,7 @@ def test_a_redis_that_refuses_writes_hides_the_missing_scheduler(engine):
     with index_refusing("maxmemory"):
         [first, *_] = found = reasons(live._read(""))
     assert (first.text.startswith("Redis refuses writes"), "maxmemory" in first.text) == (True, True)
-    assert not any("scheduler is running" in reason.text for reason in found)
+    assert not any("No scheduler runs" in reason.text for reason in found)
 
 
 def test_many_ended_tasks_are_not_counted_again(make_task):
@@ -110,7 +113,7 @@ def test_many_ended_tasks_are_not_counted_again(make_task):
     task = make_task(queue="mail")
     Task.objects.filter(pk=task.pk).update(status="completed", finished_at=timezone.now())
     QueueStatsFactory(queue="mail", completed=live.COUNTED + 1)
-    cache.forget()
+    shared.forget()
     with CaptureQueriesContext(connection) as queries:
         found = live.current()
     assert found.completed == live.COUNTED + 1, "of the last full minute"
@@ -118,7 +121,7 @@ def test_many_ended_tasks_are_not_counted_again(make_task):
 
 
 def tiles(staff):
-    cache.forget()
+    shared.forget()
     found = live.current()
     assert staff.get("/admin/queue_app/queue/live/").status_code == 200
     return found.completed, found.failed
@@ -168,7 +171,7 @@ def test_schedules_that_are_late_or_fail(staff, client):
     client.force_login(StaffFactory(permissions=["view_queue"]))
 
     def shown(viewer):
-        cache.forget()
+        shared.forget()
         return viewer.get("/admin/queue_app/queue/live/").content.decode()
 
     now = timezone.now()
@@ -189,27 +192,30 @@ def test_schedules_that_are_late_or_fail(staff, client):
 def test_reasons_why_tasks_wait(make_task, make_worker, staff):
     make_task(queue="mail")
     text = reasons_text()
-    assert "No active worker serves it." in text
-    assert "No worker is active." in text
-    assert "No scheduler is running" in text
+    assert "No live worker serves the queue mail." in text
+    assert "No live worker takes new tasks. Start one: `manage.py runworker`." in text
+    assert "No scheduler runs: due tasks and retries are not queued" in text
     make_worker(queues=["other"])
-    assert "No active worker serves it." in reasons_text()
+    assert "No live worker serves the queue mail." in reasons_text()
     make_worker("able", queues=["mail"])
-    assert "No active worker" not in reasons_text()
+    assert "No live worker" not in reasons_text()
     pause("mail", by="ina", reason="new templates", resume_at=timezone.now() + timedelta(hours=1))
     text = reasons_text()
-    assert "The queue is paused by ina: new templates. It resumes in" in text
+    assert "The queue mail is paused by ina: new templates. It resumes by itself in 59 min" in text
     Queue.objects.filter(pk="mail").update(
         throttled_until=timezone.now() + timedelta(minutes=5), rate_count=2, rate_seconds=60
     )
     text = reasons_text()
-    assert "Task code asked to slow down" in text
+    assert (
+        "The queue mail is throttled, because its code asked to slow down: none of its tasks starts for another 4 min"
+        in text
+    )
     Task.objects.all().delete()
 
 
 def test_work_that_stands_still_is_said_first_and_in_full(make_worker, staff):
     make_worker()
-    stall = Stall(StallKind.NOT_STARTED, "mail", "Work stands still in queue mail.", steps="12:00: rebuilt the index.")
+    stall = Stall("not_started", "mail", "Work stands still in queue mail.", steps="12:00: rebuilt the index.")
     stalls.write([stall])
     assert "Work stands still in queue mail. 12:00: rebuilt the index." in reasons_text()
     take_lead("me", 60)
@@ -222,7 +228,7 @@ def test_work_that_stands_still_is_said_first_and_in_full(make_worker, staff):
 def test_tasks_that_wait_longer_than_their_target_are_marked(make_task, staff):
     PriorityPolicy.objects.filter(pk=Band.NORMAL).update(target_seconds=0.000001)
     make_task()
-    cache.forget()
+    shared.forget()
     [row] = [row for row in live.current().queues if row.depth]
     assert row.is_late
     assert "tq-alert" in staff.get("/admin/queue_app/queue/live/").content.decode()
@@ -243,7 +249,7 @@ def test_charts_average_each_step_and_end_with_the_current_state(staff, make_tas
     assert data["values"]["wait_p50"] == [3.0, 3.0, 3.0, None], "the slowest queue"
     one = staff.get(CHARTS, {"range": "15m", "queue": "default"}).json()
     assert one["values"]["wait_p50"][0] == 1.0
-    cache.forget()
+    shared.forget()
     for name in charts.RANGES:
         assert staff.get(CHARTS, {"range": name}).status_code == 200
     assert staff.get(CHARTS, {"range": "1y"}).status_code == 400

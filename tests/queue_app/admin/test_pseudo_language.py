@@ -19,11 +19,11 @@ from queue_app import Workflow, registry
 from queue_app.core.adaptive import ALGORITHMS
 from queue_app.core.limit_values import ORDERS
 from queue_app.core.sentence import sentence
-from queue_app.core.stall import Stall, StallKind
 from queue_app.core.states import Status
+from queue_app.diagnose import stalls
+from queue_app.diagnose.stalls import Stall
 from queue_app.models import Queue, Task
 from queue_app.services.control.adapt import adapt_limits
-from queue_app.services.read import stalls
 from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
 from tests.support.factories import move
@@ -147,7 +147,7 @@ def more(everything):  # noqa: F811
     adapt_limits()
     about = sentence("A task was due at %(time)s, and the scheduler has not queued it.", time="2026-01-01 00:00:00 UTC")
     steps = sentence("%(time)s: %(what)s.", time="2026-01-01 00:00:00 UTC", what=sentence("rebuilt the index"))
-    stalls.write([Stall(StallKind.NOT_DUE, "", about, "2026-01-01T00:00:00+00:00", steps)])
+    stalls.write([Stall("not_due", "", about, "2026-01-01T00:00:00+00:00", steps)])
     return everything | {
         "adaptive": f"queue/{adaptive.pk}/change/",
         "workflows": "workflow/",

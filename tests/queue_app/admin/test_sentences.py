@@ -4,7 +4,8 @@ import pytest
 from django.utils import timezone
 from django.utils.html import strip_tags
 
-from queue_app.dashboard import cache, charts
+from queue_app.core import shared
+from queue_app.dashboard import charts
 from queue_app.dashboard.sentences import change_text, entry_sentence
 from queue_app.models import AuditEntry
 from queue_app.services.control.audit import ADMIN
@@ -48,7 +49,7 @@ def test_a_change_names_only_what_says_something(rows, before, after, words):
 def test_pages_and_charts_say_it_in_the_same_words(staff, make_task):
     make_task(queue="mail")
     entry(after={"paused": True}, before={"paused": False}, reason="it's <late>")
-    cache.forget()
+    shared.forget()
     [mark] = charts.marks("1h")
     assert mark["text"] == "otto paused queue mail"
     page = strip_tags(staff.get("/admin/queue_app/queue/mail/change/").content.decode())

@@ -135,7 +135,7 @@ def test_hints_explain_why_a_task_waits(staff, make_task, make_worker):
     make_worker("able", capabilities=["gpu"])
     assert "No live worker" not in text_of(staff.get(page))
     pause("default", by="bob", reason="release")
-    assert "The queue default was paused by bob" in text_of(staff.get(page))
+    assert "The queue default is paused by bob since" in text_of(staff.get(page))
 
 
 def test_history_page_of_a_task(staff, make_task):

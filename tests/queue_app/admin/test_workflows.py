@@ -9,12 +9,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from queue_app import Workflow, group
-from queue_app.dashboard import cache
+from queue_app.core import shared
 from queue_app.dashboard.workflows import graph, states_in_words
+from queue_app.diagnose.explain import explain
 from queue_app.models import AuditEntry, Signal, StepResult, Task, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.read import workflows
-from queue_app.services.read.explain import explain
 from queue_app.services.read.workflows import graph_of
 from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
 from tests.workers import chores
@@ -221,7 +221,7 @@ def held(flow) -> None:
 
 
 def overview(client) -> str:
-    cache.forget()
+    shared.forget()
     return client.get(reverse("admin:app_list", args=["queue_app"])).content.decode()
 
 

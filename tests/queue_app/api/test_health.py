@@ -10,8 +10,9 @@ import pytest
 from django.core.cache import caches
 from django.db import connections
 
-from queue_app.services.read import health
-from queue_app.services.read.health import Probe
+from queue_app.core.reasons import say
+from queue_app.diagnose import health
+from queue_app.diagnose.health import Probe
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.sql import snapshot
@@ -63,13 +64,13 @@ def test_ready_without_the_index(anonymous, index_away):
     response = anonymous.get("/readyz")
     assert response.status_code == 200
     assert (response.data["status"], response.data["index"]) == ("ok", "not ok")
-    assert response.data["reasons"] == ["Redis does not answer: tasks are accepted but not started."]
+    assert response.data["reasons"] == ["Redis cannot be reached, so no task starts. Tasks are safe in PostgreSQL."]
 
 
 def test_required_parts_must_work(anonymous, rebuilt):
     response = anonymous.http.get("/readyz?require=index,scheduler")
     assert response.status_code == 503
-    assert response.json()["reasons"] == ["No scheduler leads: due tasks, dead workers and repairs wait."]
+    assert response.json()["reasons"] == [say("no_scheduler")]
     take_lead("me", 15)
     snapshot.raise_generation()
     response = anonymous.http.get("/readyz?require=index")

@@ -247,7 +247,7 @@ def test_explain_shows_owners_that_it_is_paused_and_staff_by_whom_and_why(alice,
     told = alice.get(path).data
     assert (told["task_id"], told["status"], told["blocked"]) == (str(task.pk), "queued", True)
     paused = next(reason for reason in told["reasons"] if reason["code"] == "paused")
-    assert "The queue default was paused" in paused["text"]
+    assert "The queue default is paused since" in paused["text"]
     assert "Stock-taking." not in str(told)
     assert "root" not in str(told)
     shown = str(staff("view_task").get(path).data)

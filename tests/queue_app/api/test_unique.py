@@ -4,8 +4,8 @@ import pytest
 from django.urls import reverse
 
 from queue_app import Unique, registry, task
+from queue_app.diagnose.explain import explain
 from queue_app.models import Task, TaskPayload
-from queue_app.services.read.explain import explain
 from tests.support.factories import StaffFactory
 
 

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queue_app.core.priorities import Band
+from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Queue, Task
 from queue_app.services.control.queues import apply
 from queue_app.services.lifecycle.actions import reprioritise
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read.explain import explain
 from queue_app.services.read.inspect import list_tasks, task_detail
 from queue_app.services.read.stats import depths_of_rows
 from queue_app.services.read.task_filter import TaskFilter

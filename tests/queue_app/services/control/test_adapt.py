@@ -10,6 +10,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from queue_app.core.records import Outcome, TaskRef, Throttling
+from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings, Task
 from queue_app.services.control import adapt
@@ -18,7 +19,6 @@ from queue_app.services.control.queues import edit_queue, version_of
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.read.autoscale import autoscale
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql import adaptive as rows

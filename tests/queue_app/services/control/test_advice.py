@@ -6,12 +6,11 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
-from queue_app.dashboard import cache
+from queue_app.core import shared
+from queue_app.diagnose.work import check_advice
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry, Limit, Queue
 from queue_app.services.control.advice import advice, dismiss
-from queue_app.services.doctor.attention import check_advice
-from tests.support.engine import index_away, put
 from tests.support.factories import QueueStatsFactory, StaffFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
@@ -90,23 +89,6 @@ def test_an_idle_queue(engine):
     assert list(check_advice()) == []
 
 
-def test_a_capability_that_no_worker_offers_any_more(engine):
-    gone = timezone.now() - timedelta(hours=3)
-    WorkerFactory(capabilities=["gpu"], status="stopped", stopped_at=gone)
-    WorkerFactory(capabilities=["fonts"])
-    put("shop.render", capabilities=("gpu",))
-    put("shop.print", capabilities=("fonts",))
-    (found,) = advice()
-    assert found.text == (
-        "default: tasks wait that need gpu; no worker offers that since"
-        f" {timezone.localtime(gone):%Y-%m-%d %H:%M:%S %Z}."
-    )
-    WorkerFactory(capabilities=["gpu", "fonts"])
-    assert advice() == []
-    with index_away():
-        assert advice() == []
-
-
 def test_a_band_that_holds_most_tasks(engine):
     snapshots(depth={"critical": 71, "normal": 29})
     (found,) = advice()
@@ -144,7 +126,7 @@ def test_at_most_three_and_a_dismissed_one_stays_away(engine):
 def test_the_overview_shows_and_dismisses_it(engine, client):
     snapshots(**HELD)
     WorkerFactory(concurrency=12, free_slots=9)
-    cache.forget()
+    shared.forget()
     address = reverse("admin:app_list", args=["queue_app"])
     staff = StaffFactory(permissions=["view_queue", "change_queue", "view_queuestats"])
     client.force_login(staff)

@@ -1,4 +1,4 @@
-"""The yard in which the watchdog is tested; for rebuilds, an index with something of everything, and small steps."""
+"""For rebuilds, an index with something of everything, and small steps."""
 
 from datetime import UTC, datetime
 
@@ -7,16 +7,7 @@ import pytest
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.repair import load
-from queue_app.services.upkeep.jobs import take_lead
 from tests.support.engine import put, put_many, take
-from tests.support.yard import Yard
-
-
-@pytest.fixture
-def yard(engine) -> Yard:
-    """A yard in which only the watchdog repairs; a scheduler leads."""
-    take_lead("me", 3600)
-    return Yard()
 
 
 @pytest.fixture

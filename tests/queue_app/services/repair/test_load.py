@@ -2,12 +2,12 @@
 
 import pytest
 
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import Index
 from queue_app.models import Queue, Task
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot

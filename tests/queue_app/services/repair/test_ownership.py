@@ -7,16 +7,16 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from queue_app import checks
-from queue_app.core.finding import Level
+from queue_app.core.reasons import Level
+from queue_app.diagnose.explain import explain
+from queue_app.diagnose.work import check_index
 from queue_app.exceptions import IndexNotReady, IndexOfAnotherDatabase
 from queue_app.models import IndexGeneration
 from queue_app.services.control.pause import pause, pause_everything
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.doctor.work import check_index
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify.index import breaker
 from queue_app.services.owner import check_owner
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql import identity, snapshot
 from queue_app.sql.identity import database_identity

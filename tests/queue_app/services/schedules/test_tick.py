@@ -10,13 +10,13 @@ import pytest
 from django.db import connection, transaction
 
 from queue_app.core.ids import uuid7
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.lifecycle.actions import retry_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.backfill import run_schedule
-from queue_app.services.read.explain import explain
 from queue_app.services.schedules import tick
 from queue_app.services.schedules.edit import create_schedule, delete_schedule, update_schedule
 from queue_app.services.schedules.tick import run_due

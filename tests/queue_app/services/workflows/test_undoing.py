@@ -9,13 +9,13 @@ from django.core.management import CommandError, call_command
 from django.urls import reverse
 
 from queue_app import Workflow
+from queue_app.diagnose.explain import explain
 from queue_app.exceptions import InvalidTransition, InvalidWorkflow, TaskQueueError
 from queue_app.models import AuditEntry, DeadLetter, Task, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.lifecycle.actions import cancel_many, retry, retry_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard_open, replay, replay_open
-from queue_app.services.read.explain import explain
 from queue_app.services.repair import reap
 from queue_app.services.workflows import steer
 from queue_app.services.workflows.upkeep import WorkflowUpkeep

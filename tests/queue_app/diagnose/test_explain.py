@@ -6,23 +6,25 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
 from queue_app.core.priorities import Band
-from queue_app.core.stall import Stall, StallKind
-from queue_app.exceptions import TaskNotFound
-from queue_app.index import Profile, get_index
+from queue_app.diagnose import stalls
+from queue_app.diagnose.explain import explain
+from queue_app.diagnose.stalls import Stall
+from queue_app.exceptions import IndexUnavailable, TaskNotFound
+from queue_app.index import Index, Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume, resume_everything
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read import stalls
-from queue_app.services.read.explain import explain
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import resign, take_lead
 from queue_app.services.worker.registration import WorkerIdentity, register
 from tests.support.engine import REFUSALS, done, failed, flush, index_away, index_refusing, put, row
+from tests.support.factories import WorkerFactory
 
 SOON = timedelta(hours=1)
 
@@ -137,7 +139,7 @@ def test_a_pause_names_person_reason_and_end(engine):
     assert [reason.details["scope"] for reason in explanation.blocking] == ["everything", "queue", "type", "key"]
     assert [reason.details["by"] for reason in explanation.blocking] == ["zoe", "ada", "bob", "eve"]
     queue = explanation.blocking[1]
-    assert "The queue default was paused by ada" in queue.text
+    assert "The queue default is paused by ada since" in queue.text
     assert "The bank is down. It resumes by itself" in queue.text
     assert (queue.until, explanation.next_start) == (until, None)
     owner = explain(task_id, Task.objects.all())
@@ -209,6 +211,26 @@ def test_a_throttled_queue(engine):
     assert blocked(task_id) == "throttled"
 
 
+def test_redis_goes_away_while_it_answers(engine, monkeypatch):
+    def gone(*_):
+        raise IndexUnavailable("gone")
+
+    task_id = put()
+    pause("default", by="ada", reason="")
+    monkeypatch.setattr(Index, "explain", gone)
+    assert set(explain(task_id).codes) == {"index_unreachable", "paused", "no_worker"}
+
+
+def test_a_capability_that_no_worker_offers_any_more(engine):
+    gone = timezone.now() - timedelta(hours=3)
+    WorkerFactory(capabilities=["gpu"], status="stopped", stopped_at=gone)
+    start_worker("a", name="plain")
+    task_id = put("a", capabilities=("gpu",))
+    since = f"{timezone.localtime(gone):%Y-%m-%d %H:%M:%S %Z}"
+    said = f"No live worker of this queue offers gpu. Closest: plain lacks gpu. No worker offers that since {since}."
+    assert only(task_id, "no_worker_with_capabilities").text == said
+
+
 def test_workers_that_cannot_run_it(engine):
     task_id = put("a", queue="mail", capabilities=("gpu",), weight=4)
     assert blocked(task_id) == "no_worker"
@@ -269,9 +291,7 @@ def test_work_that_stands_still(engine):
     """Staff read the evidence; others learn that it stands still, and no names."""
     start_worker()
     task_id = put()
-    stall = Stall(
-        StallKind.NOT_STARTED, "default", "Worker w could run it.", since="2026-01-01", steps="12:00: rebuilt."
-    )
+    stall = Stall("not_started", "default", "Worker w could run it.", since="2026-01-01", steps="12:00: rebuilt.")
     stalls.write([stall])
     assert only(task_id, "stalled").text == "Worker w could run it. 12:00: rebuilt."
     mine = explain(task_id, Task.objects.all())

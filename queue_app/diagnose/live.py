@@ -4,25 +4,28 @@ A snapshot of a queue describes the last full minute, and maintenance takes one 
 late. Unless the last one had very many, one query counts the tasks that ended in the last 60 seconds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from django.db.models import Q
 from django.utils import timezone
 
-from queue_app.dashboard.cache import Shared
-from queue_app.dashboard.queues import BandRow, QueueRow, depths
+from queue_app.core.priorities import Band
+from queue_app.core.sentence import joined, sentence
+from queue_app.core.shared import Shared
+from queue_app.diagnose import stalls
+from queue_app.diagnose.system import System, troubles
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.server import refused_writes
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.read import stalls
-from queue_app.services.read.stalls import Watched
-from queue_app.services.read.stats import UNREACHABLE, nothing
+from queue_app.services.read import stats
+from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.sql import charts as rows
 from queue_app.sql import schedule_health, workflow_health
@@ -49,14 +52,82 @@ LATE_BEATS: Final = 2
 DIED_LATELY: Final = timedelta(minutes=10)
 
 
+#: What pages say of their numbers while the index cannot count.
+NUMBERS_OF_ROWS: Final = sentence("The numbers of queued and running tasks are PostgreSQL's.")
+
+
+@dataclass(frozen=True, slots=True)
+class BandRow:
+    """The queued tasks of one band of a queue."""
+
+    band: Band
+    depth: int
+    oldest: float | None
+    target: float | None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the oldest task waits longer than the target of its band."""
+        return self.oldest is not None and self.target is not None and self.oldest > self.target
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """One queue: its row, its state in the index, its recent history."""
+
+    queue: Queue
+    active: int  # running tasks
+    bands: list[BandRow] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)  # of the last hour, one a minute
+    completed: int | None = None  # per minute, see ``live``; None: unknown
+    failed: int | None = None
+    workers: int = 0  # active workers that serve the queue
+    slots: int = 0
+
+    @property
+    def depth(self) -> int:
+        return sum(row.depth for row in self.bands)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a task waits longer than the target of its band."""
+        return any(row.is_late for row in self.bands)
+
+
+def oldest_seconds(summary: QueueSummary | None) -> float | None:
+    """Return the longest wait in a queue."""
+    if summary is None:
+        return None
+    ages = [band.oldest_age_seconds for band in summary.bands.values() if band.oldest_age_seconds is not None]
+    return max(ages, default=None)
+
+
+#: Seconds for which viewers share the numbers of the rows. Counting reads every queued task.
+FRESH_ROWS: Final = 5.0
+rows_shared: Final = Shared(lambda _: stats.depths_of_rows(), lambda _: FRESH_ROWS)
+
+
+def depths(index: IndexStats | None) -> dict[str, QueueDepth]:
+    """Return the counts of all queues: of the index if it is ready, else of the rows."""
+    if index is None or index.state != READY:
+        return rows_shared.get()
+    return {depth.queue: depth for depth in index.queues}
+
+
+def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
+    """Return the summary of each queue by name; with the sentences of the page if the numbers come from the rows."""
+    found, state = stats.summaries(queues, rows_shared.get)
+    return found, "" if state == READY else joined(
+        " ".join(each.text for each in troubles(System(state))), NUMBERS_OF_ROWS
+    )
+
+
 @dataclass(slots=True)
 class Live:
     """The state of everything at one moment."""
 
     at: datetime
-    index: str  # ready, loading, rebuilding, missing or unreachable; unless it is ready, the numbers come from the rows
-    has_leader: bool | None  # None: unknown
-    refusal: str  # why Redis refuses writes; empty if it accepts them
+    system: System  # unless the index is ready, the numbers come from the rows
     settings: RuntimeSettings
     queues: list[QueueRow]
     depth: int  # queued tasks
@@ -69,7 +140,6 @@ class Live:
     reached_at: datetime | None  # when Redis last answered, as far as is known
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
-    watched: Watched  # what stands still, by the watchdog
     overdue: list[Overdue]  # schedules that were due and have not run
     failing: list[Failing]  # schedules whose tasks fail again and again
     held: list[HeldWorkflow]  # workflows that a failed task holds, the longest first
@@ -84,8 +154,8 @@ def is_late(worker: Worker, now: datetime) -> bool:
 def _read(_key: str) -> Live:
     now = timezone.now()
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
-    stats, reached_at = _stats(now)
-    known = depths(stats)
+    found_stats, reached_at = _stats(now)
+    known = depths(found_stats)
     died = Q(status=WorkerStatus.DEAD, stopped_at__gte=now - DIED_LATELY)
     wanted = Worker.objects.filter(Q(status__in=LIVING) | died).order_by("name")
     workers = list(wanted.defer("task_types")[:MAX_WORKERS])
@@ -98,9 +168,7 @@ def _read(_key: str) -> Live:
     dead_letters = DeadLetter.objects.open().values("pk")[:MAX_DEAD].count()
     return Live(
         at=now,
-        index=UNREACHABLE if stats is None else stats.state,
-        has_leader=None if stats is None else stats.leader_lapses is not None,
-        refusal="" if stats is None or stats.leader_lapses is not None else _refusal(),
+        system=_system(found_stats),
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=found,
         depth=sum(row.depth for row in found),
@@ -116,7 +184,6 @@ def _read(_key: str) -> Live:
         ),
         reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
-        watched=stalls.read(),
         overdue=schedule_health.overdue(OVERDUE_SECONDS),
         failing=schedule_health.failing(MANY_FAILURES),
         held=workflow_health.held(MAX_HELD),
@@ -139,12 +206,15 @@ def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
     return found, now
 
 
-def _refusal() -> str:
-    """Return why Redis refuses writes: one cause of a missing leader."""
-    try:
-        return refused_writes(get_index())
-    except IndexUnavailable:
-        return ""
+def _system(found: IndexStats | None) -> System:
+    """Return the state of the installation; why Redis refuses writes is asked if no scheduler leads."""
+    if found is None:
+        return System(UNREACHABLE, watched=stalls.read())
+    has_leader, refusal = found.leader_lapses is not None, ""
+    if not has_leader:
+        with suppress(IndexUnavailable):
+            refusal = refused_writes(get_index())
+    return System(found.state, has_leader, refusal, watched=stalls.read())
 
 
 def _row(

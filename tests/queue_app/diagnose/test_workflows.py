@@ -5,10 +5,10 @@ from datetime import timedelta
 from django.utils import timezone
 
 from queue_app import Workflow
+from queue_app.core.reasons import Level
+from queue_app.diagnose.work import check_workflows
 from queue_app.models import Workflow as Flow
 from queue_app.registry import type_of
-from queue_app.services.doctor import Level
-from queue_app.services.doctor.attention import check_workflows
 from queue_app.services.lifecycle.finish import finish
 from tests.support.engine import failed, take
 from tests.workers import chores

@@ -9,7 +9,7 @@ continue, by the rows, with the work that does. Every second the leading schedul
 - a job of the scheduler that fails again and again or gets no turn, and an upkeep job that is overdue.
 
 A stall is logged as an error, counted, and kept in the row of the job ``watchdog``; doctor, metrics, admin and explain
-read it there (``services.read.stalls``). Then the watchdog acts: it queues or fails late tasks itself, gives a job its
+read it there (``diagnose.stalls``). Then the watchdog acts: it queues or fails late tasks itself, gives a job its
 turn, and repairs the index (``IndexRepair``). The scheduler also takes each of these steps at other times, and every
 step is safe at any time. So a false alarm costs only time.
 """
@@ -24,21 +24,22 @@ from django.db import Error as DatabaseError
 from django.utils import timezone
 
 from queue_app import signals
+from queue_app.core.reasons import moment
 from queue_app.core.sentence import joined, sentence
-from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
+from queue_app.diagnose import stalls as record
+from queue_app.diagnose.stalls import Key, Stall, StallDetector, Turns
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, is_refusal
 from queue_app.index.server import refused_writes
 from queue_app.services.notify import events
 from queue_app.services.notify.index import condemn
-from queue_app.services.read import stalls as record
 from queue_app.services.repair.reap import reap_overdue
 from queue_app.services.repair.rebuild import is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import reconcile_everything
-from queue_app.services.repair.stall_detector import Key, StallDetector, Turns, moment
 from queue_app.services.upkeep.jobs import Answers, pending_work
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
+from queue_app.sql.watchdog import STALL_SECONDS
 
 #: Interval of the checks.
 CHECK_SECONDS: Final = 1.0
@@ -165,22 +166,22 @@ class Watchdog:
         self.stalls = {key: _continued(stall, before.get(key), began) for key, stall in current.items()}
         for key in current.keys() - before.keys():
             self._since[key] = now
-            kind, subject = current[key].kind.value, current[key].subject
+            kind, subject = current[key].kind, current[key].subject
             events.count({f"stall:{kind}": 1})
             signals.stalled.send(None, kind=kind, subject=subject, text=current[key].text)
         for key in before.keys() - current.keys():
             seconds = now - self._since.pop(key, now)
-            signals.stall_ended.send(None, kind=before[key].kind.value, subject=before[key].subject, seconds=seconds)
+            signals.stall_ended.send(None, kind=before[key].kind, subject=before[key].subject, seconds=seconds)
         return current.keys() != before.keys()
 
     def _act(self, jobs: Iterable[Turns]) -> bool:
         """Take the next step against each stall; return whether the index was repaired."""
         kinds = {stall.kind for stall in self.stalls.values()}
-        if StallKind.NOT_DUE in kinds:
+        if "not_due" in kinds:
             make_due()
-        if StallKind.OVERRUN in kinds:
+        if "overrun" in kinds:
             reap_overdue()
-        stuck = {job.name: job for job in jobs if (StallKind.JOB, job.name) in self.stalls}
+        stuck = {job.name: job for job in jobs if ("job", job.name) in self.stalls}
         for job in stuck.values():
             job.due_at = 0.0
         keys = [key for key, stall in self.stalls.items() if _is_of_index(stall, stuck)]
@@ -205,7 +206,7 @@ def _continued(stall: Stall, before: Stall | None, began: str) -> Stall:
 
 def _is_of_index(stall: Stall, stuck: Mapping[str, Turns]) -> bool:
     """Whether what the index holds may be the cause: Redis refuses it, or a job that reads it fails."""
-    job = stuck.get(stall.subject) if stall.kind is StallKind.JOB else None
+    job = stuck.get(stall.subject) if stall.kind == "job" else None
     if job is None or job.error is None:
-        return stall.kind is StallKind.NOT_STARTED
+        return stall.kind == "not_started"
     return is_refusal(job.error) or (job.name in READERS and not isinstance(job.error, DatabaseError))

@@ -1,26 +1,33 @@
-"""Checks of the work: index, scheduler, maintenance, workers, queues."""
+"""Checks of the work: index, scheduler, maintenance, workers, queues; and what only a person can mend."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 from django.utils import timezone
 
-from queue_app import conf, registry
-from queue_app.core.finding import Finding, fail, ok, warn
-from queue_app.core.stall import StallKind
+from queue_app import conf
+from queue_app.core.lanes import parse_lane
+from queue_app.core.limit_values import Scope
+from queue_app.core.reasons import KINDS, Finding, Level, fail, ok, paused, say, subject, warn
+from queue_app.core.sentence import joined
+from queue_app.diagnose import system
+from queue_app.diagnose.system import System, schedule_troubles, troubles
+from queue_app.diagnose.waits import waits
 from queue_app.exceptions import IndexOfAnotherDatabase
-from queue_app.index import get_index
-from queue_app.index.server import index_health, waiting_kinds
-from queue_app.models import IndexGeneration, MaintenanceJob, Queue, RuntimeSettings, Worker
+from queue_app.index import Index, get_index
+from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.doctor import pauses
-from queue_app.services.doctor.pauses import count_tasks
+from queue_app.services.control.advice import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
-from queue_app.services.read import stalls
+from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
+from queue_app.sql import schedule_health, workflow_health
+from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
 
 #: Duration of a rebuild that is still normal.
 REBUILD_SECONDS: Final = 60.0
@@ -37,22 +44,44 @@ SETTLE_SECONDS: Final = 1.0
 RECENTLY: Final = 3600.0
 #: Maximum number of workers, tasks or task types that a finding names.
 NAMED: Final = 5
-#: Maximum number of unknown task types whose cause a hint explains.
-EXPLAINED: Final = 3
+#: Seconds for which a workflow may be held before it is reported; the alert rule has the same limit.
+HELD_SECONDS: Final = 3600.0
+DEATHS_PER_MINUTE: Final = 10
+DEATH_WINDOW: Final = 300.0
+#: Checks whose troubles have functions of their own.
+OF_OTHER_CHECKS: Final = frozenset({"", "redis", "index", "scheduler", "stalls", "workers", "queues", "schedules"})
+
+
+def _troubles(check: str, state: System) -> Iterator[Finding]:
+    """Yield the troubles of the installation that one check reports."""
+    for trouble in troubles(state):
+        if trouble.kind.check == check:
+            yield Finding(check, trouble.kind.level, trouble.text, trouble.remedy)
+
+
+def check_system() -> Iterator[Finding]:
+    """Report troubles of the installation that no other check reports."""
+    state = system.read()
+    for check in dict.fromkeys(kind.check for kind in KINDS.values() if kind.check not in OF_OTHER_CHECKS):
+        yield from _troubles(check, state)
 
 
 def check_index() -> Iterator[Finding]:
     """Report an index that may not propose tasks."""
-    stats = get_index().stats()
     row = IndexGeneration.objects.filter(pk=1).first()
-    now = timezone.now()
+    now, state = timezone.now(), system.read()
     try:
         check_owner()
     except IndexOfAnotherDatabase as error:
         yield fail("index", without_advice(error), ADVICE)
         return
-    if stats.state == "ready" and row is not None and stats.generation == row.number and row.ready_at:
-        age = (now - row.ready_at).total_seconds()
+    since = (now - row.started_at).total_seconds() if row is not None and row.started_at else None
+    if state.index == "rebuilding" and since is not None and since < REBUILD_SECONDS:
+        message = f"{say('index_rebuilding', state=state.index)} It began {since:.0f} s ago."
+        yield warn("index", message, "Wait until the scheduler has rebuilt it.")
+    elif found := list(_troubles("index", state)):
+        yield from found
+    elif row is not None and row.ready_at:
         if row.condemned >= CONDEMNED and row.condemned_at and now - row.condemned_at < CONDEMNED_RECENTLY:
             message = (
                 f"it was condemned {row.condemned} times in a row and rebuilt, last because: {row.condemned_because}"
@@ -61,34 +90,15 @@ def check_index() -> Iterator[Finding]:
                 "index", message, "Find out what damages it: another program on this Redis and prefix, or eviction."
             )
         else:
+            age = (now - row.ready_at).total_seconds()
             yield ok("index", f"generation {row.number}, ready for {age:,.0f} s")
-        return
-    since = (now - row.started_at).total_seconds() if row is not None and row.started_at else None
-    what = f"the index is {stats.state}"
-    if stats.state in ("ready", "loading"):
-        what = f"the index carries generation {stats.generation}, the rows {row.number if row else 0}"
-    if stats.state == "loading" and row is not None and stats.generation == row.number:
-        message = f"it is being rebuilt, for {since or 0:.0f} s now; claims continue"
-        yield warn("index", message, "Wait until all waiting tasks are in it.")
-    elif stats.state == "rebuilding" and since is not None and since < REBUILD_SECONDS:
-        yield warn("index", f"{what}, for {since:.0f} s now; claims wait", "Wait until the scheduler has rebuilt it.")
-    else:
-        yield fail(
-            "index",
-            f"{what}; no task is claimed",
-            "Start `manage.py runscheduler`, or run `manage.py taskqueue rebuild`.",
-        )
 
 
 def check_scheduler() -> Iterator[Finding]:
     """Report a missing scheduler."""
     lapses = get_index().stats().leader_lapses
     if lapses is None:
-        yield fail(
-            "scheduler",
-            "none leads: due tasks, dead workers and repairs wait",
-            "Start `manage.py runscheduler`, preferably on two machines.",
-        )
+        yield from _troubles("scheduler", System(READY, has_leader=False))
     else:
         age = max(0.0, conf.get().scheduler.leader_seconds - lapses)
         yield ok("scheduler", f"one leads; it renewed its leadership {age:.1f} s ago")
@@ -96,26 +106,16 @@ def check_scheduler() -> Iterator[Finding]:
 
 def check_stalls() -> Iterator[Finding]:
     """Report work that stands still although nothing prevents it, and a scheduler that does not look for it."""
-    watched = stalls.read()
+    state = system.read(watchdog=True)
+    watched = state.watched
+    if watched is None:
+        return
     when = "never" if watched.age is None else f"{watched.age:,.0f} s ago"
-    for stall in watched.stalls:
-        done = f" What the scheduler has done: {stall.steps}" if stall.steps else ""
-        hint = "See the runbook `stalled`. The scheduler repairs the index itself, ever less often; to do it now, run"
-        hint = f"{hint} `manage.py taskqueue rebuild`."
-        if stall.kind is StallKind.JOB:
-            hint = "Remove the cause; the scheduler tries the job again by itself. Its log has the traceback."
-        yield fail("stalls", f"{stall.text} Last look: {when}.{done}", hint)
-    leads = index_health(get_index()).has_leader
-    if leads and watched.age is None:
-        hint = "Wait for a moment; if it stays so, the scheduler is of an earlier version: restart it."
-        yield warn("stalls", "a scheduler leads, and has never looked for work that stands still", hint)
-    elif leads and not watched.is_running:
-        yield fail(
-            "stalls",
-            f"a scheduler leads, but its last look for work that stands still: {when}",
-            "Its loop may hang: see its log, then restart it.",
-        )
-    elif leads and not watched.stalls:
+    found = list(_troubles("stalls", state))
+    for each in found:
+        level = each.level if watched.age else Level.WARN  # it has just begun, or is of an earlier version
+        yield replace(each, level=level, message=f"{each.message} Last look: {when}.")
+    if not found and state.has_leader:
         yield ok("stalls", f"nothing stands still; last look {when}")
 
 
@@ -182,50 +182,55 @@ def _active_workers() -> Finding:
     active = list(Worker.objects.filter(status=WorkerStatus.ACTIVE).values_list("concurrency", flat=True))
     if active:
         return ok("workers", f"active: {len(active)}, slots: {sum(active)}")
-    hint = "Start `manage.py runworker`."
-    if any(rows.counts_to_compare(1)):
-        return fail("workers", "none is active, and tasks wait", hint)
-    return warn("workers", "none is active", hint)
+    level = fail if any(rows.counts_to_compare(1)) else warn
+    return level("workers", say("no_worker"), KINDS["no_worker"].remedy)
 
 
 def check_queues() -> Iterator[Finding]:
     """Report pauses, and queued tasks that no worker can run."""
     index = get_index()
-    workers = list(Worker.objects.filter(status=WorkerStatus.ACTIVE))
-    paused = {queue.name: queue for queue in Queue.objects.filter(paused=True)}
+    stopped = {queue.name: queue for queue in Queue.objects.filter(paused=True)}
     depths = {depth.queue: depth.total for depth in index.stats().queues if depth.total}
     total = sum(depths.values())
     findings: list[Finding] = []
     overall = RuntimeSettings.objects.filter(pk=1).first()
     if overall is not None and overall.paused:
-        findings.append(pauses.finding("everything", "--all", overall, total))
-    findings += pauses.of_types_and_keys(index, list(depths))
-    for name, waiting in depths.items():
-        if name in paused:
-            findings.append(pauses.finding(name, name, paused[name], waiting))
-            continue
-        serving = [worker for worker in workers if worker.serves(name)]
-        if not serving:
-            hint = f"Start `manage.py runworker --queues {name}`, or a worker without --queues."
-            findings.append(fail("queues", f"{name} holds {count_tasks(waiting)} and no worker serves it", hint))
-            continue
-        unserved = [kind for kind in sorted(waiting_kinds(index, name)) if not any(w.can_run(*kind) for w in serving)]
-        if unserved:
-            named = ", ".join(t + (f" (needs {', '.join(caps)})" if caps else "") for t, caps in unserved[:NAMED])
-            kinds = f"{len(unserved)} kinds" if len(unserved) > 1 else "1 kind"
-            hint = _how_to_serve(unserved, serving)
-            findings.append(fail("queues", f"{name} holds tasks of {kinds} that no worker can run: {named}", hint))
+        findings.append(_pause(subject("everything"), "--all", overall, total))
+    findings += _paused_types_and_keys(index, list(depths))
+    for name in stopped.keys() & depths:
+        findings.append(_pause(subject("queue", name), name, stopped[name], depths[name]))
+    for wait in waits(depths.keys() - stopped):
+        if wait.is_severe:
+            message = f"{wait.queue}: {wait.text} It holds {count_tasks(wait.count)}."
+            findings.append(fail("queues", message, wait.remedy))
     yield from findings or [ok("queues", f"{count_tasks(total)} queued, each with a worker that can run it")]
 
 
-def _how_to_serve(unserved: Sequence[tuple[str, tuple[str, ...]]], serving: Sequence[Worker]) -> str:
-    """Return what to do about kinds of tasks that no worker can run: the first unknown types with why."""
-    known = {name for worker in serving for name in worker.task_types}
-    unknown = list(dict.fromkeys(name for name, _ in unserved if name not in known))
-    hints = [f"{name}: {registry.why_unknown(name)}" for name in unknown[:EXPLAINED]]
-    if any(name in known for name, _ in unserved):
-        hints.append("Start a worker with these --capabilities.")
-    return " ".join(hints)
+def _pause(what: str, option: str, row: Queue | Limit | RuntimeSettings, waiting: int | None = None) -> Finding:
+    """Return the finding about a pause; ``option`` names it to ``taskqueue resume``."""
+    held = "" if waiting is None else f"It holds {count_tasks(waiting)}."
+    return warn("queues", joined(paused(what, row), held), f"Run `taskqueue resume {option}` to resume.")
+
+
+def _paused_types_and_keys(index: Index, queues: Sequence[str]) -> Iterator[Finding]:
+    """Yield the paused task types that hold tasks in these queues, and the paused keys."""
+    limits = list(Limit.objects.filter(paused=True))
+    if not any(limit.scope == Scope.TYPE for limit in limits):
+        queues = []
+    lanes = {lane: size for queue in queues for lane, size in index.lane_sizes(queue)}  # a lane may come twice
+    waiting: Counter[str] = Counter()
+    for lane, size in lanes.items():
+        waiting[parse_lane(lane).task_type] += size
+    for limit in limits:
+        if limit.scope == Scope.KEY:
+            yield _pause(subject(limit.scope, limit.name), f"--key {limit.name}", limit)
+        elif waiting[limit.name]:
+            yield _pause(subject(limit.scope, limit.name), f"--type {limit.name}", limit, waiting[limit.name])
+
+
+def count_tasks(count: int) -> str:
+    """Return a number of tasks as text."""
+    return "1 task" if count == 1 else f"{count:,} tasks"
 
 
 def check_agreement() -> Iterator[Finding]:
@@ -266,3 +271,51 @@ def _difference(counts: tuple[int, int, int, int], slack: int) -> str:
     if abs(executing - leased) > max(SLACK, executing // 10):
         found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)
+
+
+def check_schedules() -> Iterator[Finding]:
+    """Report schedules that were due and have not run, and schedules whose tasks keep failing."""
+    found = list(schedule_troubles(schedule_health.overdue(OVERDUE_SECONDS), schedule_health.failing(MANY_FAILURES)))
+    for each in found[:NAMED]:
+        yield Finding("schedules", each.kind.level, each.text, each.remedy)
+    if more := len(found[NAMED:]):
+        yield warn("schedules", f"{more:,} more are late or fail", "See the list of schedules in the admin.")
+    if not found:
+        yield ok("schedules", f"{Schedule.objects.filter(due_at__isnull=False).count():,} tick, none is late or fails")
+
+
+def check_workflows() -> Iterator[Finding]:
+    """Report workflows that a failed task has held for an hour."""
+    held = workflow_health.held(NAMED, seconds=HELD_SECONDS)
+    if not held:
+        yield ok("workflows", "none has been held for an hour")
+        return
+    named = "; ".join(f"{each.name} {each.id} for {each.seconds:,.0f} s{_by(each)}" for each in held)
+    yield warn(
+        "workflows",
+        f"{held[0].number:,} held for more than an hour: {named}",
+        "Mend the cause, then run `manage.py taskqueue workflow retry ID`; or discard the dead letter in the admin.",
+    )
+
+
+def _by(held: workflow_health.HeldWorkflow) -> str:
+    return f" by {held.task} ({held.status.replace('_', ' ')})" if held.task else ""
+
+
+def check_advice() -> Iterator[Finding]:
+    """Suggest changes, at most three; none is a problem by itself."""
+    for each in advice():
+        yield Finding("advice", Level.OK, each.text, each.hint)
+
+
+def check_deaths() -> Iterator[Finding]:
+    """Report a high rate of deaths."""
+    found = rows.deaths(DEATH_WINDOW)
+    deaths, minutes = sum(each.number for each in found), DEATH_WINDOW / 60
+    named = ", ".join(f"{each.task_type} ({each.cause}) {each.number:,}" for each in found[:NAMED])
+    within = f"within the last {minutes:.0f} minutes" + (f": {named}" if named else "")
+    if deaths / minutes > DEATHS_PER_MINUTE:
+        hint = "See their errors in the admin, pause the queue or type, fix the cause, then replay."
+        yield warn("dead letters", f"{deaths:,} tasks died {within}", hint)
+    else:
+        yield ok("dead letters", f"{deaths:,} {within}")

@@ -9,7 +9,8 @@ import pytest
 from django.db import connection, connections
 
 from queue_app.checks import check_server
-from queue_app.services.doctor import Level, servers
+from queue_app.core.reasons import Level
+from queue_app.diagnose import servers
 from tests.support.programs import require
 
 PASSWORD = "not-a-secret"

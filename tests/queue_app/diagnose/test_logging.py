@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from queue_app.core.finding import Level
+from queue_app.core.reasons import Level
 
 CONSOLE = {"class": "logging.StreamHandler"}
 #: Sets Django up once, and examines each configuration in a process that is forked from there.
@@ -17,7 +17,7 @@ import django
 from django.conf import settings
 settings.LOGGING_CONFIG = None
 django.setup()
-from queue_app.services import doctor
+from queue_app.diagnose import doctor
 logging.getLogger(doctor.LOGGER)  # exists before LOGGING is read, as after an import in the settings
 for configured in json.loads(sys.argv[1]):
     if os.fork() == 0:

@@ -8,10 +8,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task
+from queue_app.core.reasons import Level
+from queue_app.diagnose import work
+from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
-from queue_app.services.doctor import Level, attention, work
 from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
@@ -36,9 +37,9 @@ def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
     from queue_app.sql import snapshot  # noqa: PLC0415
 
     number = snapshot.raise_generation()
-    assert_finding(work.check_index, Level.FAIL, f"carries generation {number - 1}, the rows {number}")
+    assert_finding(work.check_index, Level.FAIL, "The index is of another generation than the rows.")
     engine.index.begin_generation(number)
-    assert_finding(work.check_index, Level.WARN, "rebuilding, for 0 s now")
+    assert_finding(work.check_index, Level.WARN, "has rebuilt it from PostgreSQL. It began 0 s ago.")
     monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
     assert_finding(work.check_index, Level.FAIL, "rebuilding")
 
@@ -55,7 +56,7 @@ def test_an_index_that_is_damaged_again_and_again(engine):
 
 
 def test_no_scheduler(engine):
-    assert_finding(work.check_scheduler, Level.FAIL, "none leads")
+    assert_finding(work.check_scheduler, Level.FAIL, "No scheduler runs: due tasks and retries are not queued")
     take_lead("me", 15)
     assert_finding(work.check_scheduler, Level.OK, "one leads")
 
@@ -71,40 +72,40 @@ def test_overdue_maintenance(engine):
 
 
 def test_schedules_that_are_late_or_fail(engine):
-    assert_finding(attention.check_schedules, Level.OK, "0 tick")
+    assert_finding(work.check_schedules, Level.OK, "0 tick")
     now = timezone.now()
     for name in ("nightly", "hourly"):
         create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60}, now=now - timedelta(minutes=30))
     later = now + timedelta(hours=1)
     Schedule.objects.filter(name="hourly").update(due_at=later, next_instant=later)
-    assert_finding(attention.check_schedules, Level.FAIL, "1 due and not run: nightly for 1,")
+    assert_finding(work.check_schedules, Level.FAIL, "The schedule nightly was due ")
     # A scheduler that cannot let it tick puts it off.
     Schedule.objects.filter(name="nightly").update(due_at=now + timedelta(minutes=1))
-    assert_finding(attention.check_schedules, Level.FAIL, "nightly")
+    assert_finding(work.check_schedules, Level.FAIL, "nightly")
     run_due(now=now + timedelta(minutes=1))
-    assert_finding(attention.check_schedules, Level.OK, "2 tick")
+    assert_finding(work.check_schedules, Level.OK, "2 tick")
 
 
 def test_a_schedule_fails_until_it_succeeds_or_is_paused(engine):
     now = timezone.now()
     schedule = create_schedule("nightly", {"task_type": ECHO, "args": [1], "every": 3600}, now=now)
     for hour, outcome in enumerate(["failed", "completed", "failed", "dead_letter", "expired"]):
-        assert_finding(attention.check_schedules, Level.OK, "1 tick")
+        assert_finding(work.check_schedules, Level.OK, "1 tick")
         schedule.ticks.create(instant=now + timedelta(hours=hour), at=now, task_id=uuid4(), outcome=outcome)
     schedule.ticks.create(instant=now + timedelta(hours=5), at=now, reason="Skipped, because the earlier one runs.")
     schedule.ticks.create(instant=now + timedelta(hours=6), at=now, task_id=uuid4())  # still runs
-    assert_finding(attention.check_schedules, Level.WARN, "1 failed 3 times in a row or more: nightly (3 times)")
+    assert_finding(work.check_schedules, Level.WARN, "The schedule nightly has failed 3 times in a row.")
     pause_schedule("nightly")
-    assert_finding(attention.check_schedules, Level.OK, "1 tick")
+    assert_finding(work.check_schedules, Level.OK, "1 tick")
     resume_schedule("nightly")
     schedule.ticks.filter(outcome=None).update(outcome="completed", task_id=uuid4())
-    assert_finding(attention.check_schedules, Level.OK, "1 tick")
+    assert_finding(work.check_schedules, Level.OK, "1 tick")
 
 
 def test_workers_that_are_missing_silent_or_dead(engine):
-    assert_finding(work.check_workers, Level.WARN, "none is active")
+    assert_finding(work.check_workers, Level.WARN, "No live worker takes new tasks.")
     put()
-    assert_finding(work.check_workers, Level.FAIL, "tasks wait")
+    assert_finding(work.check_workers, Level.FAIL, "No live worker takes new tasks.")
     worker = engine.worker()
     register_live(worker)
     assert_finding(work.check_workers, Level.OK, "active: 1, slots: 4")
@@ -125,27 +126,31 @@ def test_a_task_past_its_deadline(engine):
 
 def test_tasks_that_no_worker_can_run(engine):
     put()
-    assert_finding(work.check_queues, Level.FAIL, "no worker serves it")
+    assert_finding(work.check_queues, Level.FAIL, "default: No live worker takes new tasks. It holds 1 task.")
     worker = engine.worker("a")
     register_live(worker)
     assert_finding(work.check_queues, Level.OK, "1 task queued")
     put("b")
     put("a", capabilities=("gpu",))
-    assert_finding(work.check_queues, Level.FAIL, "2 kinds that no worker can run: a (needs gpu), b")
-    (finding,) = work.check_queues()
-    assert finding.hint.startswith("b: This process does not know it either: the function was renamed or removed")
-    assert finding.hint.endswith("Start a worker with these --capabilities.")
+    unknown, lacking = sorted(work.check_queues(), key=lambda finding: finding.message, reverse=True)
+    assert "knows the task type b. Closest: w1 does not know the task type. This process does not" in unknown.message
+    assert lacking.message.endswith(
+        ": No live worker of this queue offers gpu. Closest: w1 lacks gpu. It holds 1 task."
+    )
+    assert lacking.hint == "Start `manage.py runworker --capabilities gpu`, or cancel the tasks."
+    Worker.objects.update(queues=["other"])
+    assert any("No live worker serves the queue default." in finding.message for finding in work.check_queues())
 
 
 def test_pauses(engine):
     put()
     pause("default", by="ann", reason="moving")
-    assert_finding(work.check_queues, Level.WARN, "default is paused by ann")
+    assert_finding(work.check_queues, Level.WARN, "The queue default is paused by ann since ")
     Queue.objects.update(paused=False)
     register_live(engine.worker())
     RuntimeSettings.objects.update_or_create(pk=1, defaults={"paused": True, "paused_at": timezone.now()})
-    assert_finding(work.check_queues, Level.WARN, "everything is paused since ")
-    assert "and holds 1 task" in only(work.check_queues()).message
+    assert_finding(work.check_queues, Level.WARN, "Everything is paused since ")
+    assert "It holds 1 task." in only(work.check_queues()).message
 
 
 def test_a_paused_type_is_reported_while_its_tasks_wait(engine):
@@ -154,16 +159,16 @@ def test_a_paused_type_is_reported_while_its_tasks_wait(engine):
     pause_type("a", by="ann", reason="moving")
     assert_finding(work.check_queues, Level.OK, "0 tasks queued")
     put_many(3)
-    assert_finding(work.check_queues, Level.WARN, "the task type a is paused by ann since ")
+    assert_finding(work.check_queues, Level.WARN, "The task type a is paused by ann since ")
     paused = only(work.check_queues())
-    assert paused.message.endswith("and holds 3 tasks")
-    assert paused.hint == "Run `taskqueue resume --type a` to resume. moving"
+    assert paused.message.endswith(": moving. It holds 3 tasks.")
+    assert paused.hint == "Run `taskqueue resume --type a` to resume."
 
 
 def test_a_paused_key_is_reported(engine):
     pause_key("customer:7", by="ann", resume_at=timezone.now() + timedelta(hours=1))
-    assert_finding(work.check_queues, Level.WARN, "the key customer:7 is paused by ann since ")
-    assert ", until " in only(work.check_queues()).message
+    assert_finding(work.check_queues, Level.WARN, "The key customer:7 is paused by ann since ")
+    assert "It resumes by itself " in only(work.check_queues()).message
 
 
 def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
@@ -208,9 +213,9 @@ def test_tasks_that_a_limit_holds_are_no_difference(engine, monkeypatch):
 
 
 def test_many_deaths(engine, monkeypatch):
-    monkeypatch.setattr(attention, "DEATHS_PER_MINUTE", 1)
-    assert_finding(attention.check_deaths, Level.OK, "0 within")
+    monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
+    assert_finding(work.check_deaths, Level.OK, "0 within")
     DeadLetterFactory.create_batch(6, task_type="shop.pay", exception_class="ValueError")
     DeadLetterFactory.create(task_type="shop.mail", exception_class="", reason="worker_died")
     named = "shop.pay (ValueError) 6, shop.mail (worker_died) 1"
-    assert_finding(attention.check_deaths, Level.WARN, f"7 tasks died within the last 5 minutes: {named}")
+    assert_finding(work.check_deaths, Level.WARN, f"7 tasks died within the last 5 minutes: {named}")

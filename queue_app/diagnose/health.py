@@ -18,8 +18,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 
 from queue_app import conf
+from queue_app.core.reasons import Level
+from queue_app.diagnose.system import System, troubles
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health
+from queue_app.services.read.stats import UNREACHABLE
 from queue_app.sql import snapshot
 from queue_app.sql import stats as row_stats
 from queue_app.sql.database import alias, is_read_only
@@ -164,17 +167,15 @@ def check(within: float) -> Health:
     elif rows.is_read_only:
         reasons[DATABASE] = "The database is read-only, like a standby: no task is accepted or started."
     if found is None:
-        reasons[INDEX] = "Redis does not answer: tasks are accepted but not started."
+        state = System(UNREACHABLE)
     else:
-        is_open = found.state in ("ready", "loading")
-        if found.refusal:
-            reasons[INDEX] = f"Redis refuses writes: tasks are accepted but not started. {found.refusal}"
-        elif not is_open or (rows is not None and found.generation != rows.generation):
-            state = "of another generation than the rows" if is_open else found.state
-            reasons[INDEX] = f"The index is {state}: tasks are accepted but not started until it is rebuilt."
-        if not found.has_leader:
-            why = "No scheduler can lead while Redis refuses writes" if found.refusal else "No scheduler leads"
-            reasons[SCHEDULER] = f"{why}: due tasks, dead workers and repairs wait."
+        is_current = rows is None or found.generation == rows.generation
+        state = System(found.state, found.has_leader, found.refusal, is_current)
+    for trouble in troubles(state):
+        if trouble.kind.level is Level.FAIL:
+            reasons.setdefault(SCHEDULER if trouble.kind.check == SCHEDULER else INDEX, trouble.text)
+    if state.has_leader is False:  # none can lead while Redis refuses writes
+        reasons.setdefault(SCHEDULER, reasons.get(INDEX, ""))
     return Health(reasons)
 
 
@@ -197,7 +198,7 @@ class Metrics:
         """Whether the index may propose tasks; ``None`` when a server did not answer."""
         if self.index is None or self.rows is None:
             return None
-        return self.index.state in ("ready", "loading") and self.index.generation == self.rows.generation
+        return System(self.index.state, is_current=self.index.generation == self.rows.generation).is_open
 
 
 def _read_rows() -> RowStats:

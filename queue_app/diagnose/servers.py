@@ -1,12 +1,13 @@
 """Checks of PostgreSQL, Redis and the clocks."""
 
+import time
 from collections.abc import Iterator
 from typing import Final
 
 from django.core.checks import ERROR, Tags, run_checks
 
 from queue_app import conf
-from queue_app.core.finding import Finding, fail, ok, warn
+from queue_app.core.reasons import Finding, fail, ok, say, warn
 from queue_app.index import get_index
 from queue_app.index.server import ServerFacts, refused_writes, server_facts
 from queue_app.sql import doctor as rows
@@ -24,6 +25,14 @@ DEAD_ROWS: Final = 50_000
 DEAD_SHARE: Final = 0.3
 #: Maximum number of transactions that a finding names.
 NAMED: Final = 3
+#: Age in seconds from which a lock of a table is reported.
+REPORTED_SECONDS: Final = 2.0
+#: Maximum number of characters of a statement that a finding shows.
+SHOWN: Final = 80
+LOCK_HINT: Final = (
+    "Wait, or end the session that holds the lock: SELECT pg_terminate_backend({pid}). Let migrations set lock_timeout,"
+    " and build indexes with CONCURRENTLY."
+)
 MINIMUM_REDIS: Final = (6, 2)
 #: Share of the memory limit that is in use.
 MEMORY_WARN, MEMORY_FAIL = 0.75, 0.9
@@ -136,7 +145,7 @@ def check_writes() -> Iterator[Finding]:
         remedy = next((remedy for words, remedy in REFUSALS.items() if words in refusal), "See the server's log.")
         yield fail(
             "redis",
-            f"refuses writes, so no task starts: {refusal}",
+            say("index_refuses", error=refusal),
             f"{remedy} The scheduler then repairs the index by itself.",
         )
 
@@ -221,3 +230,26 @@ def check_clocks() -> Iterator[Finding]:
         f"{pair} differ by {most:.1f} s",
         "Let NTP set all clocks. Delays, retries, expiry and ages follow PostgreSQL's; no task is lost or run twice.",
     )
+
+
+def check_locks() -> Iterator[Finding]:
+    """Report locks of whole tables: a failure if reading waits too, else a warning. Asks only the system's views."""
+    found = rows.table_locks(REPORTED_SECONDS)
+    if any(lock.seconds is None for lock in found):  # they may have begun just now
+        time.sleep(REPORTED_SECONDS)
+        before, found = {lock.pid for lock in found}, rows.table_locks(REPORTED_SECONDS)
+        found = [lock for lock in found if lock.pid in before]
+    for lock in found:
+        waits = "nothing can read or write it" if lock.blocks_reads else "nothing can write it"
+        lasts = "" if lock.seconds is None else f" for {lock.seconds:.0f} s"
+        held = f"{lock.table} is locked{lasts}, so {waits}: {_session(lock)}"
+        if not lock.is_granted:
+            held = f"{_session(lock)} has waited{lasts} to lock {lock.table}, and {waits} meanwhile"
+            held += f"; it waits for pid {', '.join(map(str, lock.blocked_by))}" if lock.blocked_by else ""
+        pid = lock.pid if lock.is_granted or not lock.blocked_by else lock.blocked_by[0]
+        yield (fail if lock.blocks_reads else warn)("locks", held, LOCK_HINT.format(pid=pid))
+
+
+def _session(lock: rows.TableLock) -> str:
+    statement = " ".join(lock.statement.split())[:SHOWN]
+    return f"pid {lock.pid} ({', '.join(filter(None, (lock.application or 'no name', lock.state, statement)))})"

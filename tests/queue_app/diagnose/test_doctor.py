@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 
 from queue_app import registry
+from queue_app.core.reasons import Finding, Level
+from queue_app.diagnose import doctor, servers
+from queue_app.diagnose.watchdog import Watchdog
 from queue_app.index import get_index
 from queue_app.management.servers import report_eviction
 from queue_app.models import Task
-from queue_app.services import doctor
-from queue_app.services.doctor import Finding, Level, locks, servers
-from queue_app.services.repair.watchdog import Watchdog
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
@@ -204,8 +204,8 @@ def test_a_snapshot_that_is_held(engine, monkeypatch):
 
 
 def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatch):
-    assert list(locks.check_locks()) == []
-    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    assert list(servers.check_locks()) == []
+    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
     with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
         findings = list(doctor.examine())
     [locked] = [finding for finding in findings if finding.check == "locks"]
@@ -216,14 +216,14 @@ def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatc
 
 
 def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, monkeypatch):
-    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
     with transaction_of_another("LOCK TABLE queue_app_task IN SHARE MODE") as pid:
-        assert_finding(locks.check_locks, Level.WARN, f"nothing can write it: pid {pid} ")
+        assert_finding(servers.check_locks, Level.WARN, f"nothing can write it: pid {pid} ")
 
 
 def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypatch):
     """The queue's role sees neither the age nor the statement of another role's session."""
-    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
     with (
         transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid,
         connection.cursor() as cursor,
@@ -231,17 +231,17 @@ def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypat
         cursor.execute("CREATE ROLE queue_app_stranger")
         cursor.execute("SET ROLE queue_app_stranger")
         try:
-            assert_finding(locks.check_locks, Level.FAIL, f"so nothing can read or write it: pid {pid} (")
+            assert_finding(servers.check_locks, Level.FAIL, f"so nothing can read or write it: pid {pid} (")
         finally:
             cursor.execute("RESET ROLE")
             cursor.execute("DROP ROLE queue_app_stranger")
 
 
 def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypatch):
-    monkeypatch.setattr(locks, "REPORTED_SECONDS", 0.0)
+    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
     waits = TableLock("queue_app_task", 7, "psql", "active", "ALTER TABLE  queue_app_task", 8.0, False, True, [9])
     monkeypatch.setattr(rows, "table_locks", lambda _seconds: [waits])
-    finding = only(locks.check_locks())
+    finding = only(servers.check_locks())
     assert finding.message == (
         "pid 7 (psql, active, ALTER TABLE queue_app_task) has waited for 8 s to lock queue_app_task,"
         " and nothing can read or write it meanwhile; it waits for pid 9"

@@ -16,15 +16,13 @@ from django.core.management import get_commands
 from django.db import DatabaseError, InterfaceError, connections
 
 from queue_app import conf
-from queue_app.core.finding import Finding, Level, fail, ok, warn
+from queue_app.core.reasons import Finding, Level, fail, ok, warn
+from queue_app.diagnose import servers, work
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, hide_password
-from queue_app.services.doctor import attention, locks, servers, work
 from queue_app.sql import doctor as rows
 from queue_app.sql.connections import remedy_for
 from queue_app.sql.database import fetch_all
-
-__all__ = ["CHECKS", "Finding", "Level", "examine"]
 
 #: The logger of the queue. It logs the failure that ends a task at the level ERROR.
 LOGGER: Final = "taskqueue"
@@ -154,17 +152,18 @@ CHECKS: tuple[Check, ...] = (
     Check(check_open_files),
     Check(servers.check_redis, redis=True),
     Check(servers.check_clocks, database=True, redis=True),
+    Check(work.check_system, database=True, redis=True, tables=True),
     Check(work.check_index, database=True, redis=True, tables=True, writes=True),
     Check(work.check_scheduler, redis=True, tables=True, writes=True),
     Check(work.check_stalls, database=True, redis=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
-    Check(attention.check_schedules, database=True, tables=True),
-    Check(attention.check_workflows, database=True, tables=True),
+    Check(work.check_schedules, database=True, tables=True),
+    Check(work.check_workflows, database=True, tables=True),
     Check(work.check_workers, database=True, tables=True),
     Check(work.check_queues, database=True, redis=True, tables=True),
     Check(work.check_agreement, database=True, redis=True, tables=True),
-    Check(attention.check_deaths, database=True, tables=True),
-    Check(attention.check_advice, database=True, tables=True),
+    Check(work.check_deaths, database=True, tables=True),
+    Check(work.check_advice, database=True, tables=True),
     Check(servers.check_snapshots, database=True),
     Check(servers.check_tables, database=True, tables=True),
 )
@@ -179,7 +178,7 @@ def examine() -> Iterator[Finding]:
     database, redis = list(_database_failure()), list(_redis_failure())
     yield from (*database, *redis)
     refused = [] if redis else list(servers.check_writes())
-    locked = [] if database else list(locks.check_locks())
+    locked = [] if database else list(servers.check_locks())
     yield from (*refused, *locked)
     has_tables = bool(database) or rows.has_tables()
     for check in CHECKS:

@@ -1,20 +1,21 @@
-"""Find work that stands still although nothing prevents it, from the rows and the turns of the scheduler's jobs.
+"""Find work that stands still although nothing prevents it, and keep what was found in the row of the job ``watchdog``.
 
-Each check finds the work that could continue at that moment. Work that every check of ``STALL_SECONDS`` finds unchanged
-is a stall.
+The detector reads the rows and the turns of the scheduler's jobs. Each check finds the work that could continue at that
+moment; work that every check of ``STALL_SECONDS`` finds unchanged is a stall. Other processes and the next leader read
+the stalls in the row.
 """
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.sentence import joined, sentence, sentence_n
-from queue_app.core.stall import STALL_SECONDS, Stall, StallKind
+from queue_app.core.reasons import moment, say
+from queue_app.core.sentence import as_json, from_json, joined, sentence, sentence_n
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, is_refusal
 from queue_app.index.server import refused_writes
@@ -24,7 +25,7 @@ from queue_app.services.upkeep.maintenance import JOBS
 from queue_app.sql import reap, snapshot
 from queue_app.sql import watchdog as rows
 from queue_app.sql.database import alias
-from queue_app.sql.watchdog import Startable
+from queue_app.sql.watchdog import CHECK_IS_OLD, STALL_SECONDS, WATCHDOG, Startable
 
 #: A worker must have asked for work this long after the task was first seen: a wake-up call takes time.
 WAKE_SECONDS: Final = 5.0
@@ -38,6 +39,57 @@ PAUSE_FACTOR: Final = 20.0
 LONGEST_PAUSE: Final = 300.0
 
 type Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """One stall. ``kind`` is a code of the registry, ``subject`` the queue or the job, ``text`` the evidence."""
+
+    kind: str
+    subject: str
+    text: str
+    since: str = ""  # time at which it was reported (ISO 8601)
+    steps: str = ""  # what the scheduler has done about it
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The last record of the watchdog: the stalls, and the seconds since then (``None``: never)."""
+
+    stalls: tuple[Stall, ...] = ()
+    age: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.age is not None and self.age <= CHECK_IS_OLD
+
+
+def read() -> Watched:
+    """Return what the watchdog wrote last."""
+    row = MaintenanceJob.objects.using(alias()).filter(name=WATCHDOG).first()
+    if row is None or row.succeeded_at is None:
+        return Watched()
+    age = max(0.0, (timezone.now() - row.succeeded_at).total_seconds())
+    return Watched(stored(row), age)
+
+
+def stored(row: MaintenanceJob) -> tuple[Stall, ...]:
+    """Return the stalls in the row of a job; only that of the watchdog has some."""
+    return tuple(map(_stall, row.progress.get("stalls", ())))
+
+
+def _stall(known: Mapping[str, Any]) -> Stall:
+    text, steps = from_json(known["text"]), from_json(known["steps"])
+    return Stall(known["kind"], known["subject"], text, known["since"], steps)
+
+
+def write(stalls: Sequence[Stall]) -> None:
+    """Record a check, and the stalls that it found."""
+    now = timezone.now()
+    found = [asdict(stall) | {"text": as_json(stall.text), "steps": as_json(stall.steps)} for stall in stalls]
+    progress = {"stalls": found}
+    fields = {"started_at": now, "succeeded_at": now, "done": len(stalls), "progress": progress}
+    MaintenanceJob.record(alias(), WATCHDOG, **fields, error="\n".join(stall.text for stall in stalls))
 
 
 class Turns(Protocol):
@@ -103,7 +155,7 @@ class StallDetector:
         if startable is False:
             self._last_found = []
         elif startable is None or now < self._next_statement_at:
-            self._observed.update(key for key in self._observations if key[0] is StallKind.NOT_STARTED)
+            self._observed.update(key for key in self._observations if key[0] == "not_started")
         else:
             began = time.monotonic()
             self._last_found = list(self._not_started(now))
@@ -120,14 +172,14 @@ class StallDetector:
                 is_away = _index_is_away()
                 if not is_away:
                     named.add(task.queue)
-                    yield Stall(StallKind.NOT_STARTED, task.queue, _evidence(task))
+                    yield Stall("not_started", task.queue, _evidence(task))
             if is_away:  # so the wait until now had a reason, and the wait that counts begins when it is back
                 self._excuse(task, now)
         self._was_away = is_away
 
     def _stands(self, task: Startable, now: float) -> bool:
         """Whether the oldest task of a kind could have run for so long that no limit and no wake-up call excuses it."""
-        observed = self._observe((StallKind.NOT_STARTED, *task.kind), task.id, now)
+        observed = self._observe(("not_started", *task.kind), task.id, now)
         if observed.at is None or not task.edited_at < observed.at <= task.at:
             # Seen for the first time; or its limits were edited meanwhile, or the database's clock went back.
             observed.since, observed.at = now, task.at
@@ -140,22 +192,18 @@ class StallDetector:
         return True
 
     def _excuse(self, task: Startable, now: float) -> None:
-        observed = self._observations[StallKind.NOT_STARTED, *task.kind]
+        observed = self._observations["not_started", *task.kind]
         observed.since, observed.at = now, task.at
 
     def _late(self, now: float, answers: Answers, busy: set[str]) -> Iterator[Stall]:
         """Yield tasks that stay scheduled past their time, unless many are due, or executing past every deadline."""
         due, overrun = answers["late"], answers["overrun"]
-        if due is not None and "due" not in busy and self._lasts(StallKind.NOT_DUE, due, now):
-            text = sentence("A task was due at %(time)s, and the scheduler has not queued it.", time=moment(due))
-            yield Stall(StallKind.NOT_DUE, "", text)
-        if overrun is not None and self._lasts(StallKind.OVERRUN, overrun, now) and _is_overrun():
-            text = sentence(
-                "A task should have ended by %(time)s, and still counts as executing.", time=moment(overrun)
-            )
-            yield Stall(StallKind.OVERRUN, "", text)
+        if due is not None and "due" not in busy and self._lasts("not_due", due, now):
+            yield Stall("not_due", "", say("not_due", time=moment(due)))
+        if overrun is not None and self._lasts("overrun", overrun, now) and _is_overrun():
+            yield Stall("overrun", "", say("overrun", time=moment(overrun)))
 
-    def _lasts(self, kind: StallKind, value: object, now: float) -> bool:
+    def _lasts(self, kind: str, value: object, now: float) -> bool:
         return now - self._observe((kind,), value, now).since >= STALL_SECONDS
 
     def _of_job(self, now: float, job: Turns) -> Iterator[Stall]:
@@ -163,17 +211,13 @@ class StallDetector:
         idle = now - max(job.turned_at, self.began_at)
         if self._fails(job, now):
             error = f"{type(job.error).__name__}: {' '.join(str(job.error).split())}"
-            text = sentence(
-                "The scheduler's job %(job)s has failed %(n)s times in a row: %(error)s",
-                job=job.name, n=job.failures, error=error[:300],
-            )  # fmt: skip
-            yield Stall(StallKind.JOB, job.name, text)
+            yield Stall("job", job.name, say("job", job=job.name, n=job.failures, error=error[:300]))
         elif idle > max(NO_TURN_SECONDS, 3 * job.interval):
             text = sentence(
                 "The scheduler's job %(job)s is due every %(every)s s, and has had no turn for %(idle)s s.",
                 job=job.name, every=float(job.interval), idle=round(idle),
             )  # fmt: skip
-            yield Stall(StallKind.JOB, job.name, text)
+            yield Stall("job", job.name, text)
 
     def _fails(self, job: Turns, now: float) -> bool:
         """Whether a job has failed for long, for another reason than a server that is away.
@@ -195,7 +239,7 @@ def _of_upkeep(names: Iterable[str]) -> Iterator[Stall]:
             at = moment(job.succeeded_at)
             text = sentence("The upkeep job %(job)s last succeeded at %(time)s.", job=job.name, time=at)
         error = sentence("Its last error: %(error)s", error=job.error[:300]) if job.error else ""
-        yield Stall(StallKind.JOB, job.name, joined(text, error))
+        yield Stall("job", job.name, joined(text, error))
 
 
 def _index_is_away() -> bool:
@@ -219,10 +263,7 @@ def _is_overrun() -> bool:
 
 def _evidence(task: Startable) -> str:
     """Return in plain words why the task could run."""
-    what = sentence(
-        "Work stands still in queue %(queue)s: task %(id)s (%(type)s) has waited since %(time)s.",
-        queue=task.queue, id=str(task.id), type=task.task_type, time=moment(task.oldest),
-    )  # fmt: skip
+    what = say("not_started", queue=task.queue, id=str(task.id), type=task.task_type, time=moment(task.oldest))
     able = sentence_n(
         "Worker %(worker)s can run it and asks for tasks (%(n)s free slot), and no pause or limit stands in the way.",
         "Worker %(worker)s can run it and asks for tasks (%(n)s free slots), and no pause or limit stands in the way.",
@@ -233,8 +274,3 @@ def _evidence(task: Startable) -> str:
         "%(n)s more of its kind waits behind it.", "%(n)s more of its kind wait behind it.", max(0, task.tasks - 1)
     )
     return joined(what, able, more if task.tasks > 1 else "")
-
-
-def moment(at: datetime) -> str:
-    """Return a time to the second with its zone."""
-    return f"{timezone.localtime(at):%Y-%m-%d %H:%M:%S %Z}"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from queue_app.diagnose import watchdog as module
+from queue_app.diagnose.watchdog import IndexRepair
 from queue_app.exceptions import IndexUnavailable
-from queue_app.services.repair import watchdog as module
-from queue_app.services.repair.watchdog import IndexRepair
 
 
 class Clock:

@@ -7,12 +7,11 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
+from queue_app.core.reasons import Level
+from queue_app.diagnose import stalls, watchdog, work
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task
-from queue_app.services.doctor import Level, work
-from queue_app.services.read import stalls
-from queue_app.services.repair import watchdog
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import snapshot
 from queue_app.workers.job import Job

@@ -1,0 +1,1 @@
+"""Say what is wrong and what to do: one registry of reasons, which every door reads."""
