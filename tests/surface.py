@@ -6,6 +6,8 @@
 Each line that differs is a change to explain in CHANGELOG.md, or a mistake.
 """
 
+# ruff: noqa: PLC0415 - the project is imported once its path is known, and Django is set up
+
 import argparse
 import difflib
 import inspect
@@ -22,8 +24,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 MODULES = (
-    "queue_app", "queue_app.exceptions", "queue_app.schedules", "queue_app.services", "queue_app.signals", "queue_app.tasks",
-    "queue_app.testing", "queue_app.workflows", "queue_app.core.records",
+    "queue_app", "queue_app.exceptions", "queue_app.schedules", "queue_app.services",
+    "queue_app.signals", "queue_app.tasks", "queue_app.testing", "queue_app.workflows",
 )  # fmt: skip
 
 
@@ -42,9 +44,13 @@ def _openapi() -> Iterator[str]:
 
 def _leaves(path: str, value: Any) -> Iterator[str]:
     """Yield one line for each value of a JSON document; the order of its names does not count."""
+    if isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
+        value = {each["name"]: each for each in value}  # parameters
     if isinstance(value, dict) and value:
         for name in sorted(value):
             yield from _leaves(f"{path}/{name}", value[name])
+    elif path.endswith("/required") and isinstance(value, list):
+        yield from (f"{path} = {name}" for name in sorted(value))
     else:
         yield f"{path} = {json.dumps(value, sort_keys=True, default=str)}"
 
@@ -124,7 +130,9 @@ def _permissions() -> Iterator[str]:
 
     for model in apps.get_app_config("queue_app").get_models():
         meta = model._meta
-        yield from (f"{meta.label}: {name}" for name in (*meta.default_permissions, *(name for name, _ in meta.permissions)))
+        yield from (
+            f"{meta.label}: {name}" for name in (*meta.default_permissions, *(name for name, _ in meta.permissions))
+        )
 
 
 def _of(root: Path) -> list[str]:
