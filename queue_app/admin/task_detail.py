@@ -192,8 +192,8 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-#: Options that a task's page shows as links.
-_LINKS: Final = ("capabilities", "user", "concurrency_key")
+#: Options that a task's page shows in another way.
+_ELSEWHERE: Final = ("capabilities", "user", "concurrency_key", "max_retries", "timeout", "retry_delay")
 
 
 def _options(task: Task) -> list[tuple[str, str, str]]:
@@ -205,17 +205,13 @@ def _options(task: Task) -> list[tuple[str, str, str]]:
         "policy": _("policy of %(band)s") % {"band": task.band.label},
     }
     delay_from = _("TASKQUEUE setting") if task.retry_delay is None else sources["task"]
-    in_force = {
-        "max_retries": (_("Retries"), str(options.max_retries), sources[options.max_retries_from]),
-        "timeout": (_("Timeout"), labels.duration(options.timeout), sources[options.timeout_from]),
-        "retry_delay": (_("First retry after"), labels.duration(options.retry_delay), delay_from),
-    }
-    others = {
-        name: (capfirst(_(name.replace("_", " "))), str(getattr(task, name)), "")
-        for name in OF_ROWS
-        if name not in {*_LINKS, *in_force} and getattr(task, name) != DEFAULTS[name]
-    }
-    return list((in_force | others).values())
+    in_force = [
+        (_("Retries"), str(options.max_retries), sources[options.max_retries_from]),
+        (_("Timeout"), labels.duration(options.timeout), sources[options.timeout_from]),
+        (_("First retry after"), labels.duration(options.retry_delay), delay_from),
+    ]
+    others = [name for name in OF_ROWS if name not in _ELSEWHERE and getattr(task, name) != DEFAULTS[name]]
+    return in_force + [(capfirst(_(name.replace("_", " "))), str(getattr(task, name)), "") for name in others]
 
 
 def _rule(task: Task) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
 from django.utils.json import normalize_json
@@ -84,21 +84,8 @@ def _options(given: Mapping[str, Any], registered: AnyTask | None) -> dict[str, 
         if value is None and own is not None and name != "user":
             value = getattr(own, name)
         if value is not None and value is not default:
-            options[name] = value if name == "unique" else check_option(name, value)
+            options[name] = value if name == "unique" else _CHECKS[name](value)
     return options
-
-
-def check_option(name: str, value: Any) -> Any:
-    """Return the value of an option in the form in which a row keeps it; raise ``InvalidTaskData``."""
-    match OPTIONS[name].kind:
-        case Names():
-            return check_capabilities(value)
-        case Text(most, blank):
-            return check_text(value, name, most, allow_blank=blank)
-        case Whole(low, high):
-            return check_integer(value, name, low, high)
-        case Duration(high):
-            return _seconds(value, name, high)
 
 
 def _after(delay: float) -> datetime | None:
@@ -278,3 +265,19 @@ def _seconds(value: Any, field: str, high: float) -> float:
             field, f"{field} must be more than 0 and at most {high:.0f} seconds.", code="out_of_range"
         )
     return float(value)
+
+
+def _check_of(name: str) -> Callable[[Any], Any]:
+    """Return the check of an option, which returns the form in which a row keeps it."""
+    match OPTIONS[name].kind:
+        case Names():
+            return check_capabilities
+        case Text(most, blank):
+            return lambda value: check_text(value, name, most, allow_blank=blank)
+        case Whole(low, high):
+            return lambda value: check_integer(value, name, low, high)
+        case Duration(high):
+            return lambda value: _seconds(value, name, high)
+
+
+_CHECKS: Final = {name: _check_of(name) for name in OPTIONS}
