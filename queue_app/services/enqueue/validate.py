@@ -276,8 +276,8 @@ def _check_of(name: str) -> Callable[[Any], Any]:
             return lambda value: check_text(value, name, most, allow_blank=blank)
         case Whole(low, high):
             return lambda value: check_integer(value, name, low, high)
-        case Duration(high):
-            return lambda value: _seconds(value, name, high)
+        case Duration(longest):
+            return lambda value: _seconds(value, name, longest)
 
 
 _CHECKS: Final = {name: _check_of(name) for name in OPTIONS}
