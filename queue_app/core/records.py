@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 type AttemptKey = tuple[uuid.UUID, int, int]
 
 
+_NO_PARAMETERS: Final[dict[str, Any]] = {}
+
+
 class NewTask:
     """An unchecked request for a task.
 
@@ -38,7 +41,7 @@ class NewTask:
         *,
         task_type: str,
         args: Sequence[Any] = (),
-        parameters: dict[str, Any] | None = None,
+        parameters: dict[str, Any] = _NO_PARAMETERS,
         queue: str | None = None,
         priority: Band | str | None = None,
         run_after: datetime | None = None,
@@ -48,7 +51,9 @@ class NewTask:
     ) -> None:
         if unknown := options.keys() - DEFAULTS.keys():
             raise TypeError(f"A task has no option {min(unknown)!r}.")
-        self.task_type, self.args, self.parameters = task_type, args, {} if parameters is None else parameters
+        self.task_type, self.args, self.parameters = task_type, args, parameters
+        if parameters is _NO_PARAMETERS:
+            self.parameters = {}
         self.queue, self.priority, self.run_after, self.delay = queue, priority, run_after, delay
         self.metadata, self.options = metadata, options
 
