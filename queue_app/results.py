@@ -22,6 +22,7 @@ from django.tasks.base import TaskError, TaskResult, TaskResultStatus
 from django.utils.json import normalize_json
 
 from queue_app import codecs, registry
+from queue_app.core.options import OPTIONS
 from queue_app.core.priorities import band_from_django, django_priority
 from queue_app.core.records import Enqueued
 from queue_app.core.redaction import is_sealed
@@ -193,7 +194,7 @@ def _restored(row: Task, alias: str) -> AnyTask:
     if registered is None or band_from_django(registered.priority) is not row.band:
         own["priority"] = django_priority(row.band)
     own |= {"queue_name": row.queue, "run_after": row.run_after, "backend": alias}
-    for name in ("capabilities", "timeout", "max_retries", "retry_delay", "idempotency_key", "user"):
+    for name in OPTIONS:
         value = _plain_option(getattr(row, name))
         if name not in own or _plain_option(own[name]) != value:
             own[name] = value

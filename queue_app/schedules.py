@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Unpack
 
 from django.conf import settings
 from django.tasks.base import Task
 
 from queue_app import conf, registry
+from queue_app.core.options import OptionValues
 from queue_app.exceptions import InvalidTaskData
 from queue_app.registry import AnyTask
 
@@ -27,7 +28,7 @@ class Declaration:
     values: Mapping[str, Any]
 
 
-class ScheduleOptions(TypedDict, total=False):
+class ScheduleOptions(OptionValues, total=False):
     """The options of a schedule; those of the task that are missing or ``None`` are the registered task's."""
 
     cron: str | None
@@ -49,13 +50,6 @@ class ScheduleOptions(TypedDict, total=False):
     notes: str
     queue: str | None
     priority: int | str | None
-    user: str | None
-    capabilities: Sequence[str] | None
-    concurrency_key: str | None
-    weight: int | None
-    max_retries: int | None
-    timeout: float | None
-    retry_delay: float | None
 
 
 _declared: Final[dict[str, Declaration]] = {}

@@ -14,11 +14,6 @@ from queue_app.versions import MAX_VERSION
 if TYPE_CHECKING:
     from queue_app.core.unique import Unique
 
-#: Options that belong to the function, not to one of its calls.
-IN_DECORATOR: Final = (
-    "aliases", "backoff", "sensitive", "encrypted", "task_type", "hooks", "version", "upgrade", "on_success",
-    "on_failure", "signals",
-)  # fmt: skip
 #: A type that a task names itself; empty: its dotted path.
 _TYPE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199})?", re.ASCII)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
 
@@ -29,6 +29,7 @@ from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry, task_options
 from queue_app.core.ids import Id
+from queue_app.core.options import CallOptions, CallValues, Seconds
 from queue_app.core.other_queues import INSTEAD_OF_OPTIONS, METHODS, OPTIONS
 from queue_app.exceptions import Retry, near_matches
 from queue_app.versions import Upgrade
@@ -36,7 +37,6 @@ from queue_app.versions import Upgrade
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
 
-    from queue_app.core.unique import Unique
     from queue_app.task_result import QueueTaskResult
 else:
 
@@ -49,7 +49,6 @@ else:
 
 
 type AnyResult = TaskResult[..., Any]  # generic in the stubs only; an alias is not evaluated
-type Seconds = float | timedelta
 
 
 class Backoff(Protocol):
@@ -59,27 +58,15 @@ class Backoff(Protocol):
         """Return the wait before the retry; ``task_result`` includes the attempt that has just failed."""
 
 
-class TaskOptions(TypedDict, total=False):
+class TaskOptions(CallValues, total=False):
     """The options of this queue; the policy of the queue or of the band decides the missing ones."""
 
-    capabilities: Sequence[str]
-    timeout: Seconds | None
-    max_retries: int | None
     max_attempts: int | None
-    retry_delay: Seconds | None
-    idempotency_key: str | None
-    user: str
-    concurrency_key: str
-    weight: int
-    unique: Unique | bool | None
 
 
-class DecoratorOptions(TaskOptions, total=False):
-    """The options of the decorator."""
+class OwnOptions(TypedDict, total=False):
+    """The options that belong to the function, not to one of its calls."""
 
-    priority: int
-    queue_name: str
-    backend: str
     task_type: str
     aliases: Sequence[str]
     backoff: Backoff | None
@@ -93,6 +80,14 @@ class DecoratorOptions(TaskOptions, total=False):
     signals: Mapping[str, Any]
 
 
+class DecoratorOptions(TaskOptions, OwnOptions, total=False):
+    """The options of the decorator."""
+
+    priority: int
+    queue_name: str
+    backend: str
+
+
 # Django 6.0 has no defaults.
 _DEFAULTS: Final[dict[str, Any]] = {
     "priority": DEFAULT_TASK_PRIORITY,
@@ -103,22 +98,15 @@ _DEFAULTS: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTask[**P, R](_Base[P, R]):
+class QueueTask[**P, R](_Base[P, R], CallOptions):
     """A task function with the options of this queue.
 
     Set them in the decorator or with ``.using(...)``:
 
-    - ``capabilities``: names that a worker must offer to run the task;
-    - ``timeout``: seconds until an attempt is overdue; ``None``: by the band's policy;
-    - ``max_retries``: retries after the first attempt; ``None``: by the band's policy;
-    - ``max_attempts``: the same, including the first attempt;
-    - ``retry_delay``: seconds before the first retry, doubled for each further retry;
+    - those of ``queue_app.core.options.CallOptions``, where each says what it does;
+    - ``max_attempts``: ``max_retries``, including the first attempt;
     - ``backoff``: a function of (exception, task_result) that returns the seconds before the
       retry, or ``None`` not to retry; only in the decorator, as it is not stored with a task;
-    - ``idempotency_key``: only one task is stored for the same key and user;
-    - ``user``: the user on whose behalf the task runs;
-    - ``concurrency_key``: limits count tasks with the same key together, such as ``customer:42``;
-    - ``weight``: number of a worker's slots that the task takes;
     - ``task_type``: the name of the function for the API, other services and stored tasks, instead of its
       dotted path; the function may then move or be renamed; only in the decorator;
     - ``aliases``: former names of the function, the first one first, under which tasks may still be stored; only in the
@@ -137,21 +125,12 @@ class QueueTask[**P, R](_Base[P, R]):
       and payloads are refused, and the page of the task shows a form; only in the decorator.
     """
 
-    capabilities: Sequence[str] = ()
-    timeout: Seconds | None = None
-    max_retries: int | None = None
     max_attempts: int | None = None
-    retry_delay: Seconds | None = None
     backoff: Backoff | None = None
-    idempotency_key: str | None = None
-    user: str = ""
-    concurrency_key: str = ""
-    weight: int = 1
     task_type: str = ""
     aliases: Sequence[str] = ()
     sensitive: Sequence[str] = ()
     encrypted: bool | None = False
-    unique: Unique | bool | None = None
     hooks: Sequence[Any] = ()
     version: int = 1
     upgrade: Upgrade | None = None
@@ -175,7 +154,7 @@ class QueueTask[**P, R](_Base[P, R]):
     ) -> Self:
         """Return a copy with other defaults; raise ``TypeError`` for an unknown option."""
         _check_names(options)
-        for name in task_options.IN_DECORATOR:
+        for name in OwnOptions.__annotations__:
             if name in options:
                 raise TypeError(
                     f"{name} can be set in the decorator only: a stored task knows its function, not its copy."

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from functools import partial
 
-from parts import commands, http, lists, python, settings, states
+from parts import commands, http, lists, options, python, settings, states
+from queue_app.core.options import Door
 
 ALL: dict[str, Callable[[], str]] = {
     "settings": settings.settings,
     "states": states.states,
     "transitions": states.transitions,
+    "options": options.options,
+    "options-api": partial(options.options_at, Door.API),
+    "option-filters": options.filters,
     "endpoints": http.endpoints,
     "former-names": http.former_names,
     "http-errors": http.http_errors,

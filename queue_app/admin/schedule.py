@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import batched
 from typing import Any, Final
 
 from django import forms
@@ -61,8 +62,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         (
             _lazy("Options of the task"),
             {
-                "fields": (("queue", "priority"), ("user", "concurrency_key"), ("weight", "capabilities"),
-                           ("max_retries", "timeout", "retry_delay")),
+                "fields": tuple(batched(edit.TASK_OPTIONS, 3)),
                 "description": _lazy("What you leave empty is taken from the task."),
                 "classes": ("collapse",),
             },

@@ -50,7 +50,7 @@ class ScheduleForm(ReasonForm):
         super().__init__(*args, **kwargs)
         if self.instance.pk is not None:
             self.initial["version"] = edit.version_of(self.instance)
-        for name in ("queue", "priority", "weight"):
+        for name in edit.TASK_OPTIONS:
             if name in self.fields:
                 self.fields[name].required = False
         if self.instance.pk is None:

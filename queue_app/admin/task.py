@@ -38,6 +38,7 @@ from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_actions import TaskActionsMixin
 from queue_app.admin.task_detail import load_detail, progress_and_logs
 from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
+from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.displayed_payload import displayed_payload
@@ -47,7 +48,7 @@ from queue_app.services.read.inspect import set_effective_bands
 from queue_app.services.read.search import listed, named
 
 #: Parameters of the list's address that may leave few tasks, for whose ended ones there are indexes.
-NARROW: Final = frozenset({"queue", "task_type", "worker_id", "concurrency_key", "q"})
+NARROW: Final = frozenset({"queue", "task_type", "worker_id", *FILTERS, "q"}) - {"user"}
 #: Maximum number of suggestions of the search.
 SUGGESTED: Final = 20
 
@@ -69,7 +70,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
     changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
-    exact_lookups = ("user", "worker_id", "concurrency_key")
+    exact_lookups = ("worker_id", *FILTERS)
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
     list_filter = (

@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.admin.utils import quote
 from django.urls import NoReverseMatch, reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from queue_app.admin.task_timeline import bar, spans, timeline
+from queue_app.core.options import DEFAULTS, OF_ROWS
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING
 from queue_app.dashboard import labels
@@ -190,8 +192,12 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+#: Options that a task's page shows in another way.
+_ELSEWHERE: Final = ("capabilities", "user", "concurrency_key", "max_retries", "timeout", "retry_delay")
+
+
 def _options(task: Task) -> list[tuple[str, str, str]]:
-    """Return the task's effective options, each with its source."""
+    """Return the task's options: those in force with their sources, and of the others those that it has."""
     options = effective_options(task)
     sources = {
         "task": _("set for this task"),
@@ -199,11 +205,13 @@ def _options(task: Task) -> list[tuple[str, str, str]]:
         "policy": _("policy of %(band)s") % {"band": task.band.label},
     }
     delay_from = _("TASKQUEUE setting") if task.retry_delay is None else sources["task"]
-    return [
+    in_force = [
         (_("Retries"), str(options.max_retries), sources[options.max_retries_from]),
         (_("Timeout"), labels.duration(options.timeout), sources[options.timeout_from]),
         (_("First retry after"), labels.duration(options.retry_delay), delay_from),
     ]
+    others = [name for name in OF_ROWS if name not in _ELSEWHERE and getattr(task, name) != DEFAULTS[name]]
+    return in_force + [(capfirst(_(name.replace("_", " "))), str(getattr(task, name)), "") for name in others]
 
 
 def _rule(task: Task) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
@@ -130,9 +131,13 @@ def _of_workflow(found: TaskFilter, value: str) -> TaskFilter:
     return replace(found, workflow_ids=list(workflows_named(value).values_list("id", flat=True)[:MAX_WORKFLOWS]))
 
 
+def _exactly(option: str) -> Callable[..., TaskFilter]:
+    return lambda found, value, *_: replace(found, **{option: value})
+
+
 #: Word before a colon -> the filter narrowed by the value after it.
 _NAMED: Final[Mapping[str, Callable[[TaskFilter, str], TaskFilter]]] = {
-    "user": lambda found, value: replace(found, user=value),
+    **{name: _exactly(name) for name in FILTERS},
     "type": _of_type,
     "queue": lambda found, value: replace(found, queues=named(value)["queues"] or [value]),
     "key": lambda found, value: replace(found, concurrency_key=value),
@@ -172,8 +177,7 @@ _NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] 
     "priority": lambda found, name, _: replace(found, effective_bands=[_BANDS[name]]),
     "queue": lambda found, name, _: replace(found, queues=[name]),
     "task_type": lambda found, name, _: replace(found, task_types=_both(found.task_types, name, [""])),
-    "user": lambda found, name, _: replace(found, user=name),
-    "concurrency_key": lambda found, name, _: replace(found, concurrency_key=name),
+    **{name: _exactly(name) for name in FILTERS},
     "worker_id": lambda found, text, _: replace(found, worker_id=uuid.UUID(text)),
     "workflow_id": lambda found, text, _: replace(found, workflow_ids=_both(found.workflow_ids, uuid.UUID(text), [])),
     "since": lambda found, name, now: replace(found, created_after=now - SINCE[name]),

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
+from queue_app.core.options import API_NAMES, FORMER_NAMES, OF_ROWS
 from queue_app.core.priorities import Band
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import redact, redact_value
@@ -80,7 +81,10 @@ PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resum
 limit: Final = Shape("id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names)
 overall: Final = Shape("current_concurrent", *OVERALL_FIELDS, *PAUSE.names)
 ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
-OPTIONS: Final = Shape("timeout_seconds", "max_retries", "retry_delay", timeout_seconds="timeout")
+_SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
+#: The options of a task that its summary does not say.
+OPTIONS: Final = Shape(*(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES)
+IN_FORCE: Final = Shape("timeout_seconds", "max_retries", "retry_delay", timeout_seconds="timeout")
 STEP: Final = Shape("position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
 SIGNAL: Final = Shape("id", "name", "sent_at", "taken_at")
 PROGRESS: Final = Shape("attempt", "fraction", "message", "updated_at")
@@ -94,11 +98,9 @@ OPERATION: Final = Shape(
     "by", "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
     "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
 )  # fmt: skip
-#: Column of a schedule -> its name in the API.
-_NAMES: Final = {"capabilities": "required_capabilities", "timeout": "timeout_seconds"}
 SCHEDULE: Final = Shape(
-    "id", "name", "words", "next_instant", "declared", *(_NAMES.get(name, name) for name in FIELDS), *PAUSE.names,
-    words="recurrence.words", declared="is_declared", required_capabilities="capabilities", timeout_seconds="timeout",
+    "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS), *PAUSE.names,
+    words="recurrence.words", declared="is_declared", **_SOURCES,
 )  # fmt: skip
 WORKFLOW: Final = Shape(
     "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline", "held_at",
@@ -115,10 +117,9 @@ sent: Final = Shape("id", "signal_id", "awaited", signal_id="id", awaited="is_aw
 REGISTERED: Final = Shape("id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
 HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved", "again")
 CLAIMED: Final = Shape(
-    "id", "task_id", "attempt", "task_type", "queue", "priority", "required_capabilities", "user", "args", "parameters",
-    "timeout_seconds", "retry_count", "max_retries", "retry_delay", "concurrency_key", "weight", "created_at",
-    "queued_at", "started_at", "leased_at", "trace_id", "traceparent", "metadata", task_id="id",
-    required_capabilities="capabilities", timeout_seconds="timeout", retry_count="failures",
+    "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS), "args",
+    "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id", "traceparent",
+    "metadata", task_id="id", retry_count="failures", **_SOURCES,
 )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
     visible = may_view_payload(user, found.task.user)
     inside = visible and user.is_staff
     secrets, args, parameters = displayed_payload(found.task.task_type, found)
-    return summary(found.task) | OPTIONS(found.options) | {
+    return summary(found.task) | OPTIONS(found.task) | IN_FORCE(found.options) | {
         "queue_position": found.queue_position,
         "idempotency_key": found.task.idempotency_key,
         "unique_key": found.task.unique_key,
@@ -214,7 +215,7 @@ def schedule(found: Schedule, user: Any) -> dict[str, Any]:
         "priority": Band(found.priority).label,
         "args": args if visible else None,
         "parameters": parameters if visible else None,
-        "overridden": [_NAMES.get(name, name) for name in overridden(found)],
+        "overridden": [API_NAMES.get(name, name) for name in overridden(found)],
     }
 
 

@@ -1,15 +1,17 @@
 """The frozen records that services, SQL, the index and workers exchange."""
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, Unpack
 
 from queue_app.core import trace
 from queue_app.core.lanes import lane_name, score
+from queue_app.core.options import DEFAULTS, OF_ROWS, CallOptions, CallValues, RowOptions
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 
@@ -21,62 +23,69 @@ if TYPE_CHECKING:
 type AttemptKey = tuple[uuid.UUID, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_NO_PARAMETERS: Final[dict[str, Any]] = {}
+
+
 class NewTask:
     """An unchecked request for a task.
 
-    ``None`` means the default; for a task that is submitted by its type, the option of the registered task.
+    A missing option, or ``None``, means the default; for a task that is submitted by its type, the option of the
+    registered task. A ``delay`` in seconds from now may stand for ``run_after``. ``metadata`` is that of the original
+    of a copy; ``None``: hooks decide.
     """
 
-    task_type: str
-    args: Sequence[Any] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
-    queue: str | None = None
-    priority: Band | str | None = None
-    capabilities: Collection[str] | None = None
-    run_after: datetime | None = None
-    delay: float | None = None  # seconds from now, instead of run_after
-    user: str = ""
-    timeout: float | None = None
-    max_retries: int | None = None
-    retry_delay: float | None = None
-    idempotency_key: str | None = None
-    concurrency_key: str | None = None
-    weight: int | None = None
-    unique: "Unique | None" = None  # the rule of the registered task applies only to submissions
-    metadata: dict[str, Any] | None = None  # of the original of a copy; None: hooks decide
+    __slots__ = ("args", "delay", "metadata", "options", "parameters", "priority", "queue", "run_after", "task_type")
 
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        *,
+        task_type: str,
+        args: Sequence[Any] = (),
+        parameters: dict[str, Any] = _NO_PARAMETERS,
+        queue: str | None = None,
+        priority: Band | str | None = None,
+        run_after: datetime | None = None,
+        delay: float | None = None,
+        metadata: dict[str, Any] | None = None,
+        **options: Unpack[CallValues],
+    ) -> None:
+        if unknown := options.keys() - DEFAULTS.keys():
+            raise TypeError(f"A task has no option {min(unknown)!r}.")
+        self.task_type, self.args, self.parameters = task_type, args, parameters
+        if parameters is _NO_PARAMETERS:
+            self.parameters = {}
+        self.queue, self.priority, self.run_after, self.delay = queue, priority, run_after, delay
+        self.metadata, self.options = metadata, options
 
-#: Options of a call that its rows keep.
-_CALL_OPTIONS: Final = (
-    "task_type", "queue", "priority", "capabilities", "user", "max_retries", "timeout", "retry_delay",
-    "concurrency_key", "weight",
-)  # fmt: skip
+    @property
+    def user(self) -> str:
+        """The owner of the task."""
+        return self.options.get("user", "")
+
+    def of(self, user: str) -> Self:
+        """Return the same request for another user."""
+        found = copy(self)
+        found.options = {**self.options, "user": user}
+        return found
 
 
 def call_options(row: Any) -> dict[str, Any]:
     """Return the options of a task, a ``TaskSpec`` or a schedule as JSON values, for ``NewTask``."""
-    values = {name: getattr(row, name) for name in _CALL_OPTIONS} | {"priority": Band(row.priority).label}
+    values = {name: getattr(row, name) for name in ("task_type", "queue", *OF_ROWS)}
+    values["priority"] = Band(row.priority).label
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec(CallOptions):
     """The checked options that all calls of one task share."""
 
     task_type: str
     queue: str
     priority: int
-    capabilities: tuple[str, ...]
-    user: str
-    max_retries: int | None
-    timeout: float | None
-    retry_delay: float | None
-    run_after: datetime | None
-    idempotency_key: str | None
     lane: str
-    concurrency_key: str = ""
-    weight: int = 1
+    run_after: datetime | None = None
+    capabilities: tuple[str, ...] = ()
     unique: "Unique | None" = None
     unique_key: str | None = None  # of one call, see core.unique
 
@@ -214,8 +223,8 @@ class Lease(NamedTuple):
     leased_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedTask:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedTask(RowOptions):
     """A task whose row a worker holds under the fencing token ``attempt``.
 
     The commit of a claim does not wait for the disk. If PostgreSQL crashes right after the commit, it may grant the
@@ -227,19 +236,16 @@ class ClaimedTask:
     task_type: str
     queue: str
     priority: int
-    capabilities: tuple[str, ...]
-    user: str
     created_at: datetime
     queued_at: datetime
     started_at: datetime
     timeout: float
     max_retries: int
-    retry_delay: float | None
+    retry_delay: float | None = None
     failures: int
     args: str  # JSON text, decoded by the slot that runs the task
     parameters: str  # JSON text
-    concurrency_key: str = ""
-    weight: int = 1  # slots of a worker
+    capabilities: tuple[str, ...] = ()
     worker_id: uuid.UUID | None = None  # part of the fence
     trace: str | None = None  # W3C traceparent of the caller
     leased_at: int = 0  # stamp of the lease that it was granted under (index time, µs), part of the fence
@@ -250,8 +256,12 @@ class ClaimedTask:
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
         """Return the record of a row with the columns ``sql.columns.CLAIMED``."""
-        task_id, attempt, task_type, queue, priority, capabilities, *rest = row
-        return cls(task_id, attempt, task_type, queue, priority, tuple(capabilities), *rest)
+        task = object.__new__(cls)  # a call by name of the class takes twice as long
+        put = object.__setattr__
+        for name, value in zip(CLAIMED_FIELDS, row, strict=True):
+            put(task, name, value)
+        put(task, "capabilities", tuple(task.capabilities))
+        return task
 
     @property
     def key(self) -> AttemptKey:
@@ -277,6 +287,10 @@ class ClaimedTask:
     def lease(self) -> Lease:
         """The lease that it was granted under."""
         return Lease(self.id, lane_name(*_lane_of(self)), self.leased_at)
+
+
+#: The fields of a claimed task in the order of ``sql.columns.CLAIMED``: the id first.
+CLAIMED_FIELDS: Final = tuple(sorted((each.name for each in fields(ClaimedTask)), key="id".__ne__))
 
 
 class Returned(NamedTuple):

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from django.db import models
 
-from queue_app.models.columns import KEY_LENGTH, USER_LENGTH
+from queue_app.core.options import KEY_LENGTH
+from queue_app.models.columns import USER_LENGTH
 from queue_app.models.fields import IdField
 
 

@@ -10,7 +10,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate, Scope
-from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, TYPE_LENGTH
+from queue_app.core.options import CONCURRENCY_KEY_LENGTH
+from queue_app.models.columns import TYPE_LENGTH
 from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_of
 
 #: Scopes that have limits here; a queue's limits are columns of the queue.

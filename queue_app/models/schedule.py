@@ -15,17 +15,10 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.core.states import FAILURES
-from queue_app.models.columns import (
-    CONCURRENCY_KEY_LENGTH,
-    MAX_WEIGHT,
-    NAME_LENGTH,
-    PRIORITY_CHOICES,
-    STATUS_CHOICES,
-    TYPE_LENGTH,
-    USER_LENGTH,
-)
-from queue_app.models.fields import NamesField, SealedJSONField
+from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH
+from queue_app.models.fields import SealedJSONField
 from queue_app.models.limit_columns import Pausable, constraints_of, optional_seconds
+from queue_app.models.option_columns import OptionColumns
 
 if TYPE_CHECKING:  # generic in the stubs only
     _JSONField = models.JSONField[Any, Any]
@@ -73,7 +66,7 @@ def _values(kinds: type[StrEnum]) -> list[str]:
     return [kind.value for kind in kinds]
 
 
-class Schedule(Pausable):
+class Schedule(OptionColumns, Pausable):
     """A task that is enqueued again and again: which task, when, and what to do if a tick is late or overlaps."""
 
     name = models.CharField(max_length=NAME_LENGTH, unique=True)
@@ -93,19 +86,6 @@ class Schedule(Pausable):
     )
     queue = models.CharField(max_length=NAME_LENGTH)
     priority = models.SmallIntegerField(choices=PRIORITY_CHOICES)
-    user = models.CharField(max_length=USER_LENGTH, blank=True, default="")
-    capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
-    concurrency_key = models.CharField(max_length=CONCURRENCY_KEY_LENGTH, blank=True, default="")
-    weight = models.SmallIntegerField(
-        default=1,
-        validators=[MinValueValidator(1), MaxValueValidator(MAX_WEIGHT)],
-        help_text=_lazy("Slots that it takes."),
-    )
-    max_retries = models.SmallIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(0)], help_text=_lazy("Empty: by the queue or the band.")
-    )
-    timeout = optional_seconds(_lazy("Seconds until an attempt is overdue. Empty: by the queue or the band."))
-    retry_delay = optional_seconds(_lazy("Seconds before the first retry. Empty: the project's setting."))
 
     cron = models.CharField(
         max_length=100,

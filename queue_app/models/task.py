@@ -14,20 +14,13 @@ from django.db import models
 from django.db.models import F, Func, Q, Value
 
 from queue_app.core import trace
+from queue_app.core.options import KEY_LENGTH, MAX_WEIGHT
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
 from queue_app.core.unique import LENGTH as UNIQUE_LENGTH
-from queue_app.models.columns import (
-    CONCURRENCY_KEY_LENGTH,
-    KEY_LENGTH,
-    MAX_WEIGHT,
-    NAME_LENGTH,
-    PRIORITY_CHOICES,
-    STATUS_CHOICES,
-    TYPE_LENGTH,
-    USER_LENGTH,
-)
-from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, NamesField, WordsIndex
+from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH
+from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, WordsIndex
+from queue_app.models.option_columns import OptionColumns
 from queue_app.models.querysets import TaskQuerySet
 
 #: Terminal states without a result; sorted, because migrations compare the list.
@@ -42,7 +35,7 @@ _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2286, 1, 1, tzin
 _FEW = "n_distinct_per_range=100"
 
 
-class Task(models.Model):
+class Task(OptionColumns):
     """One unit of work and its state."""
 
     id = IdField()
@@ -50,16 +43,9 @@ class Task(models.Model):
     queue = models.CharField(max_length=NAME_LENGTH)
     status = models.CharField(max_length=12, choices=STATUS_CHOICES)
     priority = models.SmallIntegerField(choices=PRIORITY_CHOICES)
-    capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
-    user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
-    concurrency_key = models.CharField(max_length=CONCURRENCY_KEY_LENGTH, default="", db_default="", blank=True)
-    weight = models.SmallIntegerField(default=1, db_default=1)  # worker slots that it takes
     attempt = models.IntegerField(default=0)  # fencing token: rises with every claim, never falls
     failures = models.SmallIntegerField(default=0)  # attempts that count against max_retries
     crashes = models.SmallIntegerField(default=0, db_default=0)  # attempts whose worker died since the last step
-    max_retries = models.SmallIntegerField(null=True, blank=True)  # null: by the queue, else by the policy of the band
-    timeout = models.FloatField(null=True, blank=True)  # seconds; null: as above
-    retry_delay = models.FloatField(null=True, blank=True)  # seconds; null: TASKQUEUE RETRY BASE_SECONDS
     created_at = models.DateTimeField()
     run_after = models.DateTimeField(null=True, blank=True)
     queued_at = models.DateTimeField(null=True, blank=True)  # position in its lane

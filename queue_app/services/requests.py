@@ -24,6 +24,7 @@ from django.db import InterfaceError, OperationalError
 from queue_app import conf, registry, transition_log
 from queue_app.core.events import EventName, Occasion, Run, accepted
 from queue_app.core.ids import parse_id
+from queue_app.core.options import FORMER_NAMES, Door, Duration, Whole, at
 from queue_app.core.parsing import decode_text, load_json, timestamp
 from queue_app.core.payload import BESIDE_BYTES
 from queue_app.core.priorities import parse_band
@@ -64,18 +65,24 @@ MAX_QUARANTINED_BYTES: Final = 64 * 1024
 
 #: The fields of a request; those after ``task_type`` are optional.
 FIELDS: Final = (
-    "event", "request_id", "task_type", "parameters", "queue", "priority", "user", "capabilities", "run_after",
-    "delay", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight",
-)  # fmt: skip
+    "event",
+    "request_id",
+    "task_type",
+    "parameters",
+    "queue",
+    "priority",
+    "run_after",
+    "delay",
+    *at(Door.STREAM),
+)
 #: Names of fields in the HTTP API that are accepted too.
-_OTHER_NAMES: Final = {"required_capabilities": "capabilities", "timeout_seconds": "timeout"}
+_OTHER_NAMES: Final = {api: name for name, api in FORMER_NAMES.items()}
 #: The fields of a request to cancel.
 CANCEL_FIELDS: Final = ("event", "request_id", "task_id", "user")
 INBOUND: Final = (EventName.EXECUTION_REQUESTED, EventName.EXECUTION_CANCELLED)
-_AS_THEY_ARE: Final = (
-    "parameters", "queue", "delay", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight",
-)  # fmt: skip
-_JSON: Final = ("parameters", "delay", "timeout", "max_retries", "weight")
+_JSON: Final = {
+    "parameters", "delay", *(name for name, each in at(Door.STREAM).items() if isinstance(each.kind, Whole | Duration))
+}  # fmt: skip
 
 type Fields = Sequence[tuple[bytes, bytes]]
 
@@ -303,19 +310,19 @@ def _new_task(values: dict[str, Any]) -> NewTask:
     if "run_after" in values and "delay" in values:
         raise InvalidTaskData("delay", "Give run_after or delay, not both.", code="conflicting_fields")
     task_type, user = _required(values, "task_type"), _owner(values)
-    options: dict[str, Any] = {name: values[name] for name in _AS_THEY_ARE if name in values}
+    options = {name: value for name, value in values.items() if name not in {"event", "request_id", "task_type"}}
     if "priority" in values:
         options["priority"] = parse_band(values["priority"])
     if "capabilities" in values:
         options["capabilities"] = [name for name in values["capabilities"].split(",") if name]
     if "run_after" in values:
         options["run_after"] = timestamp(values["run_after"], "run_after")
-    options.setdefault("idempotency_key", request_id)
+    options = {"idempotency_key": request_id, **options, "user": user}
     registry.get_for_caller(check_task_type(task_type))
     if applies_to(task_type):
         message = "The task is encrypted, and a request holds its parameters in plain text; submit it over the API."
         raise InvalidTaskData("task_type", message, code="encrypted")
-    return NewTask(task_type=task_type, user=user, **options)
+    return NewTask(task_type=task_type, **options)
 
 
 def _request_id(fields: Fields) -> str:

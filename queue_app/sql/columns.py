@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
-from queue_app.core.records import ClaimedTask, Returned, TaskRef
+from queue_app.core.records import CLAIMED_FIELDS, ClaimedTask, Returned, TaskRef
 from queue_app.core.states import Status
 
 
-def _of(record: type[Any], **expressions: str) -> str:
-    return ", ".join(expressions.get(field.name, f't."{field.name}"') for field in fields(record))
+def _of(names: Iterable[str], **expressions: str) -> str:
+    return ", ".join(expressions.get(name, f't."{name}"') for name in names)
 
 
 def effective(option: str, policy: str, default: int) -> str:
@@ -33,7 +33,7 @@ def cap(table: str = "") -> str:
 
 
 #: For ``TaskRef.from_row``.
-REF: Final = _of(TaskRef)
+REF: Final = _of(field.name for field in fields(TaskRef))
 #: For ``core.lanes.lane_name``.
 LANE: Final = 't.queue, t.task_type, t.capabilities, t."user", t.concurrency_key, t.weight'
 
@@ -48,7 +48,7 @@ _OPTIONS: Final = {
 }
 #: For ``ClaimedTask.from_row``, with the table ``payload``.
 CLAIMED: Final = _of(
-    ClaimedTask,
+    CLAIMED_FIELDS,
     **_OPTIONS,
     args="payload.args",
     parameters="payload.parameters",
@@ -60,7 +60,7 @@ TRACE: Final = "(SELECT trace FROM queue_app_taskpayload WHERE task_id = t.id)"
 METADATA: Final = "(SELECT metadata::text FROM queue_app_taskpayload WHERE task_id = t.id)"
 #: For ``ClaimedTask.from_row`` where the payload does not matter.
 CLAIMED_WITHOUT_PAYLOAD: Final = _of(
-    ClaimedTask, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE, metadata=METADATA
+    CLAIMED_FIELDS, **_OPTIONS, args="'[]'", parameters="'{}'", trace=TRACE, metadata=METADATA
 )
 
 #: Types of the columns of ``fence``.

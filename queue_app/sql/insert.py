@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from queue_app import tracing
+from queue_app.core.options import OPTIONS
 from queue_app.core.records import Enqueued, TaskRow, TaskSpec
 from queue_app.core.redaction import is_sealed
 from queue_app.core.states import Status
@@ -20,18 +21,11 @@ SPEC_COLUMNS: Final = {
     "task_type": "text",
     "queue": "text",
     "priority": "int2",
-    "capabilities": "text[]",
-    '"user"': "text",
-    "max_retries": "int2",
-    "timeout": "float8",
-    "retry_delay": "float8",
-    "idempotency_key": "text",
-    "concurrency_key": "text",
-    "weight": "int2",
+    **{f'"{name}"': option.kind.sql for name, option in OPTIONS.items()},
     "unique_key": "text",
     "run_after": "timestamptz",
 }
-_CAPABILITIES: Final = list(SPEC_COLUMNS).index("capabilities")
+_CAPABILITIES: Final = list(SPEC_COLUMNS).index('"capabilities"')
 _values_of: Final = attrgetter(*(name.strip('"') for name in SPEC_COLUMNS))
 
 # Whether a row limits submissions here, so that services.enqueue.admission has to count first.

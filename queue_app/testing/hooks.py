@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def metadata_of(task: AnyTask, args: str, kwargs: str) -> str | None:
     """Return the metadata that hooks add to a new call; let their exceptions through."""
     user = getattr(task, "user", "")
-    spec = TaskSpec(registry.type_of(task), task.queue_name, 0, (), user, None, None, None, None, None, "")
+    spec = TaskSpec(task_type=registry.type_of(task), queue=task.queue_name, priority=0, user=user, lane="")
     return before_enqueue(TaskRow(uuid.uuid4(), spec, args, kwargs)).metadata
 
 
@@ -28,14 +28,12 @@ def claimed(call: StoredCall) -> ClaimedTask:
         task_type=registry.type_of(call.task),
         queue=call.task.queue_name,
         priority=int(band_from_django(call.task.priority)),
-        capabilities=(),
         user=call.option("user", ""),
         created_at=call.created_at,
         queued_at=call.queued_at or call.created_at,
         started_at=call.started_at or _EPOCH,
         timeout=0.0,
         max_retries=0,
-        retry_delay=None,
         failures=call.failures,
         args=call.args,
         parameters=call.kwargs,

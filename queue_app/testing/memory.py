@@ -17,6 +17,7 @@ from queue_app import codecs, conf, encryption, registry
 from queue_app.core.graph import Graph, NewWorkflow, check_size
 from queue_app.core.ids import Id, parse_id, uuid7
 from queue_app.core.limit_values import ARRIVAL
+from queue_app.core.options import Seconds
 from queue_app.core.priorities import Band
 from queue_app.core.promotion import ARRIVAL_BAND, effective_band
 from queue_app.core.records import TaskRow, TaskSpec
@@ -29,7 +30,7 @@ from queue_app.result_actions import checked_timeout
 from queue_app.results import RESULT_STATUS
 from queue_app.services.workflows.store import check_workflow
 from queue_app.task_result import Progress, QueueTaskResult
-from queue_app.tasks import AnyResult, QueueTask, Seconds
+from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt, steps
 from queue_app.testing.clock import current, freeze
 from queue_app.testing.hooks import metadata_of

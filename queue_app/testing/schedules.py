@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_app import registry
+from queue_app.core.options import OF_ROWS
 from queue_app.core.priorities import django_priority, parse_band
 from queue_app.core.recurrence import Recurrence
 from queue_app.registry import AnyTask
@@ -13,9 +14,6 @@ from queue_app.tasks import AnyResult
 from queue_app.testing.clock import current
 
 _WHEN: Final = ("cron", "every", "anchor", "zone", "starts_at", "ends_at")
-_OPTIONS: Final = (
-    "user", "capabilities", "concurrency_key", "weight", "max_retries", "timeout", "retry_delay",
-)  # fmt: skip
 
 
 def run_schedules(*names: str) -> list[AnyResult]:
@@ -64,7 +62,7 @@ def _between(declaration: Declaration, start: datetime, end: datetime) -> Collec
 
 def _enqueue(declaration: Declaration, instant: datetime) -> AnyResult:
     values = declaration.values
-    options = {field: values[field] for field in _OPTIONS if field in values}
+    options = {field: values[field] for field in OF_ROWS if field in values}
     if "priority" in values:
         options["priority"] = django_priority(parse_band(values["priority"]))
     if "queue" in values:

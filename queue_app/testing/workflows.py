@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from queue_app import registry
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
+from queue_app.core.options import OF_ROWS
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.references import Reference, chosen, filled
 from queue_app.core.states import FAILURES, TERMINAL, Status
@@ -422,12 +423,7 @@ class RunningInMemory(RunningWorkflow):
 def _stored_task(spec: TaskSpec) -> AnyTask:
     """Return the registered task with options that were stored."""
     task = registry.get(spec.task_type)
-    wanted: dict[str, Any] = {
-        "user": spec.user,
-        "max_retries": spec.max_retries,
-        "timeout": spec.timeout,
-        "retry_delay": spec.retry_delay,
-    }
+    wanted = {name: getattr(spec, name) for name in OF_ROWS}
     own = {name: value for name, value in wanted.items() if value is not None and hasattr(task, name)}
     return task.using(queue_name=spec.queue, **own)
 

@@ -17,7 +17,7 @@ from django.template import Context, Template
 from queue_app import task as queue_task
 from queue_app.core.priorities import Band
 from queue_app.models import Task
-from queue_app.task_options import IN_DECORATOR
+from queue_app.tasks import OwnOptions
 from tests.queue_app.test_backend import add, not_decorated
 from tests.support.engine import rolled_back
 
@@ -53,7 +53,7 @@ def test_a_backoff_is_a_function():
         queue_task(backoff=5)(not_decorated)
 
 
-@pytest.mark.parametrize("option", IN_DECORATOR)
+@pytest.mark.parametrize("option", OwnOptions.__annotations__)
 def test_options_of_the_function_are_set_in_the_decorator_only(option):
     with pytest.raises(TypeError, match=f"{option} can be set in the decorator only"):
         add.using(**{option: None})

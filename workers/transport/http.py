@@ -15,13 +15,13 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from queue_app import signals
+from queue_app.core.options import FORMER_NAMES, MAX_TIMEOUT_SECONDS
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.core.signals import Fields
 from queue_app.core.steps import Step
 from queue_app.exceptions import AttemptLost, IndexUnavailable, InvalidTaskData, WorkerLost
 from queue_app.index import Profile, WorkerMessage
-from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.workers.transport.base import OnWait, OutcomesRefused, Transport
 from queue_app.workers.wire import task_of
@@ -43,7 +43,7 @@ REFUSALS: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_T
 #: Maximum seconds between two heartbeats.
 MAX_HEARTBEAT: Final = 300.0
 #: Field of ``ClaimedTask`` -> its name in the protocol.
-_NAMES: Final = {"capabilities": "required_capabilities", "failures": "retry_count", "timeout": "timeout_seconds"}
+_NAMES: Final = FORMER_NAMES | {"failures": "retry_count"}
 _TASK_FIELDS: Final = frozenset(field.name for field in fields(ClaimedTask))
 
 type Form = dict[str, Any]

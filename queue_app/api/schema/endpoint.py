@@ -11,7 +11,7 @@ from queue_app.api.idempotency import KEY_HEADER
 from queue_app.api.schema.components import BANDS, TEXT
 from queue_app.api.serializers.base import Query, Schema, properties
 from queue_app.api.serializers.kinds import NAME, UUID
-from queue_app.models.columns import KEY_LENGTH
+from queue_app.core.options import KEY_LENGTH
 
 #: Module of a view -> tag of its endpoints; other modules have the name of the tag.
 _TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}

@@ -98,7 +98,7 @@ _TASK: Final = answer(
     columns(
         Task, representation.CLAIMED,
         task_id=UUID, priority=BAND, required_capabilities=listed(TEXT), args=listed(ANYTHING), parameters=OBJECT,
-        timeout_seconds=NUMBER, retry_count=COUNT, max_retries=COUNT, retry_delay=NUMBER, queued_at=TIME,
+        timeout_seconds=NUMBER, retry_count=COUNT, max_retries=COUNT, queued_at=TIME,
         started_at=TIME, trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT), start_within_ms=maybe(COUNT),
     ),
 )  # fmt: skip

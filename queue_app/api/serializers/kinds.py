@@ -13,6 +13,7 @@ from django.db import models
 
 from queue_app import conf
 from queue_app.api.serializers.base import Check, Field, ListOf, OneOrSeveral, Schema
+from queue_app.core.options import API_NAMES, DEFAULTS, FILTERS, OPTIONS, Door, Duration, Names, Text, Whole, at
 from queue_app.core.parsing import timestamp
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import BAND_NAMES, parse_band
@@ -26,7 +27,7 @@ from queue_app.models.queue import (
     FairWeightsField,
     check_fair_weights,
 )
-from queue_app.services.enqueue.validate import check_queue_name, check_text
+from queue_app.services.enqueue.validate import check_capabilities, check_queue_name, check_text
 
 TEXT_LENGTH: Final = 255
 MAX_CHOICES: Final = 20  # values of one filter
@@ -226,6 +227,33 @@ def several(child: Field, **options: Any) -> OneOrSeveral:
 def sorted_set(child: Field, most: int, **options: Any) -> ListOf:
     """A list without order; repeats are dropped."""
     return ListOf(child, most, into=lambda items: tuple(sorted(set(items))), **options)
+
+
+def options_at(door: Door, *, nullable: bool) -> dict[str, Field]:
+    """Return the fields of the options that may be set at a door, by their names; null is a missing one."""
+    return {
+        API_NAMES[each]: _option(each, allow_null=nullable or DEFAULTS[each] is None, help_text=about.sentence)
+        for each, about in at(door).items()
+    }
+
+
+def option_filters() -> dict[str, Field]:
+    """Return the fields of the options that lists of tasks can be filtered by."""
+    return {API_NAMES[each]: _option(each, help_text="Exactly this value.") for each in FILTERS}
+
+
+def _option(option: str, **more: Any) -> Field:
+    if option != API_NAMES[option]:
+        more["source"] = option
+    match OPTIONS[option].kind:
+        case Names(most):
+            return ListOf(name(), most, into=check_capabilities, **more)
+        case Text(most, blank):
+            return text(most, int(not blank), **more)
+        case Whole(low, high):
+            return whole(low, high, **more)
+        case Duration(high):
+            return number(0, high, above=True, **more)
 
 
 def column(model: type[models.Model], column_name: str, **options: Any) -> Field:

@@ -8,11 +8,11 @@ from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.control import Edit, WithReason, columns
 from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
+from queue_app.core.options import Door
 from queue_app.core.parsing import timestamp
 from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
-from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, MAX_WEIGHT, NAME_LENGTH, TYPE_LENGTH, USER_LENGTH
-from queue_app.services.enqueue.validate import MAX_CAPABILITIES, MAX_RETRIES, MAX_TIMEOUT_SECONDS
+from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 
 MAX_ARGS: Final = 100
@@ -27,13 +27,7 @@ _FIELDS: Final[Mapping[str, Any]] = {
     "instant_parameter": kinds.text(NAME_LENGTH, 0),
     "queue": kinds.name(),
     "priority": kinds.band(),
-    "user": kinds.text(USER_LENGTH, 0),
-    "required_capabilities": ListOf(kinds.name(), MAX_CAPABILITIES, source="capabilities"),
-    "concurrency_key": kinds.text(CONCURRENCY_KEY_LENGTH, 0),
-    "weight": kinds.whole(1, MAX_WEIGHT),
-    "max_retries": kinds.whole(0, MAX_RETRIES, allow_null=True),
-    "timeout_seconds": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, source="timeout", allow_null=True),
-    "retry_delay": kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, allow_null=True),
+    **kinds.options_at(Door.SCHEDULE, nullable=False),
     "cron": kinds.text(100, 0, help_text='Five fields, or six with seconds first, or a name such as "@daily".'),
     "instants": ListOf(kinds.moment(), MAX_INSTANTS, into=lambda items: [item.isoformat() for item in items]),
     "zone": kinds.text(64),

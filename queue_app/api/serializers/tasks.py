@@ -14,22 +14,15 @@ from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Check, Field, InBody, ListOf, Query
 from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of
+from queue_app.core.options import FORMER_NAMES, Door
 from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
 from queue_app.core.records import NewTask
 from queue_app.core.states import OTHER_NAMES, PENDING_NAME, Status
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models.columns import CONCURRENCY_KEY_LENGTH, KEY_LENGTH, MAX_WEIGHT, TYPE_LENGTH, USER_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.operation import OperationKind
 from queue_app.services.enqueue.submit import check_whole
-from queue_app.services.enqueue.validate import (
-    MAX_CAPABILITIES,
-    MAX_DELAY,
-    MAX_RETRIES,
-    MAX_TIMEOUT_SECONDS,
-    check_capabilities,
-    check_signal_name,
-    check_text,
-)
+from queue_app.services.enqueue.validate import MAX_DELAY, check_signal_name, check_text
 from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, OperationOptions
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
 
@@ -56,32 +49,25 @@ NEEDS: Final = "For tasks of other users it needs queue_app.view_payload, else t
 class Submission(Body):
     """A task to store; the services check it again, because Python code enqueues without the API."""
 
-    aliases: ClassVar[Mapping[str, str]] = {"capabilities": "required_capabilities", "timeout": "timeout_seconds"}
+    aliases: ClassVar[Mapping[str, str]] = FORMER_NAMES
     example: ClassVar[Any] = {
         "task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high",
     }  # fmt: skip
     read_only_hints: ClassVar[Mapping[str, str]] = {"args": "Name the arguments in `parameters`; args are for Python."}
     read_only_names = (
         "args", "assigned_worker_id", "attempt", "attempts", "cancel_requested_at", "completed_at", "created_at",
-        "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count", "retry_delay",
+        "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count",
         "started_at", "status", "task_id", "trace_id", "unique_key", "user", "workflow_id",
     )  # fmt: skip
     task_type = kinds.text(TYPE_LENGTH, required=True)
     parameters = kinds.payload_object()
     queue = kinds.name(allow_null=True)
     priority = kinds.band(allow_null=True)
-    required_capabilities = ListOf(
-        kinds.name(), MAX_CAPABILITIES, into=check_capabilities, source="capabilities", allow_null=True
-    )
+    vars().update(kinds.options_at(Door.API, nullable=True))
     run_after = kinds.moment(allow_null=True)
     delay = kinds.number(
         0, MAX_DELAY.total_seconds(), allow_null=True, help_text="Seconds from now; use it instead of run_after."
     )
-    timeout_seconds = kinds.number(0, MAX_TIMEOUT_SECONDS, above=True, source="timeout", allow_null=True)
-    max_retries = kinds.whole(0, MAX_RETRIES, allow_null=True)
-    idempotency_key = kinds.text(KEY_LENGTH, allow_null=True)
-    concurrency_key = kinds.text(CONCURRENCY_KEY_LENGTH, 0, allow_null=True)
-    weight = kinds.whole(1, MAX_WEIGHT, allow_null=True, help_text="Number of worker slots that the task occupies.")
 
     rules = (not_both("run_after", "delay"),)
 
@@ -143,6 +129,7 @@ class TaskFilters(Query):
     queue = kinds.several(kinds.name(), source="queues")
     task_type = kinds.several(kinds.text(TYPE_LENGTH), source="task_types")
     capability = kinds.several(kinds.name(), source="capabilities", help_text="A capability that the task requires.")
+    vars().update(kinds.option_filters())
     user = kinds.text(USER_LENGTH, help_text="For callers who may see the tasks of all users.")
     worker = kinds.identifier(source="worker_id", help_text="The worker that runs the task or ran it last.")
     workflow = kinds.several(kinds.identifier(), source="workflow_ids", help_text="The workflow of the task.")

@@ -7,11 +7,12 @@ from queue_app import conf
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Schema, shared
 from queue_app.api.serializers.rules import Rule, needs
+from queue_app.core.options import MAX_TIMEOUT_SECONDS
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, TaskFailure, Throttling
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.models.columns import TYPE_LENGTH
-from queue_app.services.enqueue.validate import MAX_TIMEOUT_SECONDS, check_signal_name, check_text, check_until
+from queue_app.services.enqueue.validate import check_signal_name, check_text, check_until
 
 MAX_BATCH: Final = 100
 MAX_RUNNING: Final = 1000

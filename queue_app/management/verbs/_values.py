@@ -2,13 +2,15 @@
 
 import json
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
+
+from queue_app.core.options import Door, Duration, Names, Text, Whole, at
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -113,3 +115,17 @@ def settings_by_owner(settings: Iterable[tuple[str, str, Any]]) -> dict[str, dic
     for owner, field, value in settings:
         found.setdefault(owner, {})[field] = value
     return found
+
+
+_TYPES: Final[dict[type, tuple[type, str]]] = {Text: (str, "TEXT"), Whole: (int, "N"), Duration: (float, "SECONDS")}
+
+
+def add_options(parser: ArgumentParser, door: Door, prefix: str = "") -> None:
+    """Add an argument for each option of a task that may be set at a door."""
+    for name, option in at(door).items():
+        flag, text = f"--{option.flag or name.replace('_', '-')}", prefix + option.help
+        if isinstance(option.kind, Names):
+            parser.add_argument(flag, dest=name, action="append", metavar="NAME", help=f"{text}; repeatable")
+        else:
+            kind, metavar = _TYPES[type(option.kind)]
+            parser.add_argument(flag, type=kind, metavar=option.metavar or metavar, help=text)

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from queue_app.core.options import OF_ROWS, Door
 from queue_app.core.priorities import parse_band
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
-from queue_app.management.verbs._values import duration, format_table, instant, json_object, parameter
+from queue_app.management.verbs._values import add_options, duration, format_table, instant, json_object, parameter
 from queue_app.models import Schedule
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
@@ -24,8 +25,8 @@ EXAMPLE = 'taskqueue schedule add nightly shop.tasks.report --cron "0 3 * * *" -
 NEEDS = Needs.DATABASE | Needs.TASKS
 #: Options of ``add`` that are passed on unchanged.
 PLAIN: Final = (
-    "cron", "every", "zone", "queue", "user", "concurrency_key", "weight", "max_retries", "timeout", "starts_at",
-    "ends_at", "jitter", "overlap", "grace_seconds", "catch_up", "instant_parameter", "notes",
+    "cron", "every", "zone", "queue", *OF_ROWS, "starts_at", "ends_at", "jitter", "overlap", "grace_seconds",
+    "catch_up", "instant_parameter", "notes",
 )  # fmt: skip
 
 
@@ -43,11 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--instant-parameter", metavar="NAME", help="add: parameter that gets the tick's instant as text")
     add("--queue", help="add: default: the task's queue")
     add("--priority", help="add: critical, high, normal, low or background; default: the task's priority")
-    add("--user", help="add: owner of the tasks; default: none")
-    add("--concurrency-key", metavar="KEY", help="add: limits count tasks with the same key together")
-    add("--weight", type=int, metavar="SLOTS", help="add: number of a worker's slots that the task takes")
-    add("--timeout", type=float, metavar="SECONDS", help="add: time limit of one attempt")
-    add("--max-retries", type=int, metavar="N", help="add: number of attempts after the first")
+    add_options(parser, Door.SCHEDULE, "add: ")
     add("--jitter", type=float, metavar="SECONDS", help="add: delay each tick by a random time up to this")
     add("--overlap", help="add: allow, skip, queue_one or cancel_previous; default: allow")
     add("--grace", dest="grace_seconds", type=float, metavar="SECONDS", help="add: later ticks are missed; default: 60")

@@ -2,16 +2,17 @@
 
 from argparse import ArgumentParser
 
+from queue_app.core.options import Door, at
 from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
 from queue_app.management.verbs import Call, Needs, add_json
-from queue_app.management.verbs._values import instant, json_object, parameter
+from queue_app.management.verbs._values import add_options, instant, json_object, parameter
 from queue_app.services.enqueue.submit import submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
 NEEDS = Needs.DATABASE | Needs.TASKS
 #: Options that are passed on unchanged.
-PLAIN_OPTIONS = ("queue", "run_after", "timeout", "max_retries", "idempotency_key", "concurrency_key", "weight")
+PLAIN_OPTIONS = ("queue", "run_after", *at(Door.COMMAND))
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -30,12 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--queue", help="default: the task's queue")
     add("--priority", help="critical, high, normal, low or background; default: the task's priority")
     add("--run-after", type=instant, metavar="WHEN", help="a time with its zone, or a duration from now (15m)")
-    add("--capability", action="append", metavar="NAME", help="a capability that the worker must have; repeatable")
-    add("--timeout", type=float, metavar="SECONDS", help="time limit of one attempt")
-    add("--max-retries", type=int, metavar="N", help="number of attempts after the first")
-    add("--idempotency-key", metavar="KEY", help="a second submit with the same user, task and key returns the first")
-    add("--concurrency-key", metavar="KEY", help="limits count tasks with the same key together, such as customer:7")
-    add("--weight", type=int, metavar="SLOTS", help="number of a worker's slots that the task takes; default: 1")
+    add_options(parser, Door.COMMAND)
     add("--as", dest="by", metavar="USER", help="owner of the task; default: the system user")
     add_json(parser)
 
@@ -48,7 +44,6 @@ def run(call: Call) -> int:
             parameters=call["json_params"] | dict(call["param"]),
             user=call.by,
             priority=None if call["priority"] is None else parse_band(call["priority"]),
-            capabilities=call["capability"],
             **{name: call[name] for name in PLAIN_OPTIONS},
         )
     )

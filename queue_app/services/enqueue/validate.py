@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
 from django.utils.json import normalize_json
@@ -14,28 +14,28 @@ from django.utils.json import normalize_json
 from queue_app import codecs, conf
 from queue_app.core.ids import uuid7
 from queue_app.core.lanes import lane_name
+from queue_app.core.options import (
+    DEFAULTS,
+    KEY_LENGTH,
+    MAX_CAPABILITIES,
+    OPTIONS,
+    Duration,
+    Names,
+    Text,
+    Whole,
+)
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.priorities import Band, band_from_django, parse_band
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.unique import LATEST_HAS_A_KEY, rule_of
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import (
-    CONCURRENCY_KEY_LENGTH,
-    KEY_LENGTH,
-    MAX_WEIGHT,
-    NAME_LENGTH,
-    TYPE_LENGTH,
-    USER_LENGTH,
-)
+from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.registry import AnyTask
 from queue_app.sql.database import clock
 from queue_app.tasks import QueueTask
 
-MAX_CAPABILITIES = 20
-MAX_RETRIES = 100
-MAX_TIMEOUT_SECONDS = 7 * 86_400.0
 MAX_DELAY = timedelta(days=3660)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 _NAME = re.compile(NAME_PATTERN)
@@ -52,12 +52,6 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
 
     Options that ``new`` leaves open come from the ``registered`` task, whose type the caller has checked.
     """
-    options = registered if isinstance(registered, QueueTask) else None
-
-    def option(name: str, default: Any) -> Any:
-        given = getattr(new, name)
-        return getattr(options, name, default) if given is None else given
-
     queue, band = new.queue, Band.NORMAL
     if queue is None:
         queue = DEFAULT_TASK_QUEUE_NAME if registered is None else registered.queue_name
@@ -66,32 +60,32 @@ def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
     elif registered is not None:
         band = band_from_django(registered.priority)
     task_type = check_task_type(new.task_type) if registered is None else new.task_type
-    queue, capabilities = check_queue_name(queue), check_capabilities(option("capabilities", ()))
-    key, retries = option("idempotency_key", None), option("max_retries", None)
-    user = check_text(new.user, "user", USER_LENGTH, allow_blank=True)
-    concurrency_key = check_text(
-        option("concurrency_key", ""), "concurrency_key", CONCURRENCY_KEY_LENGTH, allow_blank=True
-    )
-    weight = check_integer(option("weight", 1), "weight", 1, MAX_WEIGHT)
-    unique = None if (asked := option("unique", None)) is None else rule_of(asked)
-    if concurrency_key and unique is not None and unique.on_conflict == "latest":
+    queue, options = check_queue_name(queue), _options(new.options, registered)
+    capabilities, user, key = options["capabilities"], options["user"], options["concurrency_key"]
+    unique = None if options["unique"] is None else rule_of(options["unique"])
+    if key and unique is not None and unique.on_conflict == "latest":
         raise InvalidTaskData("unique", LATEST_HAS_A_KEY)
     return TaskSpec(
         task_type=task_type,
         queue=queue,
         priority=int(band),
-        capabilities=capabilities,
-        user=user,
-        max_retries=None if retries is None else check_integer(retries, "max_retries", 0, MAX_RETRIES),
-        timeout=_seconds(option("timeout", None), "timeout"),
-        retry_delay=_seconds(option("retry_delay", None), "retry_delay"),
         run_after=check_run_after(new.run_after if new.delay is None else _after(new.delay)),
-        idempotency_key=None if key is None else check_text(key, "idempotency_key", KEY_LENGTH),
-        concurrency_key=concurrency_key,
-        weight=weight,
-        lane=lane_name(queue, task_type, capabilities, user, concurrency_key, weight),
-        unique=unique,
+        lane=lane_name(queue, task_type, capabilities, user, key, options["weight"]),
+        **options | {"unique": unique},
     )
+
+
+def _options(given: Mapping[str, Any], registered: AnyTask | None) -> dict[str, Any]:
+    """Return all options, checked; the missing ones are those of the registered task, but not its user."""
+    own = registered if isinstance(registered, QueueTask) else None
+    options = dict(DEFAULTS)
+    for name, default in DEFAULTS.items():
+        value = given.get(name)
+        if value is None and own is not None and name != "user":
+            value = getattr(own, name)
+        if value is not None and value is not default:
+            options[name] = value if name == "unique" else _CHECKS[name](value)
+    return options
 
 
 def _after(delay: float) -> datetime | None:
@@ -261,15 +255,29 @@ def check_integer(value: Any, field: str, low: int, high: int) -> int:
     return value
 
 
-def _seconds(value: Any, field: str) -> float | None:
-    if value is None:
-        return None
+def _seconds(value: Any, field: str, high: float) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if type(value) not in (int, float):
         raise InvalidTaskData(field, f"{field} must be a number of seconds.", code="number_expected")
-    if not 0 < value <= MAX_TIMEOUT_SECONDS:  # false for NaN too
+    if not 0 < value <= high:  # false for NaN too
         raise InvalidTaskData(
-            field, f"{field} must be more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} seconds.", code="out_of_range"
+            field, f"{field} must be more than 0 and at most {high:.0f} seconds.", code="out_of_range"
         )
     return float(value)
+
+
+def _check_of(name: str) -> Callable[[Any], Any]:
+    """Return the check of an option, which returns the form in which a row keeps it."""
+    match OPTIONS[name].kind:
+        case Names():
+            return check_capabilities
+        case Text(most, blank):
+            return lambda value: check_text(value, name, most, allow_blank=blank)
+        case Whole(low, high):
+            return lambda value: check_integer(value, name, low, high)
+        case Duration(longest):
+            return lambda value: _seconds(value, name, longest)
+
+
+_CHECKS: Final = {name: _check_of(name) for name in OPTIONS}

@@ -13,6 +13,7 @@ from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, 
 
 from queue_app import registry
 from queue_app.core.ids import first_at
+from queue_app.core.options import FILTERS, OptionFilters
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.core.states import PENDING, TERMINAL, Status
@@ -41,8 +42,9 @@ _INDEXED_ENDED: Final = frozenset(
         "queues",
         "worker_id",
         "capabilities",
-        "concurrency_key",
+        *FILTERS,
     }
+    - {"user"}
 )
 
 
@@ -80,7 +82,7 @@ def _restore(name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter(StoredFilter):
+class TaskFilter(OptionFilters, StoredFilter):
     """A filter of tasks; empty fields do not restrict.
 
     ``*_after`` is at or after, ``*_before`` is before. ``error`` is a case-insensitive part of the class or message of
@@ -94,9 +96,7 @@ class TaskFilter(StoredFilter):
     effective_bands: Sequence[Band] = ()
     queues: Sequence[str] = ()
     task_types: Sequence[str] = ()
-    user: str | None = None
     worker_id: uuid.UUID | None = None
-    concurrency_key: str | None = None
     workflow_ids: Sequence[uuid.UUID] | None = None
     capabilities: Sequence[str] = ()  # the task requires all of them
     created_after: datetime | None = None
@@ -212,12 +212,8 @@ def _plain_conditions(wanted: TaskFilter) -> Iterator[Q]:
     for column, names in (("queue", wanted.queues), ("task_type", wanted.task_types)):
         if names:
             yield Q(**({column: names[0]} if len(names) == 1 else {f"{column}__in": names}))
-    for column, value in (
-        ("user", wanted.user),
-        ("worker_id", wanted.worker_id),
-        ("concurrency_key", wanted.concurrency_key),
-    ):
-        if value is not None:
+    for column in ("worker_id", *FILTERS):
+        if (value := getattr(wanted, column)) is not None:
             yield Q(**{column: value})
     if wanted.capabilities:
         yield Q(capabilities__contains=list(wanted.capabilities)) & ~Q(capabilities=[])  # as the partial index has it

@@ -15,6 +15,7 @@ from django.db import IntegrityError
 from django.tasks.base import Task
 
 from queue_app import registry
+from queue_app.core.options import OF_ROWS
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import NewTask, TaskSpec
 from queue_app.core.recurrence import MIN_EVERY
@@ -32,9 +33,7 @@ from queue_app.services.schedules.tick import finish_due, next_check, task_of
 from queue_app.sql.database import alias, atomic, clock
 
 #: Options of the task; missing ones are those of the registered task when the schedule is made.
-TASK_OPTIONS: Final = (
-    "queue", "priority", "user", "capabilities", "concurrency_key", "weight", "max_retries", "timeout", "retry_delay",
-)  # fmt: skip
+TASK_OPTIONS: Final = ("queue", "priority", *OF_ROWS)
 #: What decides when it ticks.
 WHEN: Final = ("cron", "every", "anchor", "instants", "zone", "starts_at", "ends_at", "jitter")
 #: All fields that a person or a declaration may set.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -113,7 +113,7 @@ def _conditions(node: NewNode, nodes: Mapping[str, NewNode], on_failure: str) ->
 def _add(graph: Graph, node: NewNode, ids: Mapping[str, uuid.UUID], waits: Mapping[str, str], user: str) -> uuid.UUID:
     new = node.task
     registered = registry.get_for_caller(check_task_type(new.task_type))
-    if new.idempotency_key is not None:
+    if new.options.get("idempotency_key") is not None:
         raise InvalidWorkflow("idempotency_key", "A task of a workflow cannot have an idempotency key; leave it out.")
     spec = _spec_of(new, user)
     found: list[Reference] = []
@@ -129,7 +129,7 @@ def _add(graph: Graph, node: NewNode, ids: Mapping[str, uuid.UUID], waits: Mappi
 
 
 def _spec_of(new: NewTask, user: str) -> TaskSpec:
-    spec = check_spec(new if new.user else replace(new, user=user), registry.find(new.task_type))
+    spec = check_spec(new if new.user else new.of(user), registry.find(new.task_type))
     if spec.unique is not None:
         raise InvalidWorkflow("task_type", "A unique task cannot be part of a workflow.")
     return spec

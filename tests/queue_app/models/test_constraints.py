@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from django.db import IntegrityError, transaction
 
+from queue_app.core.options import MAX_WEIGHT
 from queue_app.core.states import TERMINAL
 from queue_app.models import Task
-from queue_app.models.columns import MAX_WEIGHT
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = {"queued_at": NOW, "started_at": NOW, "deadline": NOW, "worker_id": uuid.UUID(int=1), "attempt": 1}

@@ -3,11 +3,12 @@
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from queue_app.core.records import ClaimedTask, Outcome
+from queue_app.core.records import Outcome
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools import base, threads
@@ -84,7 +85,7 @@ def test_running_and_unstarted_tasks(pool, ended):
 def test_one_task_in_two_attempts_at_once(pool, ended):
     """Its row was granted again, to the same worker."""
     name, first = holding()
-    second = ClaimedAttempt(ClaimedTask(*(getattr(first.task, field) for field in ClaimedTask.__slots__)), 0.0)
+    second = ClaimedAttempt(replace(first.task), 0.0)
     pool.submit([first, second])
     until(lambda: len(pool.running()) == 2, "both run")
     chores.gates[name].set()
