@@ -251,13 +251,12 @@ def test_undoing_is_stopped_by_its_own_command_also_while_a_compensation_runs(en
     assert_workflow(flow, "compensating", {"undo second": "executing", "undo first": "cancelled"})
     assert stop_undoing(flow.id, by="ina", reason="said twice") == 2
     finish([done(undoing)])
-    assert_workflow(flow, "failed", {"undo second": "cancelled", "undo first": "cancelled"})
-    assert stop_undoing(flow.id, by="ina", reason="said a third time") == 2
+    assert_workflow(flow, "failed", {"undo second": "completed", "undo first": "cancelled"})
+    assert stop_undoing(flow.id, by="ina", reason="said a third time") == 1
     gaps = [(gap["name"], gap["reason"]) for gap in Row.objects.get().gaps]
-    assert gaps == [("second", "the wrong customer"), ("first", "the wrong customer")]
-    assert retry_workflow(flow.id, by="ina") == 2
-    for _ in "two", "one":
-        finish([done(task) for task in take(hand)])
+    assert gaps == [("first", "the wrong customer")], "the compensation that ran was made"
+    assert retry_workflow(flow.id, by="ina") == 1
+    finish([done(task) for task in take(hand)])
     assert_workflow(flow, "compensated", {"undo second": "completed", "undo first": "completed"})
     assert Row.objects.get().gaps == []
     with pytest.raises(InvalidTransition, match="compensated; nothing of it is being undone"):
