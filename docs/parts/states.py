@@ -31,8 +31,8 @@ MADE_BY = {
         " for the first time",
         "completed": "finish: the function returned",
         "failed": "finish: function or hook raised `Discard`, `backoff` returned `None`, or the arguments are wrong",
-        "cancelled": "finish, give back or reap, when a cancel was requested; not if the function returned and something"
-        " [undoes](../how-to/workflows.md#decide-what-a-failure-means) the task, or it undoes another",
+        "cancelled": "finish, give back or reap, when a cancel was requested; not if the function returned and"
+        " something [undoes](../how-to/workflows.md#decide-what-a-failure-means) the task, or it undoes another",
         "dead_letter": "finish: the function raised, and no retry is left; or reap: its worker died too often",
     },
     "dead_letter": {"queued": "replay, or retry by staff"},

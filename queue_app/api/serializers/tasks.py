@@ -14,7 +14,7 @@ from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Check, Field, InBody, ListOf, Query
 from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of
-from queue_app.core.options import FORMER_NAMES, Door
+from queue_app.core.options import FORMER_NAMES, KEY_LENGTH, Door
 from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
 from queue_app.core.records import NewTask
 from queue_app.core.states import OTHER_NAMES, PENDING_NAME, Status
