@@ -43,8 +43,19 @@ SLOW = (
     "explorer",
     "integration",
     "packaging",
+    "queue_app/admin/test_audit_walk.py",
+    "queue_app/api/test_served.py",
+    "queue_app/api/test_slow_clients.py",
+    "queue_app/services/simulate",
     "servers",
+    "taskqueue_project/embedded",
     "taskqueue_project/quickstart",
+    "taskqueue_project/test_deploy.py",
+    "workers/test_healing.py",
+    "workers/test_lifecycle.py",
+    "workers/test_printed.py",
+    "workers/test_steps_killed.py",
+    "workers/test_supervisor.py",
 )
 #: One more than cores, because tests also wait. Beyond these servers and the processes that tests start want the cores.
 MOST_PROCESSES = 4
