@@ -264,7 +264,9 @@ _plain_try = requests._try
 
 
 def _without_request_key(values: dict[str, Any]) -> NewTask:
-    return replace(_plain_new_task(values), idempotency_key=None)
+    new = _plain_new_task(values)
+    new.options["idempotency_key"] = None
+    return new
 
 
 def _acknowledged_first() -> AbstractContextManager[Any]:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 
 from django.db import connection
 
@@ -115,8 +114,7 @@ def _limit() -> None:
 def _load(run: Run, count: int) -> None:
     """Enqueue tasks of several users, keys and weights."""
     new = [
-        replace(
-            run.new_task(),
+        run.new_task(
             user=run.chance.choice(("", "ada", "bob", "cid")),
             concurrency_key=run.chance.choice((None, None, "account:1")),
             weight=run.chance.choice((1, 1, 1, 2)),

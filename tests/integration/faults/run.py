@@ -8,8 +8,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from queue_app.core.priorities import Band
 from queue_app.core.reasons import Level
@@ -99,12 +100,12 @@ class Run:
 
     # -- load --------------------------------------------------------------------
 
-    def new_task(self) -> NewTask:
-        """Return a task of 5 to 50 ms in any band, in one of two queues."""
+    def new_task(self, **other: Any) -> NewTask:
+        """Return a task of 5 to 50 ms in any band, in one of two queues, unless ``other`` values are given."""
         queue = self.chance.choice(["default", "default", "other"])
         args = [self.log, uuid.uuid4().hex, round(self.chance.uniform(0.005, 0.05), 4)]
         band = self.chance.choice(list(Band))
-        return NewTask(task_type=type_of(tasks.job), args=args, priority=band, queue=queue)
+        return NewTask(**{"task_type": type_of(tasks.job), "args": args, "priority": band, "queue": queue} | other)
 
     def load(self, count: int | None = None) -> None:
         """Enqueue many, and note which were acknowledged; first some that take long, unless a ``count`` is given."""
@@ -136,8 +137,9 @@ class Run:
 
     def held_by(self, process: Process, count: int) -> None:
         """Give the only worker so many urgent tasks that end once the gate is there; wait until it runs them."""
-        new = [replace(self.new_task(), priority=Band.CRITICAL, queue="default") for _ in range(count)]
-        new = [replace(each, args=[*each.args, str(self.gate)]) for each in new]
+        new = [self.new_task(priority=Band.CRITICAL, queue="default") for _ in range(count)]
+        for each in new:
+            each.args = [*each.args, str(self.gate)]
         ids = [stored.id for stored in enqueue_many(new)]
         self.note(new, ids)
         worker = Worker.objects.filter(pid=process.pid).values("id")

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 import uuid
-from dataclasses import replace
 
 from queue_app.core.reasons import Level
 from queue_app.core.records import NewTask
@@ -100,10 +99,9 @@ def limit(row: Queue | Limit, **values: object) -> None:
 
 def mixed(run: Run) -> NewTask:
     """Return a task of any length, band, user, key and weight."""
-    chance, new = run.chance, run.new_task()
+    chance = run.chance
     seconds = chance.choice([0.0, 0.01, 0.1, 0.5, 1.5])
-    return replace(
-        new,
+    return run.new_task(
         task_type=type_of(chance.choice([tasks.job, tasks.job, tasks.work])),
         args=[run.log, uuid.uuid4().hex, seconds],
         user=chance.choice(["", "ada", "bob"]),

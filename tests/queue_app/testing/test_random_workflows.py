@@ -1,10 +1,11 @@
 """Random workflows of the public API on rows and in memory: both do what a model of ten lines says."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from django.tasks import default_task_backend
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from queue_app import signal
@@ -53,9 +54,7 @@ class Rows:
         return list(DeadLetter.objects.open().values_list("task_id", "task_type"))
 
     def replay(self, task_id):
-        """Replay a task; return whether that was not refused because what had completed was undone."""
-        letters = list(DeadLetter.objects.open().filter(task_id=task_id).values_list("id", flat=True))
-        return bool(replay_open(letters, by="ina"))
+        replay_open(list(DeadLetter.objects.open().filter(task_id=task_id).values_list("id", flat=True)), by="ina")
 
     def discard(self, task_id):
         discard_open(list(DeadLetter.objects.open().filter(task_id=task_id).values_list("id", flat=True)), by="ina")
@@ -91,7 +90,6 @@ class Memory:
 
     def replay(self, task_id):
         self.backend.replay(task_id)
-        return True
 
     def discard(self, task_id):
         self.backend.discard(task_id)
@@ -111,8 +109,20 @@ def kit(request, engine):
     return Memory(request.getfixturevalue("task_queue")) if request.param == "memory" else Rows()
 
 
+def replayed_or_undone(plan):
+    """Return the plan without tasks that fail once, or without compensations.
+
+    A workflow that was undone refuses to replay its dead letters; when that happens is up to the order of the tasks.
+    """
+    if plan.size % 2:
+        layers = [replace(layer, kind="tell") if layer.kind == "once" else layer for layer in plan.layers]
+    else:
+        layers = [replace(layer, is_undone=False) for layer in plan.layers]
+    return replace(plan, layers=tuple(layers))
+
+
 @settings(max_examples=10, **SETTINGS)
-@given(plan=graphs.plans(1, 40, CERTAIN, ("hold", "continue")))
+@given(plan=graphs.plans(1, 40, CERTAIN, ("hold", "continue")).map(replayed_or_undone))
 def test_a_workflow_ends_as_the_model_says(kit, tmp_path, plan):
     log = tmp_path / "log"
     log.write_text("")
@@ -121,12 +131,11 @@ def test_a_workflow_ends_as_the_model_says(kit, tmp_path, plan):
         flow = graphs.store(plan, str(log), "f")
         for _ in range(plan.size * 3 + 3):
             kit.work()
-            letters = kit.letters(flow)
-            # Before a letter is discarded: that may undo what had completed, and then no task is replayed.
-            replayed = [kit.replay(task_id) for task_id, kind in letters if kind.endswith("tell_after_failing")]
-            assume(all(replayed))
-            for task_id in [task_id for task_id, kind in letters if kind.endswith("fail_to_tell")]:
-                kit.discard(task_id)
+            for task_id, kind in kit.letters(flow):
+                if kind.endswith("tell_after_failing"):
+                    kit.replay(task_id)
+                elif kind.endswith("fail_to_tell"):
+                    kit.discard(task_id)
             for _ in range(kit.waiting(flow)):
                 signal(flow.id, "go")
             if kit.state(flow) not in {"running", "compensating"}:
