@@ -137,10 +137,10 @@ def execute(sql: str, params: Parameters = ()) -> int:
 
 
 def fetch_all(sql: str, params: Parameters = ()) -> list[Row]:
-    """Run one statement and return its rows."""
+    """Run one statement and return its rows, none for a statement that returns none."""
     with connection().cursor() as cursor:
         cursor.execute(sql, params)
-        return cast("list[Row]", cursor.fetchall())
+        return cast("list[Row]", cursor.fetchall() if cursor.description else [])
 
 
 def fetch_value(sql: str, params: Parameters = ()) -> Any:

@@ -18,7 +18,8 @@ SOUGHT: Final = 100
 _OVERDUE: Final = """
 SELECT name, EXTRACT(EPOCH FROM statement_timestamp() - since)::float8 FROM (
     SELECT name, LEAST(due_at, next_instant + make_interval(secs => jitter)) AS since
-    FROM queue_app_schedule WHERE due_at IS NOT NULL
+    FROM queue_app_schedule
+    WHERE due_at IS NOT NULL AND NOT (paused AND COALESCE(resume_at, 'infinity') > statement_timestamp())
 ) AS due WHERE since < statement_timestamp() - make_interval(secs => %s) ORDER BY since
 """
 _FAILED: Final = f"outcome IN ({', '.join(f"'{status}'" for status in sorted(FAILURES))})"

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 
 from queue_app.core.states import Status
 from queue_app.index import get_index
@@ -44,7 +44,10 @@ def reconcile(turns: int = 3) -> None:
         reconciler.run_once()
 
 
-def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire):
+@pytest.mark.parametrize("debug", [False, True])
+def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire, monkeypatch, debug):
+    """Under ``DEBUG``, each statement is sent by itself."""
+    monkeypatch.setattr(connections["default"], "force_debug_cursor", debug)
     worker, (first, second) = running
     granted = row(first)
     forget_claims()

@@ -175,9 +175,12 @@ def test_schedules_that_are_late_or_fail(staff, client):
         return viewer.get("/admin/queue_app/queue/live/").content.decode()
 
     now = timezone.now()
-    for name in ("late", "broken", "well"):
+    for name in ("late", "broken", "well", "paused", "paused until later"):
         create_schedule(name, {"task_type": ECHO, "args": [1], "every": 3600}, now=now)
     Schedule.objects.filter(name="late").update(due_at=now - timedelta(minutes=5))
+    paused = Schedule.objects.filter(name__startswith="paused")
+    paused.update(due_at=now - timedelta(minutes=5), paused=True, paused_at=now - timedelta(minutes=6))
+    paused.filter(name__endswith="later").update(resume_at=now + timedelta(days=2))
     broken = Schedule.objects.get(name="broken")
     for hour in range(3):
         instant = now - timedelta(hours=hour)
@@ -186,6 +189,7 @@ def test_schedules_that_are_late_or_fail(staff, client):
     assert re.search("The schedule late was due 5 min[^<]* ago and has not run since[.]", page)
     assert "The schedule broken has failed 3 times in a row." in page
     assert "schedule well" not in page
+    assert "schedule paused" not in page
     assert "schedule broken" not in shown(client), "who may not see schedules"
 
 
