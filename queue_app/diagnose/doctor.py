@@ -173,8 +173,12 @@ def examine() -> Iterator[Finding]:
     """Run every check whose servers answer, and whose tables exist and are not locked; yield the findings.
 
     If Redis refuses writes, no scheduler can lead and no index can be built: only the refusal is reported. If a table
-    is locked, a check that reads it would wait as long as everybody else does: only the lock is reported.
+    is locked, a check that reads it would wait as long as everybody else does: only the lock is reported. With a wrong
+    setting of the queue, no other check can run.
     """
+    if conf.load()[1]:
+        yield from check_settings()
+        return
     database, redis = list(_database_failure()), list(_redis_failure())
     yield from (*database, *redis)
     refused = [] if redis else list(servers.check_writes())

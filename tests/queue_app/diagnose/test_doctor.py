@@ -98,6 +98,15 @@ def test_without_redis_the_rest_is_examined(engine, settings):
     assert "clocks" not in {finding.check for finding in findings}
 
 
+def test_a_wrong_setting_is_the_only_failure(engine, settings):
+    """The servers answer; no remedy may say that they should be started."""
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKER": {"CONCURENCY": 3}}
+    findings = list(doctor.examine())
+    assert {finding.check for finding in findings} == {"settings"}
+    assert any("WORKER.CONCURENCY is not a setting" in finding.message for finding in findings)
+    assert any("CONCURRENCY" in finding.hint for finding in findings)
+
+
 @pytest.mark.parametrize("cause", REFUSALS)
 def test_a_redis_that_refuses_writes_is_the_only_failure(engine, cause):
     """Without writes no scheduler leads and no index is built; to start one would not help."""
