@@ -140,7 +140,8 @@ def fetch_all(sql: str, params: Parameters = ()) -> list[Row]:
     """Run one statement and return its rows, none for a statement that returns none."""
     with connection().cursor() as cursor:
         cursor.execute(sql, params)
-        return cast("list[Row]", cursor.fetchall() if cursor.description else [])
+        has_rows = cursor.description is not None  # ``SELECT FROM …`` has rows, and no columns
+        return cast("list[Row]", cursor.fetchall() if has_rows else [])
 
 
 def fetch_value(sql: str, params: Parameters = ()) -> Any:
