@@ -172,10 +172,8 @@ def await_answers(end_step: Callable[[], object] = lambda: None, pause: Callable
     looked_at = time.monotonic()
     while waiting := unanswered():
         now, budget = time.monotonic(), conf.get().worker.missed_heartbeats
-        gap, looked_at = (
-            min(now - looked_at, MIN_GAP_SECONDS),
-            now,
-        )  # in a longer one all processes may have been frozen
+        gap = min(now - looked_at, MIN_GAP_SECONDS)  # in a longer one all processes may have been frozen
+        looked_at = now
         silence = {(worker, beat): silence.get((worker, beat), -gap) + gap for worker, _, beat in waiting}
         silent = {worker: beat for worker, interval, beat in waiting if silence[worker, beat] > budget * interval}
         if silent:
