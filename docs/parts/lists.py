@@ -1,4 +1,4 @@
-"""The tables of system checks, metrics, Redis keys and policies."""
+"""The tables of metrics, reasons, Redis keys and policies."""
 
 import re
 from importlib import import_module
@@ -11,51 +11,6 @@ from queue_app.core.reasons import KINDS, Source
 from queue_app.metrics.names import ALL
 
 KEYS = Path(__file__).resolve().parents[2] / "queue_app/index/lua/lib/keys.lua"
-
-CHECKS = {
-    "queue_app.E001": "A key of `TASKQUEUE` is unknown or has a wrong value. The hint names the nearest key.",
-    "queue_app.E002": "The database named by `DATABASE_ALIAS` is not PostgreSQL.",
-    "queue_app.E003": "The PostgreSQL server is older than 15. Runs with `migrate` and `check --database`.",
-    "queue_app.E004": "`REDIS_ALIAS` names a cache that `CACHES` does not define.",
-    "queue_app.E005": "The entry in `TASKS` has `OPTIONS`; put the settings of the queue into `TASKQUEUE`.",
-    "queue_app.E006": "`LEADER_SECONDS` is not above twice `DUE_SECONDS`: the leadership would lapse between runs.",
-    "queue_app.E007": "The database named by `DATABASE_ALIAS` starts transactions in a stricter isolation level than"
-    " READ COMMITTED: by its `OPTIONS`, or by the server's default. The latter runs with `migrate` and"
-    " `check --database`, and before a worker or scheduler starts.",
-    "queue_app.E008": "`USE_TZ` is false. The queue then refuses every call, before it writes anything.",
-    "queue_app.E013": "A declared schedule has an invalid value, and is not stored.",
-    "queue_app.E009": "Django writes the models of the queue to another database than the one that `DATABASE_ALIAS`"
-    " names: a router is missing.",
-    "queue_app.E010": "The database named by `DATABASE_ALIAS` is read-only, like a standby. E010, E011 and W002 run"
-    " with `migrate` and `check --database`, and before a worker or scheduler starts.",
-    "queue_app.E011": "The database is behind a pooler in transaction mode, without `DISABLE_SERVER_SIDE_CURSORS`.",
-    "queue_app.E012": "The address of the cache named by `REDIS_ALIAS` does not begin with `redis://`, `rediss://` or"
-    " `unix://`, or its password contains signs that must be percent-encoded.",
-    "queue_app.E014": "The index in Redis belongs to the database of another project, or to the original of a"
-    " copied one. Runs with `migrate` and `check --database` once both servers and all tables are there, and before a"
-    " worker or scheduler starts.",
-    "queue_app.E015": "A hook in `HOOKS` cannot be imported, or is no hook.",
-    "queue_app.E016": "An entry of `CODECS` cannot be imported, or is no codec, Enum or dataclass.",
-    "queue_app.E018": "A key in `ENCRYPTION.KEYS` cannot be used, `cryptography` is missing, or an encrypted task"
-    " has no key.",
-    "queue_app.E019": "An endpoint in `WEBHOOKS` cannot be used, or a callback of a task does not exist.",
-    "queue_app.E017": "A probe of adaptive limits in `PROBES` cannot be imported, or is no function.",
-    "queue_app.E020": "`TASKS` uses the backend of the queue, but `queue_app` is not in `INSTALLED_APPS`.",
-    "queue_app.E021": "`QUEUES` is a string, or contains an invalid name of a queue.",
-    "queue_app.E022": "`TYPED_ARGUMENTS` is on, and the package typeguard is missing.",
-    "queue_app.E023": "A task module of an app cannot be imported.",
-    "queue_app.E024": "An option of a task has a wrong value, so no call of it can be stored.",
-    "queue_app.E025": "`queue_app` is in `TENANT_APPS` of django-tenants; it must be in `SHARED_APPS` only.",
-    "queue_app.W001": "The cache named by `REDIS_ALIAS` does not use django-redis, so the index is unreachable.",
-    "queue_app.W002": "`synchronous_commit` is off, so a crash of the server loses confirmed tasks and results.",
-    "queue_app.W003": "No entry of `TASKS` uses the backend of the queue, so `enqueue()` stores nothing in it.",
-    "queue_app.W004": "No installed app has a module that `TASK_MODULES` names.",
-}
-
-
-def checks() -> str:
-    """Return the table of system checks."""
-    return table(("id", "reports"), ((code(name), text) for name, text in sorted(CHECKS.items())))
 
 
 def metrics() -> str:

@@ -1,4 +1,4 @@
-"""The generated parts of the reference are up to date."""
+"""The reference agrees with the code: its generated parts, and the tables that people write."""
 
 import ast
 import dataclasses
@@ -11,7 +11,8 @@ from django.test import override_settings
 
 from queue_app import conf
 from queue_app.api.views.docs import document
-from queue_app.core.states import TRANSITIONS, Status
+from queue_app.core.states import PENDING, TRANSITIONS, Status
+from queue_app.results import RESULT_STATUS
 from tests.docs.pages import ROOT
 
 sys.path.append(str(ROOT / "docs"))
@@ -39,13 +40,24 @@ def test_the_table_of_addresses_and_the_openapi_document_agree():
     assert listed == {(method, path) for method, path in described if path.startswith(("/api/v1/", "/internal/"))}
 
 
-def test_every_transition_has_a_source():
-    found = {(before, after) for before, ends in parts.states.MADE_BY.items() for after in ends}
-    assert found == {(before.value, after.value) for before in Status for after in TRANSITIONS[before]}
+def table(page, *heads):
+    """Return the cells of a table in a page of the reference."""
+    text = (ROOT / "docs/reference" / page).read_text()
+    _, _, below = text.partition(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}\n")
+    return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in below.partition("\n\n")[0].splitlines()]
 
 
-def test_every_state_is_described():
-    assert set(parts.states.MEANS) == {status.value for status in Status}
+def test_the_table_of_states_agrees_with_the_code():
+    rows = table("states.md", "state", "meaning", "pending", "`django.tasks`")
+    assert [(state, pending, of_django) for state, _, pending, of_django in rows] == [
+        (f"`{each}`", "yes" if each in PENDING else "no", f"`{RESULT_STATUS[each].value}`") for each in Status
+    ]
+
+
+def test_the_table_of_transitions_agrees_with_the_code():
+    rows = table("states.md", "from", "to", "made by")
+    listed = [(f"`{before}`", f"`{after}`") for before in Status for after in Status if after in TRANSITIONS[before]]
+    assert sorted((before, after) for before, after, _ in rows) == sorted(listed)
 
 
 def test_every_setting_has_a_meaning():
@@ -65,7 +77,7 @@ def test_a_setting_that_documents_zero_accepts_it():
 
 def test_every_check_is_described():
     found = {name for path in SOURCES for name in re.findall(r'"(queue_app\.[EW]\d+)"', path.read_text())}
-    assert set(parts.lists.CHECKS) == found
+    assert {name.strip("`") for name, _ in table("checks.md", "id", "reports")} == found
 
 
 def test_every_code_of_a_field_is_described():
@@ -80,5 +92,6 @@ def test_every_code_of_a_field_is_described():
                 found.update(code.value for code in node.args[1:2] if isinstance(code, ast.Constant))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
-    assert found - {None} <= set(parts.http.FIELD_CODES)
-    assert set(parts.http.FIELD_CODES) <= texts, "each is used; some are passed to a function by position"
+    described = {name.strip("`") for name, _ in table("errors.md", "`code`", "means")}
+    assert found - {None} <= described
+    assert described <= texts, "each is used; some are passed to a function by position"
