@@ -1,23 +1,21 @@
 """Adaptive limits: how many tasks may run at once, judged by how long they run and how often they fail.
 
 ``step`` decides the next value of one limit from the measurement of the last seconds. It is pure: state in, state out.
-The algorithms are those of the literature, with run times as multiples of their baseline (``ratio``):
-
-- ``aimd``: additive increase, multiplicative decrease, as TCP Reno (Chiu and Jain, 1989);
-- ``gradient2``: the limit times the gradient baseline / run time, as Netflix's concurrency-limits and Envoy;
-- ``vegas``: the estimated queue ``limit * (1 - 1 / ratio)`` is kept between two bounds, as TCP Vegas (Brakmo, 1995).
-
-All begin with TCP's slow start. The baseline is measured again as Envoy measures its minimum latency: for a moment, at
-a lower limit.
+The limit is multiplied by the gradient baseline / run time, as in Netflix's concurrency-limits (``gradient2``) and
+Envoy; run times count as multiples of their baseline (``ratio``). It begins with TCP's slow start. The baseline is
+measured again as Envoy measures its minimum latency: for a moment, at a lower limit.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Self
 
 from queue_app.core.sentence import as_json, from_json, joined, sentence
 
+#: Name of the algorithm, and those of former ones: a limit with such a name goes on with this one.
+ALGORITHM: Final = "gradient2"
+FORMER: Final = ("aimd", "vegas")
 #: Share of the limit that must be in use for the limit to rise: one that does not bind says nothing.
 FULL: Final = 0.9
 #: Fewer tasks than this, or than the limit itself, are too few to judge by.
@@ -61,9 +59,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What staff set: the algorithm and the least and most value."""
+    """What staff set: the least and most value."""
 
-    algorithm: str
     least: int
     most: int
 
@@ -127,40 +124,6 @@ def begin(bounds: Bounds, now: float, value: int | None = None) -> AdaptiveState
         limit=float(value or bounds.least), changed_at=now, measure_at=now + FIRST_BASELINE_SECONDS, since=now,
         reason=reason, is_starting=value is None,
     )  # fmt: skip
-
-
-class Judged(NamedTuple):
-    """What an algorithm is given: the limit, run time / baseline, the ratio that is none, whether it is full."""
-
-    limit: float
-    ratio: float
-    tolerance: float
-    is_full: bool
-
-
-def aimd(judged: Judged) -> float:
-    """One more while run times are good, a tenth less when they are not."""
-    if judged.ratio > judged.tolerance + 0.1:
-        return judged.limit * 0.9
-    return judged.limit + judged.is_full
-
-
-def gradient2(judged: Judged) -> float:
-    """Multiply by the gradient, at most halving, and leave room for one more; smoothed by half."""
-    gradient = max(0.5, min(1.0, judged.tolerance / judged.ratio))
-    return (judged.limit + judged.limit * gradient + judged.is_full) / 2
-
-
-def vegas(judged: Judged) -> float:
-    """Keep the estimated number of tasks that wait downstream between log10 of the limit and twice that."""
-    unit = max(1.0, math.log10(judged.limit + 1))
-    queue = judged.limit * (1 - min(1.0, (1 + judged.tolerance - TOLERANCE) / judged.ratio))
-    if queue > 2 * unit:
-        return judged.limit - max(unit, (queue - 2 * unit) / 2)
-    return judged.limit + (unit if judged.is_full and queue < unit else 0.0)
-
-
-ALGORITHMS: Final[dict[str, Callable[[Judged], float]]] = {"aimd": aimd, "gradient2": gradient2, "vegas": vegas}
 
 
 def step(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveState:
@@ -230,11 +193,15 @@ def _judge(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveS
         return (
             replace(state, limit=state.limit * 1.5 + 1, cause="start", reason=text) if is_full else _still(state, seen)
         )
-    limit = ALGORITHMS[bounds.algorithm](Judged(state.limit, ratio, tolerance, is_full))
-    after = replace(state, limit=limit, is_starting=False)
+    after = replace(state, limit=_followed(state.limit, tolerance / ratio, is_full), is_starting=False)
     if ratio > tolerance:
         return replace(after, cause="slow", reason=text)
     return replace(after, cause="good", reason=text) if is_full else _still(after, seen)
+
+
+def _followed(limit: float, gradient: float, is_full: bool) -> float:  # noqa: FBT001 - read in one place
+    """Multiply a limit by the gradient, at most halving it, and leave room for one more; smoothed by half."""
+    return (limit + limit * max(0.5, min(1.0, gradient)) + is_full) / 2
 
 
 def _still(state: AdaptiveState, seen: Measurement) -> AdaptiveState:

@@ -13,15 +13,17 @@ from django.core.checks import CheckMessage
 from django.db import models
 
 from queue_app import encryption
+from queue_app.core.adaptive import ALGORITHM, FORMER
 from queue_app.core.ids import uuid7
 from queue_app.exceptions import EncryptionUnavailable, Undecryptable
 
 if TYPE_CHECKING:  # generic in the stubs only
     _ArrayField = ArrayField[Any, Any]
     _JSONField = models.JSONField[Any, Any]
+    _CharField = models.CharField[str, str]
     _UUIDField = models.UUIDField[UUID | str, UUID]
 else:
-    _ArrayField, _JSONField, _UUIDField = ArrayField, models.JSONField, models.UUIDField
+    _ArrayField, _CharField, _JSONField, _UUIDField = ArrayField, models.CharField, models.JSONField, models.UUIDField
 
 
 def _without_app_check(messages: list[CheckMessage]) -> list[CheckMessage]:
@@ -45,6 +47,23 @@ class IdField(_UUIDField):
         name, _, args, kwargs = super().deconstruct()
         kwargs.pop("default", None)
         return name, "django.db.models.UUIDField", args, kwargs
+
+
+class AlgorithmField(_CharField):
+    """The algorithm of an adaptive limit; names of former algorithms, stored or given, mean the present one."""
+
+    def deconstruct(self) -> Any:
+        """Describe the column."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.CharField", args, kwargs
+
+    def to_python(self, value: Any) -> Any:
+        """Return the present name."""
+        return ALGORITHM if value in FORMER else super().to_python(value)
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Return the present name."""
+        return self.to_python(value)
 
 
 class SealedJSONField(_JSONField):

@@ -13,9 +13,10 @@ from django.db.models.expressions import Combinable
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app import conf
-from queue_app.core.adaptive import ALGORITHMS
+from queue_app.core.adaptive import ALGORITHM, FORMER
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.fields import AlgorithmField
 
 #: Larger values are typing errors and would not limit anything.
 MAX_CAP = 1_000_000
@@ -51,12 +52,12 @@ class Capped(models.Model):
     max_concurrent = optional_count(
         _lazy("Maximum number of tasks that run at the same time, over all workers. Empty: no limit.")
     )
-    adaptive = models.CharField(
+    adaptive = AlgorithmField(
         max_length=10,
         blank=True,
         default="",
         db_default="",
-        choices=[(name, name) for name in ALGORITHMS],
+        choices=[(ALGORITHM, ALGORITHM)],
         help_text=_lazy(
             "Algorithm that keeps the limit between min_concurrent and max_concurrent, by run times and failures."
             " Empty: the limit is max_concurrent."
@@ -90,7 +91,7 @@ class Capped(models.Model):
         constraints: ClassVar = [
             check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1),
             models.CheckConstraint(
-                condition=Q(adaptive="") | Q(adaptive__in=list(ALGORITHMS), max_concurrent__isnull=False),
+                condition=Q(adaptive="") | Q(adaptive__in=sorted([ALGORITHM, *FORMER]), max_concurrent__isnull=False),
                 name="taskqueue_%(class)s_adaptive",
                 violation_error_message="An adaptive limit needs a most: enter max_concurrent.",
             ),

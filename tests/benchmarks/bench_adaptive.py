@@ -10,7 +10,7 @@ from bench import Table, process, reset
 from bench_app.tasks import downstream
 from django.utils import timezone
 
-from queue_app.core.adaptive import ALGORITHMS
+from queue_app.core.adaptive import ALGORITHM
 from queue_app.core.records import NewTask
 from queue_app.models import Limit, LimitStep, Task
 from queue_app.registry import type_of
@@ -22,9 +22,9 @@ WARM, MEASURED, HALVED, RESTORED = 60, 30, 60, 120
 
 
 def run(table: Table) -> None:
-    """Measure a fixed limit of 100 and each algorithm from 60 s on; then halve the capacity, and restore it."""
+    """Measure a fixed limit of 100 and an adaptive one from 60 s on; then halve the capacity, and restore it."""
     path = Path(tempfile.mkdtemp()) / "capacity"
-    for algorithm in ("", *ALGORITHMS):
+    for algorithm in ("", ALGORITHM):
         reset()
         LimitStep.objects.all().delete()
         path.write_text(str(CAPACITY), encoding="ascii")

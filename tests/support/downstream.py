@@ -20,9 +20,9 @@ STEP = 3.0
 
 @dataclass
 class Limit:
-    """One limit, fixed without an algorithm, and what became of its calls."""
+    """One limit, adaptive or fixed, and what became of its calls."""
 
-    algorithm: str
+    is_adaptive: bool = True
     most: int = 100
     least: int = 2
     load: float | None = None  # calls that arrive in a second; None: some always wait
@@ -36,7 +36,7 @@ class Limit:
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(algorithm=self.algorithm, least=self.least, most=self.most)
+        return Bounds(least=self.least, most=self.most)
 
     @property
     def value(self) -> int:
@@ -67,7 +67,7 @@ def run(
     """Let the calls of all limits use one downstream; ``noise`` is the sigma of the logarithm of single run times."""
     chance, ends, now, next_step = random.Random(seed), [], 0.0, STEP
     for limit in limits:
-        if limit.algorithm:
+        if limit.is_adaptive:
             limit.state = begin(limit.bounds, limit.begins)
     while now < seconds:
         for place, limit in enumerate(limits):

@@ -107,7 +107,7 @@ def a_workflow_is_overdue(scene):
 
 def adaptive(model, **fields):
     model.objects.all().delete()
-    model(adaptive="vegas", max_concurrent=9, **fields).save()
+    model(adaptive="gradient2", max_concurrent=9, **fields).save()
 
 
 def a_simulation_runs(_scene):

@@ -265,7 +265,13 @@ def column(model: type[models.Model], column_name: str, **options: Any) -> Field
     if isinstance(found, FairWeightsField):
         return Field(_weights, FAIR_WEIGHTS, **options)
     if found.choices:
-        return word([*([""] if found.blank else []), *(value for value, _ in found.choices)], **options)
+        words = [*([""] if found.blank else []), *(value for value, _ in found.choices)]
+        known = choice(words, "unknown_choice")
+
+        def check(value: Any, name: str) -> Any:
+            return known(found.to_python(value) if isinstance(value, str) else value, name)
+
+        return Field(check, {"type": "string", "enum": words}, **options)
     for kind, make in _COLUMNS:
         if isinstance(found, kind):
             return make(max(lows), min(highs), **options)

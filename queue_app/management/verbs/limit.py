@@ -14,8 +14,9 @@ NEEDS = Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "changes", type=setting, nargs="+", metavar="NAME.FIELD=VALUE",
-        help="such as queue:mail.max_concurrent=5, type:shop.tasks.export.adaptive=vegas, key:customer.rate_count=10,"
-        " everything.max_concurrent=40 or band:low.promote_after_seconds=60; none for no limit",
+        help="such as queue:mail.max_concurrent=5, type:shop.tasks.export.adaptive=gradient2,"
+        " key:customer.rate_count=10, everything.max_concurrent=40 or"
+        " band:low.promote_after_seconds=60; none for no limit",
     )  # fmt: skip
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add_by_and_json(parser)

@@ -98,7 +98,7 @@ def _running(gate: Gate, executing: list[Active]) -> int:
 def _step(row: Any, executing: list[Active], load: float | None, problem: str) -> bool:
     """Step one limit; return whether its value changed."""
     gate, now = row.gate, clock()
-    bounds = Bounds(algorithm=row.adaptive, least=row.min_concurrent or 1, most=row.max_concurrent)
+    bounds = Bounds(least=row.min_concurrent or 1, most=row.max_concurrent)
     steps = LimitStep.objects.using(alias()).filter(gate=gate.index_name)
     last = steps.order_by("-at", "-id").first()
     if last is None or row.current_concurrent is None:  # it was fixed until now, or its history was purged

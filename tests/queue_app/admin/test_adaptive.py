@@ -62,13 +62,20 @@ def test_a_fixed_limit_has_no_chart(staff):
 
 
 def test_before_the_first_step_the_page_says_so(staff):
-    queue = Queue.objects.create(name="mail", max_concurrent=5, adaptive="vegas")
+    queue = Queue.objects.create(name="mail", max_concurrent=5, adaptive="gradient2")
     assert "5 of at most 5 just now: no scheduler has judged it yet." in staff.get(page(queue)).content.decode()
+
+
+def test_the_form_of_a_limit_with_the_name_of_a_former_algorithm_keeps_it_adaptive(staff):
+    queue = Queue.objects.create(name="mail", max_concurrent=5, adaptive="vegas")
+    form = staff.get(page(queue)).context["adminform"].form
+    assert form["adaptive"].value() == "gradient2"
+    assert '<option value="gradient2" selected>' in str(form["adaptive"])
 
 
 def test_staff_make_a_limit_adaptive_and_fixed_again(staff):
     queue = Queue.objects.create(name="mail", max_concurrent=5)
-    form = {"adaptive": "aimd", "min_concurrent": 2, "max_concurrent": 30, "order": "fifo", "fair_by": "user"}
+    form = {"adaptive": "gradient2", "min_concurrent": 2, "max_concurrent": 30, "order": "fifo", "fair_by": "user"}
     form |= {"fair_weights": "{}", "probe": "cpu", "varies_by": "", "reason": "The bank is slow."}
     assert staff.post(page(queue), form).status_code == 302
     adapt_limits()

@@ -16,7 +16,7 @@ from django.utils import translation
 from django.utils.translation import trans_real
 
 from queue_app import Workflow, registry
-from queue_app.core.adaptive import ALGORITHMS
+from queue_app.core.adaptive import ALGORITHM
 from queue_app.core.limit_values import ORDERS
 from queue_app.core.sentence import sentence
 from queue_app.core.states import Status
@@ -102,7 +102,7 @@ def words(text):
 OWN = {"status", "state", "kind", "cause", "progress", "error", "overlap", "catch_up"}
 #: Units, products, zones, identifiers, and the parts of the log that stay as they were written.
 NAMES = words("ms min UTC Redis PostgreSQL Django API JSON JavaScript CPU MB KB GB Europe Berlin") | words(
-    [*ALGORITHMS, *ORDERS]
+    [ALGORITHM, *ORDERS]
 )
 
 
@@ -143,7 +143,7 @@ def more(everything):  # noqa: F811
     flow.enqueue()
     first, second = Task.objects.filter(workflow_id=flow.id).order_by("id")
     move(first, Status.DEAD_LETTER, started_at=first.created_at)
-    adaptive = Queue.objects.create(name="adapting", adaptive="aimd", min_concurrent=1, max_concurrent=9)
+    adaptive = Queue.objects.create(name="adapting", adaptive="gradient2", min_concurrent=1, max_concurrent=9)
     adapt_limits()
     about = sentence("A task was due at %(time)s, and the scheduler has not queued it.", time="2026-01-01 00:00:00 UTC")
     steps = sentence("%(time)s: %(what)s.", time="2026-01-01 00:00:00 UTC", what=sentence("rebuilt the index"))

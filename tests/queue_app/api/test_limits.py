@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from queue_app.core.adaptive import FORMER
 from queue_app.core.records import NewTask
 from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
 from queue_app.services import enqueue, pause
@@ -261,7 +262,7 @@ def test_explain_shows_owners_that_it_is_paused_and_staff_by_whom_and_why(alice,
 def test_the_limits_over_all_queues(admin):
     path = f"{LIMITS}/everything"
     assert admin.get(path).data["max_concurrent"] is None
-    fields = {"adaptive": "vegas", "min_concurrent": 2, "max_concurrent": 40}
+    fields = {"adaptive": "gradient2", "min_concurrent": 2, "max_concurrent": 40}
     changed = patch(admin, path, fields | {"reason": "a new database"})
     assert changed.status_code == 200, changed.data
     assert changed.data | fields == changed.data
@@ -283,7 +284,16 @@ def test_the_limits_over_all_queues_need_a_permission(staff):
     assert staff("view_limit").get(f"{LIMITS}/everything").status_code == 403
 
 
+@pytest.mark.parametrize("former", FORMER)
+def test_the_name_of_a_former_algorithm_is_taken_for_the_present_one(admin, former):
+    limit = LimitFactory(scope="key", name="customer")
+    answer = patch(admin, f"{LIMITS}/{limit.pk}", {"adaptive": former, "max_concurrent": 9})
+    assert answer.data["adaptive"] == "gradient2"
+    limit.refresh_from_db()
+    assert limit.adaptive == "gradient2"
+
+
 def test_an_unknown_word_is_answered_with_the_known_ones(admin):
     limit = LimitFactory(scope="key", name="customer")
     answer = patch(admin, f"{LIMITS}/{limit.pk}", {"adaptive": "aimed"})
-    assert answer.data["detail"] == "'aimed' is unknown; adaptive takes \"\", aimd, gradient2, vegas."
+    assert answer.data["detail"] == "'aimed' is unknown; adaptive takes \"\", gradient2."

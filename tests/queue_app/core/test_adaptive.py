@@ -7,7 +7,6 @@ from statistics import mean, pstdev
 import pytest
 
 from queue_app.core.adaptive import (
-    ALGORITHMS,
     LEAST_SECONDS,
     MIN_TASKS,
     AdaptiveState,
@@ -19,7 +18,7 @@ from queue_app.core.adaptive import (
 )
 from tests.support.downstream import BEST, CAPACITY, SECONDS, Limit, p95, run, throughput
 
-BOUNDS = Bounds(algorithm="gradient2", least=2, most=40)
+BOUNDS = Bounds(least=2, most=40)
 EVEN = {"a": Sample(50, 0.19, 0.2, 0.21)}
 
 
@@ -32,9 +31,8 @@ def settled(limit: float = 20) -> AdaptiveState:
     return replace(begin(BOUNDS, 900.0), limit=limit, baselines={"a": 0.2}, is_starting=False, measure_at=5000.0)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_it_finds_the_knee_where_a_fixed_limit_collapses(algorithm):
-    fixed, found = Limit(""), Limit(algorithm)
+def test_it_finds_the_knee_where_a_fixed_limit_collapses():
+    fixed, found = Limit(is_adaptive=False), Limit()
     run(fixed, seconds=120)
     run(found, seconds=120)
     assert throughput(60, 120, fixed) < 0.2 * BEST
@@ -42,20 +40,17 @@ def test_it_finds_the_knee_where_a_fixed_limit_collapses(algorithm):
     assert p95(60, 120, found) <= 1.5 * SECONDS
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_it_follows_a_capacity_that_is_halved_and_restored(algorithm):
-    limit = Limit(algorithm)
+def test_it_follows_a_capacity_that_is_halved_and_restored():
+    limit = Limit()
     run(limit, seconds=500, noise=0.1, capacity=lambda now: CAPACITY / 2 if 200 <= now < 300 else CAPACITY)
-    within = 30 if algorithm != "aimd" else 45  # it falls by a tenth at a time
-    assert mean(limit.between(200 + within, 300)) <= 1.25 * CAPACITY / 2
+    assert mean(limit.between(230, 300)) <= 1.25 * CAPACITY / 2
     assert mean(limit.between(420, 500)) >= 0.9 * CAPACITY
     assert throughput(420, 500, limit) >= 0.85 * BEST
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("late", [0, 120])
-def test_two_limits_on_one_downstream_share_it(algorithm, late):
-    one, other = Limit(algorithm), Limit(algorithm, begins=late)
+def test_two_limits_on_one_downstream_share_it(late):
+    one, other = Limit(), Limit(begins=late)
     run(one, other, seconds=600, noise=0.1)
     assert throughput(420, 600, one, other) >= 0.8 * BEST
     for limit in (one, other):
@@ -63,19 +58,17 @@ def test_two_limits_on_one_downstream_share_it(algorithm, late):
         assert p95(420, 600, limit) <= 2 * SECONDS
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_noise_does_not_make_it_swing(algorithm):
+def test_noise_does_not_make_it_swing():
     """The standard deviation of the value stays below a tenth of its mean, apart from measurements of the baseline."""
-    limit = Limit(algorithm)
+    limit = Limit()
     run(limit, seconds=700, noise=0.5)
     values = [value for value in limit.between(120, 700) if value > CAPACITY / 2]
     assert pstdev(values) <= 0.1 * mean(values)
     assert len(values) >= 0.95 * len(limit.between(120, 700))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_flat_load_below_the_capacity_leaves_it_still(algorithm):
-    limit = Limit(algorithm, load=40)
+def test_a_flat_load_below_the_capacity_leaves_it_still():
+    limit = Limit(load=40)
     run(limit, seconds=600, noise=0.2)
     values = limit.between(120, 600)
     assert max(values) - min(values) <= 3, "it may rise when it is full for a moment"
@@ -84,26 +77,25 @@ def test_a_flat_load_below_the_capacity_leaves_it_still(algorithm):
 
 def test_it_stays_within_its_bounds_whatever_is_seen():
     chance = random.Random(7)
-    for algorithm in ALGORITHMS:
-        bounds = Bounds(algorithm=algorithm, least=3, most=9)
-        state = begin(bounds, 0.0)
-        for second in range(0, 3000, 3):
-            middle = chance.choice([0.0, 1e-6, 0.2, 3.0, 900.0])
-            sample = Sample(chance.randrange(200), middle * chance.random(), middle, middle * (1 + chance.random()))
-            state = step(
-                state,
-                bounds,
-                seen(
-                    chance.randrange(20),
-                    now=float(second),
-                    samples={chance.choice("abc"): sample},
-                    failures=chance.randrange(50),
-                    throttled=chance.random() < 0.1,
-                    load=chance.choice([None, 0.5, 1.5, 9.0]),
-                ),
-            )
-            assert 3 <= state.value(bounds) <= 9
-            assert AdaptiveState.load(state.dump()) == state
+    bounds = Bounds(least=3, most=9)
+    state = begin(bounds, 0.0)
+    for second in range(0, 3000, 3):
+        middle = chance.choice([0.0, 1e-6, 0.2, 3.0, 900.0])
+        sample = Sample(chance.randrange(200), middle * chance.random(), middle, middle * (1 + chance.random()))
+        state = step(
+            state,
+            bounds,
+            seen(
+                chance.randrange(20),
+                now=float(second),
+                samples={chance.choice("abc"): sample},
+                failures=chance.randrange(50),
+                throttled=chance.random() < 0.1,
+                load=chance.choice([None, 0.5, 1.5, 9.0]),
+            ),
+        )
+        assert 3 <= state.value(bounds) <= 9
+        assert AdaptiveState.load(state.dump()) == state
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def test_limit_sets_what_the_admin_can_set(engine):
     text += ["band:low.promote_after_seconds=90"]
     code, said = call("limit", *text, "--reason", "more memory", "--as", "ops")
     assert (code, said.strip()) == (0, "set: low, runtime settings, mail, type shop.tasks.export"), said
-    assert RuntimeSettings.objects.values_list("max_concurrent", "adaptive").get() == (40, "vegas")
+    assert RuntimeSettings.objects.values_list("max_concurrent", "adaptive").get() == (40, "gradient2")
     assert Queue.objects.get(pk="mail").max_concurrent == 5
     assert Limit.objects.get().rate_count == 10
     entries = AuditEntry.objects.values_list("target", "by", "via", "reason")
@@ -35,7 +35,7 @@ def test_limit_sets_what_the_admin_can_set(engine):
         ["queue:mail.name=post"],
         ["queue:mail.paused=true"],
         ["type:shop.tasks.export.created_at=now"],
-        ["everything.adaptive=vegas"],
+        ["everything.adaptive=gradient2"],
         ["band:urgent.promote_after_seconds=5"],
         ["queue:mail.max_concurrent=5", "everything.max_concurrent=-1"],
         [],

@@ -67,7 +67,7 @@ def of_queue(**labels: str) -> dict[str, str]:
 
 def adaptive_limit() -> None:
     """A queue whose limit has just been judged."""
-    Queue.objects.filter(pk="default").update(adaptive="vegas", min_concurrent=2, max_concurrent=9)
+    Queue.objects.filter(pk="default").update(adaptive="gradient2", min_concurrent=2, max_concurrent=9)
     adapt_limits()
     LimitStep.objects.update(ratio=1.2)
 

@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.test import override_settings
 from django.utils import timezone
 
+from queue_app.core.adaptive import FORMER
 from queue_app.core.records import Outcome, TaskRef, Throttling
 from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
@@ -24,6 +25,7 @@ from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql import adaptive as rows
 from queue_app.sql import snapshot
 from queue_app.sql import watchdog as watchdog_rows
+from queue_app.sql.database import fetch_value
 from tests.support.engine import assert_index_agrees, at_once, done, failed, flush, index_away, put_many, take
 from tests.support.factories import AttemptFactory, TaskFactory
 from tests.support.yard import Yard
@@ -262,10 +264,23 @@ def test_its_history_is_kept_for_a_while(engine):
     ],
 )
 def test_incomplete_adaptive_limits_are_refused(engine, given, field):
-    values = {"adaptive": "vegas", "min_concurrent": 2, "max_concurrent": 40} | given
+    values = {"adaptive": "gradient2", "min_concurrent": 2, "max_concurrent": 40} | given
     with pytest.raises(ValidationError) as error:
         Limit(scope="type", name="a", **values).full_clean()
     assert field in error.value.message_dict
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_a_limit_with_the_name_of_a_former_algorithm_goes_on_with_the_present_one(engine, former):
+    """Older code may have stored it, or store it now; whoever saves the row writes the name that both know."""
+    limit = adaptive("type", "shop.export", adaptive=former)
+    assert (limit.adaptive, limit.cap) == ("gradient2", 2)
+    later(10)
+    adapt_limits()
+    assert LimitStep.objects.get().stepped_at > timezone.now() - timedelta(seconds=5)
+    limit.full_clean()
+    limit.save()
+    assert fetch_value("SELECT adaptive FROM queue_app_limit") == "gradient2"
 
 
 def test_a_parameter_tells_kinds_apart_and_its_values_are_not_kept(engine):
@@ -336,7 +351,7 @@ def _running(engine) -> list:
 
 def test_a_call_is_bounded_and_the_next_one_goes_on(engine, monkeypatch):
     for number in range(5):
-        Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="vegas", max_concurrent=9)
+        Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="gradient2", max_concurrent=9)
     monkeypatch.setattr(adapt, "BUDGET_SECONDS", -1.0)
     found = [adapt_limits() for _ in range(5)]
     assert found == [1] * 5, "one limit a call, each another"

@@ -172,7 +172,7 @@ def test_a_limit_whose_history_was_purged_goes_on_with_its_value(engine):
 
 def test_a_limit_that_is_deleted_or_fixed_while_it_steps_leaves_no_step(engine, monkeypatch):
     for number in range(6):
-        Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="aimd", max_concurrent=9)
+        Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="gradient2", max_concurrent=9)
     activity = rows.activity
     meeting = threading.Barrier(2)
 

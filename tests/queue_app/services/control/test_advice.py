@@ -72,7 +72,7 @@ def test_no_advice_without_idle_slots(engine):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"adaptive": "vegas", "max_concurrent": 3}, {"paused": True, "paused_at": timezone.now()}]
+    "fields", [{"adaptive": "gradient2", "max_concurrent": 3}, {"paused": True, "paused_at": timezone.now()}]
 )
 def test_a_limit_that_is_not_fixed_gets_none(engine, fields):
     snapshots(**HELD)

@@ -93,7 +93,7 @@ def test_no_trial_without_need(engine, case):
     worked(waiting=0 if case == "nothing waits" else 12, cap=1 if case == "it is not in use" else 2,
            concurrency_key="api:1")  # fmt: skip
     if case == "adaptive":
-        Limit.objects.filter(pk=limit.pk).update(adaptive="vegas")
+        Limit.objects.filter(pk=limit.pk).update(adaptive="gradient2")
     if case == "own limit":
         Limit.objects.create(scope="key", name="api:1", max_concurrent=50)
     types = ["shop.other"] if case == "other workers" else ["shop.export"]
