@@ -7,11 +7,13 @@ import shutil
 import signal
 import stat
 import subprocess
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 
 from .data_directory import HOST, EmbeddedError
 from .server import Server
@@ -19,8 +21,6 @@ from .server import Server
 SYSTEM_USER = "pgserver"
 DATABASE = "taskqueue"
 ADMIN = "postgres"
-#: Line of postmaster.pid with the status, as pg_ctl reads it.
-STATUS_LINE = 7
 
 
 class Postgres(Server):
@@ -74,14 +74,12 @@ class Postgres(Server):
         return options
 
     def is_ready(self) -> bool:
-        """Return whether the server's lock file says that it is ready."""
-        lines = self._pid_file_lines()
-        return (
-            self.process is not None
-            and len(lines) > STATUS_LINE
-            and lines[0].strip() == str(self.process.pid)
-            and lines[STATUS_LINE].strip() == "ready"
-        )
+        """Connect; the server refuses connections while it recovers."""
+        try:
+            psycopg.connect(self.url(), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def _create_cluster(self) -> None:
         """Run initdb in a temporary folder, so that an interrupted first start leaves no incomplete cluster."""
@@ -125,28 +123,18 @@ class Postgres(Server):
         if result.returncode:
             raise EmbeddedError(f"{Path(command[0]).name} failed:\n{result.stdout}")
 
-    def _pid_file_lines(self) -> list[str]:
-        try:
-            return (self.directory / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-
     def _remove_stale_pid_file(self) -> None:
         """Remove the lock file of a server that has ended; raise `EmbeddedError` if another PostgreSQL runs.
 
         PostgreSQL removes the file itself, unless its pid belongs to another process now: in a container, which has few
         pids, this is usual after a kill.
         """
-        lines = self._pid_file_lines()
-        if not lines:
-            return
-        pid = int(lines[0])
-        try:
+        lock = self.directory / "postmaster.pid"
+        with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess):
+            pid = int(lock.read_text().partition("\n")[0])
             if "postgres" in psutil.Process(pid).name():
                 raise EmbeddedError(f"A PostgreSQL (process {pid}) already runs on {self.directory}.")
-        except psutil.NoSuchProcess:
-            pass
-        (self.directory / "postmaster.pid").unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
 
 
 def _ensure_user() -> None:

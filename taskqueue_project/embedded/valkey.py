@@ -2,9 +2,11 @@
 
 import importlib.util
 import signal
-import socket
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+
+from redis import Redis, RedisError
 
 from .data_directory import HOST, EmbeddedError, write_private
 from .server import Server
@@ -53,13 +55,6 @@ class Valkey(Server):
 
     def is_ready(self) -> bool:
         """Send a PING; its reply is an error while the server loads its data."""
-        question = f"AUTH {self.data.secret('valkey_password')}\r\nPING\r\n".encode()
-        try:
-            with socket.create_connection((HOST, self.port), timeout=1) as connection:
-                connection.sendall(question)
-                answer = connection.recv(256)
-                while answer.count(b"\r\n") < question.count(b"\r\n") and (more := connection.recv(256)):
-                    answer += more
-        except OSError:
-            return False
-        return b"+PONG" in answer
+        with Redis.from_url(self.url(), socket_timeout=1, retry=None) as client, suppress(RedisError):
+            return bool(client.ping())
+        return False
