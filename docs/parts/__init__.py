@@ -14,7 +14,6 @@ ALL: dict[str, Callable[[], str]] = {
     "endpoints": http.endpoints,
     "former-names": http.former_names,
     "http-errors": http.http_errors,
-    "keys": lists.keys,
     "metrics": lists.metrics,
     "policies": lists.policies,
     "reasons": lists.reasons,

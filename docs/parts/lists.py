@@ -1,16 +1,13 @@
-"""The tables of metrics, reasons, Redis keys and policies."""
+"""The tables of metrics, reasons and policies."""
 
 import re
 from importlib import import_module
-from pathlib import Path
 
 from parts.markdown import code, table
 from queue_app import conf
 from queue_app.core.priorities import Band
 from queue_app.core.reasons import KINDS, Source
 from queue_app.metrics.names import ALL
-
-KEYS = Path(__file__).resolve().parents[2] / "queue_app/index/lua/lib/keys.lua"
 
 
 def metrics() -> str:
@@ -31,35 +28,6 @@ def reasons() -> str:
 
 def _without_values(text: str) -> str:
     return re.sub(r"%\(\w+\)s", "…", text)
-
-
-def keys() -> str:
-    """Return the table of Redis keys, from the comments of `lua/lib/keys.lua`."""
-    text = re.sub(r"\n +-- +", " ", KEYS.read_text())
-    rows = [
-        (code(key_of(found["key"])), found["what"] or PARTS)
-        for found in map(KEY_LINE.match, text.splitlines())
-        if found
-    ]
-    rows.append((code("{taskqueue}:lock:NAME"), "string: token of the holder (`scheduler` or `rebuild`), with expiry"))
-    return table(("key", "holds"), rows)
-
-
-KEY_LINE = re.compile(
-    r"local (?:function \w+\([\w, ]*\) return|\w+ =) P \.\. (?P<key>.+?)(?: end)?\s*(?:-- (?P<what>.+))?$"
-)
-#: Description of the keys of a profile's parts, which have no comment.
-PARTS = "set: `queues`, `types`, `capabilities` and `workers` of a profile, each under its name"
-ARGUMENTS = {"q": "QUEUE", "l": "LANE", "p": "PROFILE", "w": "WORKER", "g": "GATE"}
-
-
-def key_of(expression: str) -> str:
-    """Return a key with placeholders, from the Lua expression that builds it."""
-    parts = [part.strip() for part in expression.split("..")]
-    return "{taskqueue}" + "".join(
-        part.strip("'").replace("\\31", " ") if part.startswith("'") else ARGUMENTS.get(part, part.upper())
-        for part in parts
-    )
 
 
 def policies() -> str:
