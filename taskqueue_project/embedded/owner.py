@@ -65,10 +65,6 @@ class EmbeddedServers:
         self.redis_url = addresses.get("valkey", "")
         return self
 
-    def is_running(self) -> bool:
-        """Return whether all started servers are alive."""
-        return self._guard is not None and self._guard.poll() is None
-
     def stop(self) -> None:
         """Stop the servers and wait until they have ended."""
         if self._guard is None:
