@@ -2,9 +2,11 @@
 
 import ast
 import dataclasses
+import inspect
 import re
 import sys
 import typing
+from importlib import import_module
 
 import pytest
 from django.test import override_settings
@@ -73,6 +75,13 @@ def test_a_setting_that_documents_zero_accepts_it():
                     assert conf.load()[1] == (), f"{name}.{key}: {meaning}"
                 found += 1
     assert found > 5
+
+
+@pytest.mark.parametrize("module", ["queue_app", "queue_app.services", "queue_app.testing"])
+def test_every_public_name_has_a_docstring(module):
+    """autodoc leaves out names without one."""
+    found = import_module(module)
+    assert [name for name in found.__all__ if not inspect.getdoc(getattr(found, name))] == []
 
 
 def test_every_check_is_described():
