@@ -9,6 +9,10 @@ running      a file with the addresses of the servers, for other terminals
 
 from enum import IntEnum
 
+#: Name of the staff user, and the variable with its password.
+ADMIN = "admin"
+PASSWORD_VARIABLE = "QUICKSTART_ADMIN_PASSWORD"  # noqa: S105 - the name of a variable
+
 
 class ExitCode(IntEnum):
     """The exit codes of quickstart."""

@@ -4,6 +4,8 @@ A separate process, because Django's settings need the addresses of the servers.
 output; the exit code is 4 when a server cannot be reached.
 """
 
+# ruff: noqa: E402 - Django's parts are imported once it is set up
+
 import json
 import os
 import secrets
@@ -12,31 +14,34 @@ from typing import Any
 
 import django
 
-ADMIN = "admin"
-PASSWORD_VARIABLE = "QUICKSTART_ADMIN_PASSWORD"  # noqa: S105 - the name of a variable
-UNREACHABLE = 4
+django.setup()
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
+from django.db import Error, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from queue_app.index import hide_password
+from queue_app.management.servers import check_redis
+from queue_app.models import Queue
+from taskqueue_project.demo.tasks import DOCUMENTS
+
+from . import ADMIN, PASSWORD_VARIABLE, ExitCode
 
 
 def main() -> int:
     """Prepare the database; return an exit code."""
-    django.setup()
     problem = _unreachable()
     if problem:
         _report(error=problem)
-        return UNREACHABLE
+        return ExitCode.SERVER_UNREACHABLE
     _report(migrations=_migrate(), fixtures=_load_fixtures(), password=_ensure_admin(os.environ.get(PASSWORD_VARIABLE)))
     return 0
 
 
 def _unreachable() -> str:
     """Return which server does not answer, in one line, or ""."""
-    from django.conf import settings  # noqa: PLC0415 - needs django.setup()
-    from django.core.management import CommandError  # noqa: PLC0415
-    from django.db import Error, connection  # noqa: PLC0415
-
-    from queue_app.index import hide_password  # noqa: PLC0415
-    from queue_app.management.servers import check_redis  # noqa: PLC0415
-
     try:
         connection.ensure_connection()
         check_redis()
@@ -50,10 +55,6 @@ def _unreachable() -> str:
 
 def _migrate() -> int:
     """Apply the unapplied migrations; return their number."""
-    from django.core.management import call_command  # noqa: PLC0415 - needs django.setup()
-    from django.db import connection  # noqa: PLC0415
-    from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415
-
     executor = MigrationExecutor(connection)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if plan:
@@ -63,12 +64,6 @@ def _migrate() -> int:
 
 def _load_fixtures() -> int:
     """Load the fixtures at the first start only, as staff may edit the rows later; return the number of files."""
-    from django.conf import settings  # noqa: PLC0415 - needs django.setup()
-    from django.core.management import call_command  # noqa: PLC0415
-
-    from queue_app.models import Queue  # noqa: PLC0415
-    from taskqueue_project.demo.tasks import DOCUMENTS  # noqa: PLC0415
-
     files = sorted((settings.BASE_DIR / "fixtures").glob("*.json"))
     if Queue.objects.filter(pk=DOCUMENTS).exists():
         return 0
@@ -78,8 +73,6 @@ def _load_fixtures() -> int:
 
 def _ensure_admin(wanted: str | None) -> str:
     """Create the staff user, or set its password to ``wanted``; return the password if it is a random one."""
-    from django.contrib.auth import get_user_model  # noqa: PLC0415 - needs django.setup()
-
     users = get_user_model().objects
     user = users.filter(**{get_user_model().USERNAME_FIELD: ADMIN}).first()
     if user is None:

@@ -17,9 +17,8 @@ from rich.markup import escape
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers
 from taskqueue_project.embedded.data_directory import HOST, DataDirectory, port_is_free
 
-from . import ExitCode, QuickstartError
+from . import ADMIN, PASSWORD_VARIABLE, ExitCode, QuickstartError
 from .application import first_to_end, running_processes, wait_for_web
-from .prepare import ADMIN, PASSWORD_VARIABLE
 from .running import announced, running_file
 
 SERVERS = {"postgres": "DATABASE_URL", "valkey": "REDIS_URL"}

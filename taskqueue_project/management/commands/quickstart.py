@@ -9,8 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from taskqueue_project.quickstart import ExitCode, QuickstartError, session
-from taskqueue_project.quickstart.prepare import PASSWORD_VARIABLE
+from taskqueue_project.quickstart import PASSWORD_VARIABLE, ExitCode, QuickstartError, session
 from taskqueue_project.quickstart.running import data_path
 from taskqueue_project.terminal import terminal
 
