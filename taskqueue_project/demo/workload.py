@@ -34,10 +34,6 @@ class DemoTasks:
     name: str
     ids: list[UUID]
     expected: str = "completed"
-    open: set[UUID] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.open = set(self.ids) if self.expected not in WAITING else set()
 
     def rows(self) -> list[TaskRow]:
         return list(TaskRow.objects.filter(pk__in=self.ids))
@@ -49,30 +45,25 @@ class Workload:
 
     run: DemoRun
     groups: list[DemoTasks]
-    flows: list[orders.Flow] = field(default_factory=list)
+    flows: list[orders.Flow]
     started: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
-    @property
-    def total(self) -> int:
-        """Number of tasks that should end, with the roll-up that the last of them enqueues, and of workflows."""
-        return sum(len(group.ids) for group in self.groups if group.expected not in WAITING) + (
-            self._missing_roll_up + len(self.flows)
-        )
+    def __post_init__(self) -> None:
+        #: Tasks that should end and have not.
+        self.unended = {pk for group in self.groups if group.expected not in WAITING for pk in group.ids}
+        #: Number of these, of the roll-up that the last of them enqueues, and of workflows.
+        self.total = len(self.unended) + 1 + len(self.flows)
 
     @property
     def open(self) -> int:
         """Number of these that have not come to their expected end."""
-        return sum(len(group.open) for group in self.groups) + self._missing_roll_up + self.open_flows
+        return len(self.unended) + (self.group(tasks.roll_up.name) is None) + self.open_flows
 
     @property
     def open_flows(self) -> int:
         """Number of workflows that continue."""
         return sum(flow.standing != flow.expected for flow in self.flows)
-
-    @property
-    def _missing_roll_up(self) -> int:
-        return 0 if self.group(tasks.roll_up.name) else 1
 
     def group(self, name: str) -> DemoTasks | None:
         """Return the first group with this name."""
@@ -108,7 +99,7 @@ def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], N
         _poll(workload)
         workload.seconds = time.monotonic() - workload.started
         report(workload)
-        if not any(group.open for group in workload.groups) and not workload.open_flows:
+        if not workload.unended and not workload.open_flows:
             # The last file's task enqueues the roll-up before it ends: a roll-up that is missing now never comes.
             return workload.open == 0
         if time.monotonic() > deadline:
@@ -117,15 +108,14 @@ def follow(workload: Workload, *, timeout: float, report: Callable[[Workload], N
 
 
 def _poll(workload: Workload) -> None:
-    """Remove ended tasks from the open ones; add the roll-up once it exists."""
-    for group in workload.groups:
-        if group.open:
-            ended = TaskRow.objects.filter(pk__in=group.open, finished_at__isnull=False)
-            group.open.difference_update(ended.values_list("pk", flat=True))
+    """Remove the tasks that have ended; add the roll-up once it exists."""
+    ended = TaskRow.objects.filter(pk__in=workload.unended, finished_at__isnull=False)
+    workload.unended.difference_update(ended.values_list("pk", flat=True))
     if workload.group(tasks.roll_up.name) is None:
         row = TaskRow.objects.filter(idempotency_key=tasks.roll_up_key(workload.run.pk)).first()
         if row is not None:
             workload.groups.append(DemoTasks(tasks.roll_up.name, [row.pk]))
+            workload.unended.add(row.pk)
 
 
 def _by_urgency(documents: list[DocumentIndex]) -> dict[int, list[DocumentIndex]]:
