@@ -34,6 +34,14 @@ EVENTS: Final[Mapping[str, str]] = {
 }
 
 
+class ExecutionListView(AdminTaskListView):
+    """The tasks of all users."""
+
+
+class ExecutionPriorityView(AdminTaskPriorityView):
+    """The priority of a waiting task."""
+
+
 class ExecutionQueueView(AdminQueueView):
     """The queue as system A names it."""
 
@@ -102,11 +110,11 @@ class ExecutionEventView(EventStream):
 
 app_name = "queue_app_compat"
 urlpatterns = [
-    re_path(r"^api/v1/admin/executions/?\Z", AdminTaskListView.as_view(), name="execution-list"),
+    re_path(r"^api/v1/admin/executions/?\Z", ExecutionListView.as_view(), name="execution-list"),
     re_path(r"^api/v1/admin/executions/queue/?\Z", ExecutionQueueView.as_view(), name="execution-queue"),
     re_path(
         r"^api/v1/admin/executions/(?P<task_id>[^/]+)/priority/?\Z",
-        AdminTaskPriorityView.as_view(),
+        ExecutionPriorityView.as_view(),
         name="execution-priority",
     ),
     re_path(r"^api/v1/actions/(?P<ref>[^/]+)/queue-stats/?\Z", ActionStatsView.as_view(), name="action-stats"),
