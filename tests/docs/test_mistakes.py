@@ -8,8 +8,8 @@ import pytest
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs/how-to/mistakes.md"
-#: Rows whose message is that of Python or Django, or that have none.
-OF_OTHERS = ("ModuleNotFoundError", "RuntimeWarning", "Task does not match", "none: a worker keeps")
+#: Rows whose message is that of Python.
+OF_OTHERS = ("ModuleNotFoundError",)
 #: Length of the part of a message that the code must have; names and numbers are filled in around it.
 LENGTH = 17
 
