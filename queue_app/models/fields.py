@@ -18,10 +18,10 @@ from queue_app.exceptions import EncryptionUnavailable, Undecryptable
 
 if TYPE_CHECKING:  # generic in the stubs only
     _ArrayField = ArrayField[Any, Any]
-    _JSONField = models.JSONField[Any, Any]
+    JSONField = models.JSONField[Any, Any]
     _UUIDField = models.UUIDField[UUID | str, UUID]
 else:
-    _ArrayField, _JSONField, _UUIDField = ArrayField, models.JSONField, models.UUIDField
+    _ArrayField, JSONField, _UUIDField = ArrayField, models.JSONField, models.UUIDField
 
 
 def _without_app_check(messages: list[CheckMessage]) -> list[CheckMessage]:
@@ -47,7 +47,7 @@ class IdField(_UUIDField):
         return name, "django.db.models.UUIDField", args, kwargs
 
 
-class SealedJSONField(_JSONField):
+class SealedJSONField(JSONField):
     """JSON that is encrypted in the table while the project has a key. Nothing can be found by it."""
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app import conf
 from queue_app.core.adaptive import ALGORITHMS
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH, choices_of
 
 #: Larger values are typing errors and would not limit anything.
 MAX_CAP = 1_000_000
@@ -38,6 +38,20 @@ def optional_seconds(
     return models.FloatField(null=True, blank=True, validators=limits, help_text=help_text)
 
 
+def text(
+    length: int, help_text: Any = "", choices: list[tuple[str, str]] | None = None
+) -> models.CharField[_Given, str]:
+    """Return a column for a text that is empty by default, also for a statement that does not name it."""
+    return models.CharField(
+        max_length=length, blank=True, default="", db_default="", choices=choices, help_text=help_text
+    )
+
+
+def indexed_if_set(*fields: str, name: str) -> models.Index:
+    """Return an index of the rows whose first of these columns is not null."""
+    return models.Index(fields=fields, condition=Q(**{f"{fields[0]}__isnull": False}), name=name)
+
+
 def check_if_set(name: str, **bound: float) -> models.CheckConstraint:
     """Return the check that a column is null or within ``bound``, a lookup such as ``max_length__gte=1``."""
     (lookup,) = bound
@@ -51,34 +65,25 @@ class Capped(models.Model):
     max_concurrent = optional_count(
         _lazy("Maximum number of tasks that run at the same time, over all workers. Empty: no limit.")
     )
-    adaptive = models.CharField(
-        max_length=10,
-        blank=True,
-        default="",
-        db_default="",
-        choices=[(name, name) for name in ALGORITHMS],
-        help_text=_lazy(
+    adaptive = text(
+        10,
+        _lazy(
             "Algorithm that keeps the limit between min_concurrent and max_concurrent, by run times and failures."
             " Empty: the limit is max_concurrent."
         ),
+        choices=choices_of(ALGORITHMS),
     )
     min_concurrent = optional_count(_lazy("Least value of an adaptive limit. Empty: 1."))
-    varies_by = models.CharField(
-        max_length=NAME_LENGTH,
-        blank=True,
-        default="",
-        db_default="",
-        help_text=_lazy(
+    varies_by = text(
+        NAME_LENGTH,
+        _lazy(
             "Name of a parameter that decides how long tasks run, for an adaptive limit: it then compares only"
             " the run times of tasks with the same value."
         ),
     )
-    probe = models.CharField(
-        max_length=NAME_LENGTH,
-        blank=True,
-        default="",
-        db_default="",
-        help_text=_lazy(
+    probe = text(
+        NAME_LENGTH,
+        _lazy(
             "Name of a function in TASKQUEUE PROBES that returns the load of what the tasks use, 1 for a full"
             " one, for an adaptive limit. Empty: none."
         ),
@@ -128,8 +133,8 @@ class Pausable(models.Model):
     paused = models.BooleanField(
         default=False, db_default=False, help_text=_lazy("While paused, no new task starts; running tasks finish.")
     )
-    paused_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
-    paused_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
+    paused_reason = text(REASON_LENGTH)
+    paused_by = text(USER_LENGTH)
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(
         null=True, blank=True, help_text=_lazy("Time at which the pause ends. Empty: it ends when staff resume it.")
