@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from queue_app.core.states import Status
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_column
 
 #: The letter of each state in the answer.
 _LETTERS: Final = {status.value: chr(ord("a") + place) for place, status in enumerate(Status)}
@@ -195,4 +195,4 @@ def neighbours(task_id: uuid.UUID, limit: int) -> dict[str, list[Link]]:
 def members(workflow_id: uuid.UUID, ids: Collection[str]) -> list[uuid.UUID]:
     """Return those of the tasks that belong to a workflow."""
     sql = "SELECT id FROM queue_app_task WHERE id = ANY(%s::uuid[]) AND workflow_id = %s"
-    return [row[0] for row in fetch_all(sql, [list(ids), workflow_id])]
+    return fetch_column(sql, [list(ids), workflow_id])

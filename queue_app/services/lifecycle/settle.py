@@ -104,7 +104,7 @@ def queued_again(tasks: Sequence[TaskRef]) -> set[uuid.UUID]:
     ids = [task.id for task in tasks if task.workflow_id is not None]
     rows.reopen(workflows)
     rows.close(ids, "", "")
-    blocked = rows.block_unready(ids) | workflow_advance.close_held(ids)
+    blocked = rows.block_unready(ids) | workflow_advance.close(ids, for_room=True)
     settle_later(workflows)
     return blocked
 
