@@ -91,14 +91,6 @@ class ProcessPool(BacklogPool):
         with self._lock:
             return [slot.pid for slot in self._slots if slot.pid]
 
-    def interrupt_again(self, held: ClaimedAttempt) -> None:
-        """Send the signal once more, in case Python or the task swallowed the exception that it raised."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is not None and held.interruption is not None:
-                held.asked_at = time.monotonic()
-                self._raise(slot, held, held.interruption)
-
     def _abandon(self, slot: Slot, held: ClaimedAttempt) -> float:
         slot.held = None
         slot.kill(signal.SIGKILL, "it did not end when it was asked to")
