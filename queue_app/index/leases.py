@@ -33,7 +33,7 @@ class Leases(Calls):
 
     def release(self, leases: Iterable[Lease]) -> int:
         """Free slots, each only if it is still held under that lease; return how many were."""
-        return self._each("release", leases)
+        return self._total("release", map(_grouped, batched(leases, BATCH)))
 
     def post_release(self, leases: Iterable[Lease]) -> None:
         """Free slots as ``release`` does, without waiting for the reply; this process makes its next call after it."""
@@ -43,10 +43,7 @@ class Leases(Calls):
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:
         """Write the leases of executing rows; return how many were missing, incomplete or different."""
-        return self._each("restore_leases", leases)
-
-    def _each(self, script: str, leases: Iterable[Lease]) -> int:
-        return sum([int(self._call(script, *_grouped(batch))) for batch in batched(leases, BATCH)])
+        return self._total("restore_leases", map(_grouped, batched(leases, BATCH)))
 
     def missing_leases(self, leases: Iterable[Lease]) -> list[uuid.UUID]:
         """Return the tasks whose lease in the index is missing, incomplete or different."""
