@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from queue_app.core.records import TaskFailure
+from queue_app.core.records import WORKER_DIED, TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.workers.context import LOCAL_STORE, AttemptStore, ClaimedAttempt
 from queue_app.workers.executor import Executor
@@ -34,7 +34,6 @@ logger = logging.getLogger("taskqueue")
 
 #: Time between two checks of the memory of busy processes.
 WATCH_SECONDS = 0.5
-WORKER_DIED = "queue_app.exceptions.WorkerDied"
 
 
 class ProcessPool(BacklogPool):
