@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import Final
 
+from queue_app.core.parsing import check_range
 from queue_app.core.records import TaskRow
-from queue_app.core.recurrence import Recurrence, check_range
+from queue_app.core.recurrence import Recurrence
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, TaskQueueError
 from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.columns import USER_LENGTH
