@@ -205,24 +205,25 @@ def _compensate(flow: Workflow) -> bool:
     found = rows.undoable(flow.id)
     if not found:
         return False
-    graph = Graph()
-    for task_id, text in found:
-        call = json.loads(opened_if(text, SHARED))
-        row = check_task(NewTask(**call))
-        if graph.rows:
-            graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value
-        graph.rows.append(row)
-        graph.extras[row.id] = NodeExtra(compensates=task_id)
+    graph = undoing(found)
     flow.state = WorkflowState.COMPENSATING
     flow.save(update_fields=["state", "held_at"])
     at: datetime = clock()
     queues = ensure_queues(graph.rows)
-    edges, gates = sharded(graph.edges)
     blocked = {after: False for after, _ in graph.edges} | ({graph.rows[0].id: True} if flow.paused else {})
     undone = found[0][0]
     with tracing.continuing(traces([undone]).get(undone)):  # what undoes the workflow belongs to its trace
-        stored = workflow_store.insert_nodes(graph.rows, flow.id, blocked, at)
-        announce(stored, queues)
-    workflow_store.insert_edges(edges, gates)
-    workflow_store.insert_extras(graph.extras)
+        announce(workflow_store.insert_graph(graph, flow.id, blocked, at, sharded(graph.edges)), queues)
     return True
+
+
+def undoing(calls: Iterable[tuple[uuid.UUID, str]]) -> Graph:
+    """Return a chain of new tasks, of (the task that one undoes, its stored call)."""
+    graph = Graph()
+    for task_id, text in calls:
+        row = check_task(NewTask(**json.loads(opened_if(text, SHARED))))
+        if graph.rows:
+            graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value
+        graph.rows.append(row)
+        graph.extras[row.id] = NodeExtra(compensates=task_id)
+    return graph
