@@ -12,7 +12,7 @@ from queue_app.core.states import Status
 from queue_app.encryption import sealed_if
 from queue_app.sql.claim import GRANT
 from queue_app.sql.columns import FENCE, GRANTED, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, fence
-from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, LOOK_UP, columns_of, fetch_all, fetch_prepared
+from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, LOOK_UP, fetch_all, fetch_prepared
 from queue_app.sql.prepared import Row
 
 #: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. PostgreSQL plans
@@ -183,7 +183,7 @@ _of_verdict: Final = attrgetter(
 
 def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[AttemptKey, Status]:
     """Record failed attempts; a task with a requested cancellation is not retried. Returns as ``complete`` does."""
-    columns = columns_of([*map(_of_verdict, verdicts)], 13)
+    columns = [list(column) for column in zip(*map(_of_verdict, verdicts), strict=True)]
     return _by_attempt(fetch_all(_FAIL, [*columns, dead_letter_seconds]))
 
 
