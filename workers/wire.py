@@ -14,8 +14,6 @@ from queue_app.workers.context import ClaimedAttempt
 _SIZE: Final = struct.Struct("!I")
 _TIMES: Final = ("created_at", "queued_at", "started_at")
 _IDS: Final = ("id", "worker_id", "workflow_id")
-#: What the worker does not know itself of an outcome.
-_OF_OUTCOME: Final = {field.name for field in fields(Outcome)} - {"task", "started_at", "finished_at", "error"}
 
 
 def task_form(task: ClaimedTask) -> dict[str, Any]:
@@ -41,15 +39,28 @@ def task_of(form: dict[str, Any]) -> ClaimedTask:
 
 def outcome_form(outcome: Outcome) -> dict[str, Any]:
     """Return an outcome as JSON values, without the task and the times, which the reader knows."""
-    form = {name: getattr(outcome, name) for name in _OF_OUTCOME}
-    return form | {"failure": outcome.failure and asdict(outcome.failure)}
+    return {
+        "result": outcome.result,
+        "failure": outcome.failure and asdict(outcome.failure),
+        "snooze": outcome.snooze,
+        "throttle": outcome.throttle,
+        "waits": outcome.waits,
+        "is_late": outcome.is_late,
+    }
 
 
 def outcome_of(form: dict[str, Any], held: ClaimedAttempt, began: float) -> Outcome:
     """Return the outcome that ``outcome_form`` described, of an attempt that began at ``began`` and ends now."""
     failure, throttle = form["failure"], form["throttle"]
-    kinds = {"failure": failure and TaskFailure(**failure), "throttle": throttle and Throttling(*throttle)}
-    return held.outcome(began, **form | kinds)
+    return held.outcome(
+        began,
+        form["result"],
+        failure=failure and TaskFailure(**failure),
+        snooze=form["snooze"],
+        throttle=throttle and Throttling(*throttle),
+        waits=form["waits"],
+        is_late=form["is_late"],
+    )
 
 
 def send(to: socket.socket, message: dict[str, Any]) -> None:
