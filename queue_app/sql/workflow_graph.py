@@ -177,11 +177,11 @@ class Link(NamedTuple):
 
 def neighbours(task_id: uuid.UUID, limit: int) -> dict[str, list[Link]]:
     """Return at most ``limit`` neighbours of each kind, by kind, without the kinds that have none."""
-    found = {
+    links = {
         kind: [Link(*row) for row in fetch_all(_TASK.format(*parts), [task_id, limit])]
         for kind, parts in _NEIGHBOURS.items()
     }
-    return {kind: links for kind, links in found.items() if links}
+    return {kind: some for kind, some in links.items() if some}
 
 
 def members(workflow_id: uuid.UUID, ids: Collection[str]) -> list[uuid.UUID]:

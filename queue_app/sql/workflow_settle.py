@@ -264,9 +264,9 @@ def waiting_in_other_bands(workflow_id: uuid.UUID, priority: int, limit: int) ->
         "SELECT id FROM queue_app_task WHERE workflow_id = %s AND status IN ('blocked', 'queued', 'scheduled')"
         " AND priority <> %s ORDER BY id"
     )
-    found = fetch_column(sql, [workflow_id, priority])
-    for start in range(0, len(found), limit):
-        yield found[start : start + limit]
+    ids = fetch_column(sql, [workflow_id, priority])
+    for start in range(0, len(ids), limit):
+        yield ids[start : start + limit]
 
 
 def is_held(grant: AttemptKey) -> bool:

@@ -365,18 +365,18 @@ class MemoryWorkflow:
     def _compensate(self) -> bool:
         """Add the compensations of what completed as a chain, the last to complete first; return if there are some."""
         undone = {extra.compensates for extra in self._extras.values()}
-        found = [
+        undoable = [
             (call, extra.compensation)
             for task_id, extra in self._extras.items()
             if (call := self._calls[task_id]).status is Status.COMPLETED
             and extra.compensation
             and task_id not in undone
         ]
-        if not found:
+        if not undoable:
             return False
         self.state = WorkflowState.COMPENSATING
-        found.sort(key=lambda pair: pair[0].ended_as, reverse=True)
-        self._add(undoing((_id(call), text) for call, text in found), _stored_task)
+        undoable.sort(key=lambda pair: pair[0].ended_as, reverse=True)
+        self._add(undoing((_id(call), text) for call, text in undoable), _stored_task)
         self._make_room()
         return True
 

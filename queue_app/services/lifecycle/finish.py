@@ -206,14 +206,14 @@ def _throttle(outcomes: Sequence[Outcome], ended: _Ended) -> None:
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
     longest: dict[Gate, float] = {}
-    for each in returned:
-        task, asked = by_id[each.task.id].task, by_id[each.task.id].throttle
-        ended.held[task.key] = each.status
+    for row in returned:
+        task, asked = by_id[row.task.id].task, by_id[row.task.id].throttle
+        ended.held[task.key] = row.status
         if asked is not None:
             names = {Scope.QUEUE: task.queue, Scope.TYPE: task.task_type, Scope.KEY: task.concurrency_key}
             gate = Gate(asked.scope, names[Scope(asked.scope)])
             longest[gate] = max(longest.get(gate, 0.0), asked.seconds)
-    ended.again = [each.task for each in returned if each.status is Status.QUEUED]
+    ended.again = [row.task for row in returned if row.status is Status.QUEUED]
     ended.gates = sorted(longest)  # every process locks in this order, so none deadlock
     for gate in ended.gates:
         throttle.close(*gate, longest[gate])

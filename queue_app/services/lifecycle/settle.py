@@ -202,16 +202,16 @@ def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
 
 def _compensate(flow: Workflow) -> bool:
     """Add the compensations of the completed tasks as a chain, newest first; return whether there are any."""
-    found = rows.undoable(flow.id)
-    if not found:
+    calls = rows.undoable(flow.id)
+    if not calls:
         return False
-    graph = undoing(found)
+    graph = undoing(calls)
     flow.state = WorkflowState.COMPENSATING
     flow.save(update_fields=["state", "held_at"])
     at: datetime = clock()
     queues = ensure_queues(graph.rows)
     blocked = {after: False for after, _ in graph.edges} | ({graph.rows[0].id: True} if flow.paused else {})
-    undone = found[0][0]
+    undone = calls[0][0]
     with tracing.continuing(traces([undone]).get(undone)):  # what undoes the workflow belongs to its trace
         announce(workflow_store.insert_graph(graph, flow.id, blocked, at, sharded(graph.edges)), queues)
     return True

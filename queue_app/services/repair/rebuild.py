@@ -60,9 +60,9 @@ class Rebuilt:
 
 def is_needed(generation: int | None = None) -> bool:
     """Whether the index is not ready, or not of the generation of the rows, now or as they had it a moment ago."""
-    found = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
-    if found.state == "ready" or (found.state == "loading" and not unreleased):  # another process is at work
-        return found.number != (snapshot.generation() if generation is None else generation) or is_foreign(found.owner)
+    index = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
+    if index.state == "ready" or (index.state == "loading" and not unreleased):  # another process is at work
+        return index.number != (snapshot.generation() if generation is None else generation) or is_foreign(index.owner)
     return True
 
 
