@@ -7,7 +7,6 @@ have no line numbers, so a group survives an edit further up in the file.
 
 import hashlib
 import re
-from collections.abc import Iterator
 from typing import Final
 
 MAX_FRAMES: Final = 3
@@ -37,19 +36,14 @@ def normalise(message: str) -> str:
 
 def own_frames(traceback: str) -> list[str]:
     """Return the last frames of the project's own code in a traceback, as ``file:function``, innermost last."""
-    return list(_own(traceback[-64_000:]))[-MAX_FRAMES:]
+    frames = [(frame["file"].replace("\\", "/"), frame["name"]) for frame in _FRAME.finditer(traceback[-64_000:])]
+    own = [(file.split("/")[-2:], name) for file, name in frames if is_own(file)]  # without the deployment directory
+    return [f"{'/'.join(parts)}:{name}" for parts, name in own[-MAX_FRAMES:]]
 
 
 def is_own(file: str) -> bool:
     """Return whether a file is the project's own code."""
     return not _OTHERS.search(file.replace("\\", "/"))
-
-
-def _own(traceback: str) -> Iterator[str]:
-    for frame in _FRAME.finditer(traceback):
-        file = frame["file"].replace("\\", "/")
-        if not _OTHERS.search(file):
-            yield f"{'/'.join(file.split('/')[-2:])}:{frame['name']}"  # without the deployment directory
 
 
 def fingerprint(exception_class: str, message: str, traceback: str = "") -> str:

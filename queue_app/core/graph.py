@@ -26,6 +26,10 @@ class Edge(NamedTuple):
     shard: int = 0
 
 
+#: Edges, and the counters of tasks that wait for more than one other: (task, shard, remaining).
+type Sharded = tuple[list[Edge], list[tuple[uuid.UUID, int, int]]]
+
+
 class NodeExtra(NamedTuple):
     """What only some nodes have; see ``models.WorkflowNode``."""
 
@@ -78,8 +82,8 @@ def ends_of(graph: Graph) -> list[uuid.UUID]:
     return [row.id for row in graph.rows if row.id not in rare and row.id not in followed]
 
 
-def sharded(edges: Mapping[tuple[uuid.UUID, uuid.UUID], str]) -> tuple[list[Edge], list[tuple[uuid.UUID, int, int]]]:
-    """Return the edges with their shards, and the counters (task, shard, remaining).
+def sharded(edges: Mapping[tuple[uuid.UUID, uuid.UUID], str]) -> Sharded:
+    """Return the edges with their shards, and the counters.
 
     A task that waits for one other needs no counter.
     """

@@ -68,7 +68,9 @@ def timestamp(value: Any, name: str) -> datetime:
         )
     try:
         if match is not None:
-            return _in_utc(datetime.fromisoformat(match[0].upper()), name)
+            moment = datetime.fromisoformat(match[0].upper())
+            check_range(name, moment)
+            return moment.astimezone(UTC)  # because PostgreSQL reads no offset beyond 15:59
     except InvalidTaskData:
         raise
     except ValueError:
@@ -78,16 +80,11 @@ def timestamp(value: Any, name: str) -> datetime:
     )
 
 
-def _in_utc(value: datetime, name: str) -> datetime:
-    """Convert to UTC, because PostgreSQL reads no offset beyond 15:59; refuse a time at the ends of the calendar."""
-    try:
-        found = value.astimezone(UTC)
-    except OverflowError:
-        found = None
-    if found is None or not EARLIEST <= found <= LATEST:
-        message = f"{name} must lie between {EARLIEST.date()} and {LATEST.date()} in UTC."
-        raise InvalidTaskData(name, message, code="date_out_of_range")
-    return found
+def check_range(field: str, value: datetime | None) -> None:
+    """Raise ``InvalidTaskData`` for a time at the ends of the calendar, near which sums overflow."""
+    if value is not None and not EARLIEST <= value <= LATEST:
+        message = f"{field} must lie between {EARLIEST.date()} and {LATEST.date()} in UTC."
+        raise InvalidTaskData(field, message, code="date_out_of_range")
 
 
 def _refuse_constant(field: str, text: str) -> NoReturn:

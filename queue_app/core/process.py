@@ -1,11 +1,16 @@
-"""Identities of processes that stay unique when the system reuses a pid."""
+"""Identities of processes that stay unique when the system reuses a pid, and their end with their parent."""
 
+import ctypes
+import signal
+import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 #: Position of the start time (field 22) in /proc/PID/stat, counted from the field after the command (field 2).
 _START_TIME: Final = 19
+_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 
 def machine_identity() -> str:
@@ -19,6 +24,13 @@ def machine_identity() -> str:
 def process_identity(pid: int) -> str:
     """Return boot id, pid namespace, pid and start time, as far as the platform provides them."""
     return f"{machine_identity() or '::'}{pid}:{_start_time(pid)}"
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends (Linux only)."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 @cache  # an error is not kept

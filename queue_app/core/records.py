@@ -312,6 +312,8 @@ MAX_CLASS: Final = 255
 MAX_MESSAGE: Final = 2_000
 MAX_TRACEBACK: Final = 20_000
 UNMASKED_FACTOR: Final = 4
+#: The class of the failure of an attempt whose process ended.
+WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from queue_app.core.parsing import EARLIEST, LATEST
+from queue_app.core.parsing import check_range
 from queue_app.core.sentence import listed, sentence, sentence_as, sentence_n
 from queue_app.exceptions import InvalidTaskData
 
@@ -162,13 +162,6 @@ def jitter_of(name: str, instant: datetime, longest: float) -> timedelta:
         return timedelta()
     digest = blake2b(f"{name}@{instant.isoformat()}".encode(), digest_size=8).digest()
     return timedelta(seconds=longest * int.from_bytes(digest) / 2**64)
-
-
-def check_range(field: str, value: datetime | None) -> None:
-    """Raise ``InvalidTaskData`` for a time at the ends of the calendar, near which sums overflow."""
-    if value is not None and not EARLIEST <= value <= LATEST:
-        message = f"{field} must lie between {EARLIEST.date()} and {LATEST.date()} in UTC."
-        raise InvalidTaskData(field, message, code="date_out_of_range")
 
 
 #: Files that are no zones; each machine may have others.

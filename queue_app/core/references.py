@@ -135,11 +135,9 @@ def chosen(
     reference: Reference, results: Mapping[uuid.UUID, Any], added: Mapping[uuid.UUID, Sequence[uuid.UUID]]
 ) -> Any:
     """Return what a reference stands for. A task that did not complete has the result null."""
-    if reference.kind == ONE:
-        (task_id,) = reference.ids
-        return reference.within(results[task_id]) if task_id in results else None
-    ids = reference.ids if reference.kind == MANY else added.get(reference.ids[0], ())
-    one = Reference(ONE, (), reference.path)
-    return [
-        Reference(ONE, (task_id,), one.path).within(results[task_id]) if task_id in results else None for task_id in ids
+    ids = added.get(reference.ids[0], ()) if reference.kind == ADDED else reference.ids
+    values = [
+        Reference(ONE, (task_id,), reference.path).within(results[task_id]) if task_id in results else None
+        for task_id in ids
     ]
+    return values[0] if reference.kind == ONE else values

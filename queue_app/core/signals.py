@@ -8,7 +8,7 @@ besides ``required``.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queue_app.exceptions import InvalidTaskData, near_matches
+from queue_app.exceptions import InvalidTaskData, suggestion
 
 type Fields = dict[str, dict[str, Any]]
 
@@ -98,8 +98,7 @@ def check_payload(fields: Fields | None, payload: Any) -> None:
         raise _invalid(f"payload must be an object with {', '.join(fields)}.")
     for name in payload:
         if name not in fields:
-            meant = near_matches(str(name), fields)
-            hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else f" It has {', '.join(fields)}."
+            hint = suggestion(str(name), fields) or f" It has {', '.join(fields)}."
             raise _invalid(f"payload has no field {str(name)!r:.60}.{hint}")
     for name, field in fields.items():
         if payload.get(name) is None:

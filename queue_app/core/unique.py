@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from queue_app.core.sentence import listed, sentence
 from queue_app.core.signatures import taken_by
 from queue_app.core.states import PENDING, Status
-from queue_app.exceptions import InvalidTaskData, near_matches
+from queue_app.exceptions import InvalidTaskData, suggestion
 
 type Conflict = Literal["keep", "raise", "replace", "latest"]
 
@@ -71,8 +71,7 @@ class Unique:
         states = possible if self.states is None else _words("states", self.states)
         for state in states:
             if state not in possible:
-                meant = near_matches(state, possible)
-                hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+                hint = suggestion(state, possible)
                 raise _refused(f"states may name {', '.join(possible)}, not {state!r:.40}.{hint}")
         if not states and self.within is None:
             raise _refused("without states and without within, the rule never applies.")
@@ -117,8 +116,7 @@ class Unique:
         known = [] if taken is None else list(taken.signature.parameters)
         for name in self.by or ():
             if name not in known:
-                meant = near_matches(name, known)
-                hint = f" Did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+                hint = suggestion(name, known)
                 raise _refused(f"by names {name!r}, which is no parameter of {function.__qualname__}.{hint}")
 
     def key(  # noqa: PLR0913 - by name

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from itertools import batched
 from typing import Any
 
+from queue_app import signals
+from queue_app.core.events import counted
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import scripts
 from queue_app.index.client import connect, redis, unavailable
 from queue_app.index.keys import Keys
+from queue_app.index.notifications import publish_arguments
 from queue_app.index.notifier import Notifier
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
@@ -138,3 +141,26 @@ class Calls:
                 done, cursor, *page = self._call(name, *args, cursor, *left)
                 yield page
                 left = left[int(done) :]
+
+    # -- members that cannot be read ----------------------------------------------
+
+    def _names(self, key: str, members: Iterable[bytes]) -> list[str]:
+        """Return the members of a set as text; remove members that are no text."""
+        names, junk = [], []
+        for member in members:
+            try:
+                names.append(member.decode())
+            except UnicodeDecodeError:
+                junk.append(member)
+        if junk:
+            self._drop("SREM", key, junk)
+        return names
+
+    def _drop(self, command: str, key: str, members: Sequence[bytes]) -> None:
+        with translated("drop", self.alias):
+            in_one_write(self._client, (command, key, *members))
+        self._count_unreadable(len(members))
+
+    def _count_unreadable(self, number: int) -> None:
+        signals.index_repaired.send(None, kind="unreadable", count=number)
+        self._call("publish", *publish_arguments([counted({"repair:unreadable": number})]))

@@ -22,13 +22,13 @@ from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index.calls import in_one_write, readable, translated
 from queue_app.index.client import redis, text, unavailable
 from queue_app.index.keys import KINDS
-from queue_app.index.leases import BATCH, SCANNED, is_id
+from queue_app.index.leases import BATCH, SCANNED, Leases, is_id
 from queue_app.index.limits import LimitCopies
 from queue_app.index.notifications import lane_arguments, pack, publish_arguments, read_events, split
 from queue_app.index.placement import Placement
 from queue_app.index.requests import RequestStream
 from queue_app.index.stats import IndexStats, QueueDepth, depths_of, stats_of
-from queue_app.index.workers import Generation, Profile
+from queue_app.index.workers import Generation, Profile, Workers
 
 #: Maximum slots per claim.
 MAX_CLAIM = 500
@@ -36,7 +36,7 @@ MAX_CLAIM = 500
 NOTIFY_BATCH = 2500
 
 
-class Index(LimitCopies):
+class Index(Leases, Workers, LimitCopies):
     """The Redis side of the queue."""
 
     # -- tasks ----------------------------------------------------------------

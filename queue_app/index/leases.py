@@ -1,18 +1,15 @@
 """Leases: the slots that tasks take until their rows say that they are free."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import batched
 from typing import Any, cast
 
-from queue_app import signals
-from queue_app.core.events import counted
 from queue_app.core.records import Lease
-from queue_app.index.calls import Calls, in_one_write, translated
+from queue_app.index.calls import Calls, translated
 from queue_app.index.client import text
 from queue_app.index.keys import KINDS
-from queue_app.index.notifications import publish_arguments
 from queue_app.index.pipeline import ScriptCall
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
@@ -33,7 +30,7 @@ class Leases(Calls):
 
     def release(self, leases: Iterable[Lease]) -> int:
         """Free slots, each only if it is still held under that lease; return how many were."""
-        return self._each("release", leases)
+        return self._total("release", map(_grouped, batched(leases, BATCH)))
 
     def post_release(self, leases: Iterable[Lease]) -> None:
         """Free slots as ``release`` does, without waiting for the reply; this process makes its next call after it."""
@@ -43,10 +40,7 @@ class Leases(Calls):
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:
         """Write the leases of executing rows; return how many were missing, incomplete or different."""
-        return self._each("restore_leases", leases)
-
-    def _each(self, script: str, leases: Iterable[Lease]) -> int:
-        return sum([int(self._call(script, *_grouped(batch))) for batch in batched(leases, BATCH)])
+        return self._total("restore_leases", map(_grouped, batched(leases, BATCH)))
 
     def missing_leases(self, leases: Iterable[Lease]) -> list[uuid.UUID]:
         """Return the tasks whose lease in the index is missing, incomplete or different."""
@@ -134,27 +128,6 @@ class Leases(Calls):
         for queue, task_id, leased_at in leases:
             self._call("release", queue, 1, task_id, repr(leased_at))
             self._count_unreadable(1)
-
-    def _names(self, key: str, members: Iterable[bytes]) -> list[str]:
-        """Return the members of a set as text; remove members that are no text."""
-        names, junk = [], []
-        for member in members:
-            try:
-                names.append(member.decode())
-            except UnicodeDecodeError:
-                junk.append(member)
-        if junk:
-            self._drop("SREM", key, junk)
-        return names
-
-    def _drop(self, command: str, key: str, members: Sequence[bytes]) -> None:
-        with translated("drop", self.alias):
-            in_one_write(self._client, (command, key, *members))
-        self._count_unreadable(len(members))
-
-    def _count_unreadable(self, number: int) -> None:
-        signals.index_repaired.send(None, kind="unreadable", count=number)
-        self._call("publish", *publish_arguments([counted({"repair:unreadable": number})]))
 
 
 def _grouped(leases: Iterable[Lease]) -> list[Any]:

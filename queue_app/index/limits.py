@@ -9,8 +9,7 @@ from typing import Any
 
 from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.core.promotion import PROMOTED, Thresholds
-from queue_app.index.calls import in_one_write, translated
-from queue_app.index.workers import Workers
+from queue_app.index.calls import Calls, in_one_write, translated
 
 #: Maximum gates per call of a script.
 GATES = 200
@@ -30,7 +29,7 @@ def limit_arguments(gates: Iterable[GateLimits]) -> list[Any]:
     return arguments
 
 
-class LimitCopies(Workers):
+class LimitCopies(Calls):
     """The part of the index that copies limits from their rows."""
 
     def set_limits(self, gate: str, limits: Limits | None) -> bool:

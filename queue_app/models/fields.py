@@ -19,11 +19,11 @@ from queue_app.exceptions import EncryptionUnavailable, Undecryptable
 
 if TYPE_CHECKING:  # generic in the stubs only
     _ArrayField = ArrayField[Any, Any]
-    _JSONField = models.JSONField[Any, Any]
+    JSONField = models.JSONField[Any, Any]
     _CharField = models.CharField[str, str]
     _UUIDField = models.UUIDField[UUID | str, UUID]
 else:
-    _ArrayField, _CharField, _JSONField, _UUIDField = ArrayField, models.CharField, models.JSONField, models.UUIDField
+    _ArrayField, _CharField, JSONField, _UUIDField = ArrayField, models.CharField, models.JSONField, models.UUIDField
 
 
 def _without_app_check(messages: list[CheckMessage]) -> list[CheckMessage]:
@@ -66,7 +66,7 @@ class AlgorithmField(_CharField):
         return self.to_python(value)
 
 
-class SealedJSONField(_JSONField):
+class SealedJSONField(JSONField):
     """JSON that is encrypted in the table while the project has a key. Nothing can be found by it."""
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:

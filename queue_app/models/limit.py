@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import Gate, Scope
 from queue_app.core.options import CONCURRENCY_KEY_LENGTH
-from queue_app.models.columns import TYPE_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, choices_of
 from queue_app.models.limit_columns import Capped, Paced, Pausable, constraints_of
 
 #: Scopes that have limits here; a queue's limits are columns of the queue.
@@ -27,7 +27,7 @@ class Limit(Capped, Paced, Pausable):
     every key ``customer:…`` without a limit of its own. Each key has its own count.
     """
 
-    scope = models.CharField(max_length=4, choices=[(scope.value, scope.value) for scope in SCOPES])
+    scope = models.CharField(max_length=4, choices=choices_of(SCOPES))
     name = models.CharField(
         max_length=TYPE_LENGTH,
         help_text=_lazy(

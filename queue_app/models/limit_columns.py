@@ -39,6 +39,20 @@ def optional_seconds(
     return models.FloatField(null=True, blank=True, validators=limits, help_text=help_text)
 
 
+def text(
+    length: int, help_text: Any = "", choices: list[tuple[str, str]] | None = None
+) -> models.CharField[_Given, str]:
+    """Return a column for a text that is empty by default, also for a statement that does not name it."""
+    return models.CharField(
+        max_length=length, blank=True, default="", db_default="", choices=choices, help_text=help_text
+    )
+
+
+def indexed_if_set(*fields: str, name: str) -> models.Index:
+    """Return an index of the rows whose first of these columns is not null."""
+    return models.Index(fields=fields, condition=Q(**{f"{fields[0]}__isnull": False}), name=name)
+
+
 def check_if_set(name: str, **bound: float) -> models.CheckConstraint:
     """Return the check that a column is null or within ``bound``, a lookup such as ``max_length__gte=1``."""
     (lookup,) = bound
@@ -64,22 +78,16 @@ class Capped(models.Model):
         ),
     )
     min_concurrent = optional_count(_lazy("Least value of an adaptive limit. Empty: 1."))
-    varies_by = models.CharField(
-        max_length=NAME_LENGTH,
-        blank=True,
-        default="",
-        db_default="",
-        help_text=_lazy(
+    varies_by = text(
+        NAME_LENGTH,
+        _lazy(
             "Name of a parameter that decides how long tasks run, for an adaptive limit: it then compares only"
             " the run times of tasks with the same value."
         ),
     )
-    probe = models.CharField(
-        max_length=NAME_LENGTH,
-        blank=True,
-        default="",
-        db_default="",
-        help_text=_lazy(
+    probe = text(
+        NAME_LENGTH,
+        _lazy(
             "Name of a function in TASKQUEUE PROBES that returns the load of what the tasks use, 1 for a full"
             " one, for an adaptive limit. Empty: none."
         ),
@@ -129,8 +137,8 @@ class Pausable(models.Model):
     paused = models.BooleanField(
         default=False, db_default=False, help_text=_lazy("While paused, no new task starts; running tasks finish.")
     )
-    paused_reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="", db_default="")
-    paused_by = models.CharField(max_length=USER_LENGTH, blank=True, default="", db_default="")
+    paused_reason = text(REASON_LENGTH)
+    paused_by = text(USER_LENGTH)
     paused_at = models.DateTimeField(null=True, blank=True)
     resume_at = models.DateTimeField(
         null=True, blank=True, help_text=_lazy("Time at which the pause ends. Empty: it ends when staff resume it.")

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.columns import USER_LENGTH, choices_of
 from queue_app.models.fields import IdField
 
 
@@ -63,18 +63,14 @@ class Operation(models.Model):
     """What to do with which tasks, how fast, and the progress so far; advanced by ``run_operations``."""
 
     id = IdField()
-    kind = models.CharField(
-        max_length=12, choices=[(kind.value, kind.value.replace("_", " ")) for kind in OperationKind]
-    )
+    kind = models.CharField(max_length=12, choices=choices_of(OperationKind))
     target = models.CharField(
         max_length=12,
-        choices=[(target.value, target.value.replace("_", " ")) for target in OperationTarget],
+        choices=choices_of(OperationTarget),
         default=OperationTarget.TASKS,
         db_default=OperationTarget.TASKS,
     )
-    state = models.CharField(
-        max_length=10, choices=[(state.value, state.value) for state in OperationState], default=OperationState.RUNNING
-    )
+    state = models.CharField(max_length=10, choices=choices_of(OperationState), default=OperationState.RUNNING)
     filter = models.JSONField(default=dict)  # TaskFilter or DeadLetterFilter of services, as JSON
     arguments = models.JSONField(default=dict)  # arguments of the kind, such as {"priority": "high"}
     rate = models.FloatField(null=True, blank=True)  # tasks per second; null: as fast as possible

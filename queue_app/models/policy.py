@@ -62,14 +62,12 @@ class RuntimeSettings(Capped, Pausable):
     """Limits over all queues; one row."""
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
-    max_length = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text=_lazy(
+    max_length = optional_count(
+        _lazy(
             "Maximum number of waiting tasks in a queue that has no value of its own. It applies to tasks from"
             " the API and the request stream, not to tasks from code. Empty: as in the settings of the project."
         ),
+        most=None,
     )
     max_pending_per_user = optional_count(
         _lazy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
@@ -13,7 +13,8 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limit_values import ARRIVAL, FAIR, FIFO, ORDERS, Gate, Scope
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH, choices_of
+from queue_app.models.fields import JSONField
 from queue_app.models.limit_columns import (
     Capped,
     Paced,
@@ -23,11 +24,6 @@ from queue_app.models.limit_columns import (
     optional_count,
     optional_seconds,
 )
-
-if TYPE_CHECKING:  # generic in the stubs only
-    _JSONField = models.JSONField[Any, Any]
-else:
-    _JSONField = models.JSONField
 
 #: Names become parts of Redis keys, so they contain no braces, separators or control characters.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*\Z"
@@ -57,7 +53,7 @@ def check_fair_weights(value: Any) -> None:
             )
 
 
-class FairWeightsField(_JSONField):
+class FairWeightsField(JSONField):
     """The weights of users or keys in a fair queue; migrations know it as a plain JSON field."""
 
     default_validators = [check_fair_weights]  # noqa: RUF012 - as Django declares it
@@ -82,7 +78,7 @@ class Queue(Capped, Paced, Pausable):
     description = models.TextField(blank=True, default="")
     order = models.CharField(
         max_length=8,
-        choices=[(order, order) for order in ORDERS],
+        choices=choices_of(ORDERS),
         default=FIFO,
         db_default=FIFO,
         help_text=_lazy(
@@ -92,7 +88,7 @@ class Queue(Capped, Paced, Pausable):
     )
     fair_by = models.CharField(
         max_length=4,
-        choices=[(sharer, sharer) for sharer in SHARERS],
+        choices=choices_of(SHARERS),
         default="user",
         db_default="user",
         help_text=_lazy("Whether users or concurrency keys take turns in a fair queue."),

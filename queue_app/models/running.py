@@ -9,7 +9,7 @@ from typing import ClassVar
 from django.db import models
 
 from queue_app.core.steps import STEP_NAME_LENGTH, StepKind
-from queue_app.models.columns import NAME_LENGTH
+from queue_app.models.columns import NAME_LENGTH, choices_of
 from queue_app.models.task import Task
 
 
@@ -50,7 +50,7 @@ class StepResult(models.Model):
     task = models.ForeignKey(Task, on_delete=models.CASCADE, db_constraint=False, related_name="steps", db_index=False)
     name = models.CharField(max_length=STEP_NAME_LENGTH)
     position = models.IntegerField()  # 1 for the first step
-    kind = models.CharField(max_length=10, choices=[(kind.value, kind.value) for kind in StepKind])
+    kind = models.CharField(max_length=10, choices=choices_of(StepKind))
     attempt = models.IntegerField()  # that stored it
     value = models.JSONField(null=True, blank=True)
     signal = models.CharField(max_length=NAME_LENGTH, blank=True, default="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -15,15 +15,10 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.core.states import FAILURES
-from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH
-from queue_app.models.fields import SealedJSONField
-from queue_app.models.limit_columns import Pausable, constraints_of, optional_seconds
+from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH, choices_of
+from queue_app.models.fields import JSONField, SealedJSONField
+from queue_app.models.limit_columns import Pausable, constraints_of, indexed_if_set, optional_seconds
 from queue_app.models.option_columns import OptionColumns
-
-if TYPE_CHECKING:  # generic in the stubs only
-    _JSONField = models.JSONField[Any, Any]
-else:
-    _JSONField = models.JSONField
 
 MAX_CATCH_UP: Final = 1000
 #: What is encrypted while the project has a key.
@@ -58,14 +53,6 @@ class TickKind(StrEnum):
     BACKFILL = "backfill"
 
 
-def _choices(kinds: type[StrEnum]) -> list[tuple[str, str]]:
-    return [(kind.value, kind.value.replace("_", " ")) for kind in kinds]
-
-
-def _values(kinds: type[StrEnum]) -> list[str]:
-    return [kind.value for kind in kinds]
-
-
 class Schedule(OptionColumns, Pausable):
     """A task that is enqueued again and again: which task, when, and what to do if a tick is late or overlaps."""
 
@@ -97,7 +84,7 @@ class Schedule(OptionColumns, Pausable):
     anchor = models.DateTimeField(
         null=True, blank=True, help_text=_lazy("An instant of the interval. Empty: the year 1970.")
     )
-    instants = _JSONField(
+    instants = JSONField(
         default=list,
         blank=True,
         encoder=DjangoJSONEncoder,
@@ -118,14 +105,14 @@ class Schedule(OptionColumns, Pausable):
         validators=[MinValueValidator(1), MaxValueValidator(MAX_GRACE)],
         help_text=_lazy("A tick that is late by less runs. A later one is missed."),
     )
-    catch_up = models.CharField(max_length=4, choices=_choices(CatchUp), default=CatchUp.LAST.value)
+    catch_up = models.CharField(max_length=4, choices=choices_of(CatchUp), default=CatchUp.LAST.value)
     catch_up_limit = models.PositiveSmallIntegerField(
         default=10, validators=[MinValueValidator(1), MaxValueValidator(MAX_CATCH_UP)]
     )
     catch_up_seconds = models.FloatField(
         default=86_400, validators=[MinValueValidator(1)], help_text=_lazy("Older ticks are not caught up.")
     )
-    overlap = models.CharField(max_length=15, choices=_choices(Overlap), default=Overlap.ALLOW.value)
+    overlap = models.CharField(max_length=15, choices=choices_of(Overlap), default=Overlap.ALLOW.value)
 
     #: Values that the code declares, by field; null: staff made the schedule. A field with another value is overridden.
     declaration = SealedJSONField(null=True, blank=True, editable=False, encoder=DjangoJSONEncoder)
@@ -139,7 +126,7 @@ class Schedule(OptionColumns, Pausable):
         ordering: ClassVar = ["name"]
         indexes: ClassVar = [
             # services.schedules.tick
-            models.Index(fields=["due_at"], condition=Q(due_at__isnull=False), name="taskqueue_schedules_due")
+            indexed_if_set("due_at", name="taskqueue_schedules_due")
         ]
         constraints: ClassVar = [
             *constraints_of(Pausable),
@@ -152,8 +139,8 @@ class Schedule(OptionColumns, Pausable):
                 name="taskqueue_schedule_when",
                 violation_error_message="Give one of cron, every and instants.",
             ),
-            models.CheckConstraint(condition=Q(catch_up__in=_values(CatchUp)), name="taskqueue_schedule_catch_up"),
-            models.CheckConstraint(condition=Q(overlap__in=_values(Overlap)), name="taskqueue_schedule_overlap"),
+            models.CheckConstraint(condition=Q(catch_up__in=list(CatchUp)), name="taskqueue_schedule_catch_up"),
+            models.CheckConstraint(condition=Q(overlap__in=list(Overlap)), name="taskqueue_schedule_overlap"),
             models.CheckConstraint(
                 condition=Q(starts_at__isnull=True) | Q(ends_at__isnull=True) | Q(ends_at__gt=F("starts_at")),
                 name="taskqueue_schedule_range",
@@ -191,7 +178,7 @@ class ScheduleTick(models.Model):
 
     schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="ticks", db_index=False)
     instant = models.DateTimeField()
-    kind = models.CharField(max_length=9, choices=_choices(TickKind))
+    kind = models.CharField(max_length=9, choices=choices_of(TickKind))
     at = models.DateTimeField()  # when a scheduler decided
     late_seconds = models.FloatField(default=0)  # from the instant and its jitter until then
     task_id = models.UUIDField(null=True, blank=True)
@@ -205,7 +192,7 @@ class ScheduleTick(models.Model):
     class Meta:
         ordering: ClassVar = ["-instant"]
         indexes: ClassVar = [
-            models.Index(fields=["task_id"], condition=Q(task_id__isnull=False), name="taskqueue_ticks_by_task"),
+            indexed_if_set("task_id", name="taskqueue_ticks_by_task"),
             # services.schedules: ticks whose task may run, or may have ended
             models.Index(
                 fields=["schedule"],

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.limit_columns import indexed_if_set
 from queue_app.models.task import Task
 
 
@@ -28,9 +29,7 @@ class Signal(models.Model):
             models.Index(fields=["task", "id"], name="taskqueue_signals"),  # the signals of a task
             # services.lifecycle.steps: signals that a step may take
             models.Index(fields=["task", "name", "id"], condition=Q(taken_at__isnull=True), name="taskqueue_untaken"),
-            models.Index(
-                fields=["workflow_id", "id"], condition=Q(workflow_id__isnull=False), name="taskqueue_flow_signals"
-            ),
+            indexed_if_set("workflow_id", "id", name="taskqueue_flow_signals"),
         ]
 
     def __str__(self) -> str:

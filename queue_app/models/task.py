@@ -20,6 +20,7 @@ from queue_app.core.states import TERMINAL, Status
 from queue_app.core.unique import LENGTH as UNIQUE_LENGTH
 from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH
 from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, WordsIndex
+from queue_app.models.limit_columns import indexed_if_set
 from queue_app.models.option_columns import OptionColumns
 from queue_app.models.querysets import TaskQuerySet
 
@@ -77,15 +78,11 @@ class Task(OptionColumns):
             models.Index(fields=["id"], condition=Q(status=Status.BLOCKED), name="taskqueue_blocked"),
             # services.workflows: the tasks of a workflow by state. A blocked one with queued_at waits for nothing but a
             # pause of the workflow, or its cap
-            models.Index(
-                fields=["workflow_id", "status", "queued_at"],
-                condition=Q(workflow_id__isnull=False),
-                name="taskqueue_of_workflow",
-            ),
+            indexed_if_set("workflow_id", "status", "queued_at", name="taskqueue_of_workflow"),
             # services.repair.reap, rebuild (leases) and the worker page: running tasks of a worker
             models.Index(fields=["worker_id"], condition=Q(status=Status.EXECUTING), name="taskqueue_executing"),
             # services.upkeep.maintenance (successes) and statistics: tasks by their end
-            models.Index(fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_finished"),
+            indexed_if_set("finished_at", name="taskqueue_finished"),
             # services.upkeep.maintenance: unsuccessful tasks by their end; completed tasks never enter it
             models.Index(
                 fields=["finished_at"], condition=Q(status__in=UNSUCCESSFUL), name="taskqueue_unsuccessful_ends"
@@ -134,9 +131,7 @@ class Task(OptionColumns):
                 name="taskqueue_user_pending",
             ),
             # services.enqueue.unique: the task that stands for a key; pending tasks have no end and come first
-            models.Index(
-                fields=["unique_key", "finished_at"], condition=Q(unique_key__isnull=False), name="taskqueue_unique"
-            ),
+            indexed_if_set("unique_key", "finished_at", name="taskqueue_unique"),
         ]
         constraints: ClassVar = [
             # services.enqueue: one task per key and user

@@ -6,7 +6,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
-from queue_app.models.columns import TYPE_LENGTH
+from queue_app.models.columns import TYPE_LENGTH, choices_of
 
 
 class StatsKind(StrEnum):
@@ -23,7 +23,7 @@ class TaskStats(models.Model):
     Times are histograms (``core.histogram``), so that rows can be added.
     """
 
-    kind = models.CharField(max_length=4, choices=[(kind.value, kind.value) for kind in StatsKind])
+    kind = models.CharField(max_length=4, choices=choices_of(StatsKind))
     name = models.CharField(max_length=TYPE_LENGTH)
     since = models.DateTimeField()  # begin of the hour or day
     completed = models.BigIntegerField(default=0)

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models import Q
 
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH, choices_of
 from queue_app.models.fields import IdField, NamesField
 
 
@@ -28,7 +28,7 @@ class Worker(models.Model):
 
     id = IdField()
     name = models.CharField(max_length=200)
-    status = models.CharField(max_length=10, choices=[(s.value, s.value) for s in WorkerStatus])
+    status = models.CharField(max_length=10, choices=choices_of(WorkerStatus))
     queues = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all
     capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
     task_types = NamesField(models.TextField(), default=list, blank=True)

@@ -7,22 +7,17 @@ counters are written by the hundred thousand, so none has a foreign key that Pos
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from django.db import models
 from django.db.models import Q, Value
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
-from queue_app.models.fields import IdField
-from queue_app.models.limit_columns import check_if_set, optional_count
+from queue_app.models.columns import NAME_LENGTH, USER_LENGTH, choices_of
+from queue_app.models.fields import IdField, JSONField
+from queue_app.models.limit_columns import check_if_set, indexed_if_set, optional_count, text
 from queue_app.models.task import Task
-
-if TYPE_CHECKING:  # generic in the stubs only
-    _JSONField = models.JSONField[Any, Any]
-else:
-    _JSONField = models.JSONField
 
 WORKFLOW_NAME_LENGTH: Final = 200
 
@@ -73,10 +68,6 @@ class Closed(StrEnum):
     STOPPED = "stopped"  # undoing was stopped as a whole
 
 
-def _choices(kinds: type[StrEnum]) -> list[tuple[str, str]]:
-    return [(kind.value, kind.value) for kind in kinds]
-
-
 class Workflows(models.Manager["Workflow"]):
     """All workflows except the ones past their retention, which are being deleted."""
 
@@ -90,8 +81,8 @@ class Workflow(models.Model):
     id = IdField()
     name = models.CharField(max_length=WORKFLOW_NAME_LENGTH)
     user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
-    state = models.CharField(max_length=12, choices=_choices(WorkflowState), default=WorkflowState.RUNNING.value)
-    on_failure = models.CharField(max_length=8, choices=_choices(OnFailure), default=OnFailure.HOLD.value)
+    state = models.CharField(max_length=12, choices=choices_of(WorkflowState), default=WorkflowState.RUNNING.value)
+    on_failure = models.CharField(max_length=8, choices=choices_of(OnFailure), default=OnFailure.HOLD.value)
     nodes = models.IntegerField(default=0)  # number of its tasks, without compensations
     created_at = models.DateTimeField()
     deadline = models.DateTimeField(null=True, blank=True)  # cancelled, if it has not ended by then
@@ -105,7 +96,7 @@ class Workflow(models.Model):
     paused_by = models.CharField(max_length=USER_LENGTH, default="", blank=True)
     paused_at = models.DateTimeField(null=True, blank=True)
     #: The completed tasks that stay as they are, because what undoes them was given up: [{task_id, name, reason}].
-    gaps = _JSONField(default=list, db_default=Value([], _JSONField()), blank=True)
+    gaps = JSONField(default=list, db_default=Value([], JSONField()), blank=True)
 
     objects = Workflows()
 
@@ -120,11 +111,9 @@ class Workflow(models.Model):
                 name="taskqueue_flow_deadline",
             ),
             # sql.workflow_health: held ones, the longest first
-            models.Index(fields=["held_at"], condition=Q(held_at__isnull=False), name="taskqueue_held_workflows"),
+            indexed_if_set("held_at", name="taskqueue_held_workflows"),
             # services.upkeep.maintenance
-            models.Index(
-                fields=["finished_at"], condition=Q(finished_at__isnull=False), name="taskqueue_ended_workflows"
-            ),
+            indexed_if_set("finished_at", name="taskqueue_ended_workflows"),
             models.Index(fields=["user", "-id"], condition=~Q(user=""), name="taskqueue_flows_of_user"),
         ]
         constraints: ClassVar = [
@@ -154,7 +143,7 @@ class TaskDependency(models.Model):
     before = models.ForeignKey(
         Task, on_delete=models.CASCADE, db_constraint=False, db_index=False, related_name="dependants"
     )
-    condition = models.CharField(max_length=8, choices=_choices(Condition), default=Condition.HOLD.value)
+    condition = models.CharField(max_length=8, choices=choices_of(Condition), default=Condition.HOLD.value)
     shard = models.SmallIntegerField(default=0)  # of the counter of ``after``
     met = models.BooleanField(default=False)  # counted although ``before`` had not completed
 
@@ -195,16 +184,14 @@ class WorkflowNode(models.Model):
         Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="node"
     )
     name = models.CharField(max_length=NAME_LENGTH, default="", blank=True)
-    compensation = _JSONField(null=True, blank=True)  # the call that undoes it
+    compensation = JSONField(null=True, blank=True)  # the call that undoes it
     compensates = models.UUIDField(null=True, blank=True)  # the task that this one undoes
     added_by = models.UUIDField(null=True, blank=True)  # the task that added it while it ran
-    closed = models.CharField(max_length=8, choices=_choices(Closed), default="", db_default="", blank=True)
-    closed_reason = models.CharField(max_length=REASON_LENGTH, default="", db_default="", blank=True)
+    closed = text(8, choices=choices_of(Closed))
+    closed_reason = text(REASON_LENGTH)
 
     class Meta:
-        indexes: ClassVar = [
-            models.Index(fields=["added_by"], condition=Q(added_by__isnull=False), name="taskqueue_added_nodes"),
-        ]
+        indexes: ClassVar = [indexed_if_set("added_by", name="taskqueue_added_nodes")]
 
     def __str__(self) -> str:
         return self.name or f"node {self.task_id}"

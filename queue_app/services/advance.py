@@ -77,7 +77,7 @@ def advance(changes: Changes) -> set[uuid.UUID]:
     if undone := [task_id for task_id, status in changes.items() if status is not Status.COMPLETED]:
         met += rows.drop_added(undone)
     if again := [task_id for task_id, status in changes.items() if status in {Status.QUEUED, Status.SCHEDULED}]:
-        held = rows.close_paused(again)
+        held = rows.close(again, for_room=False)
     ended = {task_id: status for task_id, status in changes.items() if status in TERMINAL}
     while ended or met:
         edges = rows.edges_from(ended) if ended else []
@@ -133,11 +133,6 @@ def give_up(ids: Collection[uuid.UUID], how: Closed = Closed.SKIPPED, reason: st
     cancelled = rows.cancel_doomed(waiting) if waiting else []
     advance(_cancelled(cancelled))
     return bool(undoing or cancelled)
-
-
-def open_tasks(ids: Collection[uuid.UUID]) -> int:
-    """Queue tasks whose parents have all ended, unless their workflow holds them back; return how many."""
-    return push_opened(rows.open_tasks(ids))
 
 
 def push_opened(opened: Iterable[tuple[Status, TaskRef]]) -> int:

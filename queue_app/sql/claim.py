@@ -16,6 +16,7 @@ from queue_app.sql.database import (
     GENERATION_LOCK,
     SHARE_WORKFLOWS,
     fetch_all,
+    fetch_column,
     fetch_locked,
     fetch_prepared,
     fetch_together,
@@ -80,13 +81,12 @@ def claim(ids: Sequence[uuid.UUID], worker_id: uuid.UUID, generation: int, lease
 
 def grantable(ids: Sequence[uuid.UUID], worker_id: uuid.UUID) -> set[uuid.UUID]:
     """Return the queued tasks that a claim of the worker can be granted, unless they are locked."""
-    found = fetch_all(
+    sql = (
         "SELECT t.id FROM queue_app_task AS t JOIN queue_app_taskpayload AS payload ON payload.task_id = t.id"
         " WHERE t.id = ANY(%s) AND t.status || '' = 'queued'"
-        " AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))",
-        [list(ids), worker_id],
+        " AND NOT EXISTS (SELECT 1 FROM queue_app_worker WHERE id = %s AND status IN ('dead', 'stopped'))"
     )
-    return {task_id for (task_id,) in found}
+    return set(fetch_column(sql, [list(ids), worker_id]))
 
 
 def statuses(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Status]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from queue_app.core.records import CLAIMED_FIELDS, ClaimedTask, Returned, TaskRef
 from queue_app.core.states import Status
+from queue_app.sql.database import columns_of
 
 
 def _of(names: Iterable[str], **expressions: str) -> str:
@@ -81,7 +82,7 @@ INSERT_DEAD_LETTERS: Final = """INSERT INTO queue_app_deadletter
 def fence(tasks: Sequence[ClaimedTask]) -> list[list[Any]]:
     """Return the columns of the grants that workers hold: id, attempt, worker and stamp."""
     rows = [(task.id, task.attempt, task.worker_id, task.leased_at) for task in tasks]
-    return [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+    return columns_of(rows, 4)
 
 
 def returned(rows: Iterable[Sequence[Any]]) -> list[Returned]:

@@ -58,11 +58,13 @@ class RowPage(NamedTuple):
 def packed_page(after: Cursor | None, limit: int) -> RowPage:
     """Return about ``limit`` queued tasks that follow the cursor, oldest first."""
     queued_at, task_id = after or ("-infinity", _NIL)
-    return _packed(
-        "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)",
-        {"queued_at": queued_at, "id": task_id},
-        limit,
-    )
+    follows, until = "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)", "true"
+    parameters: dict[str, Any] = {"queued_at": queued_at, "id": task_id}
+    ends = fetch_all(_END.format(after=follows), parameters | {"limit": limit})
+    if ends:
+        until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
+        parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
+    return RowPage(_lanes(follows, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
 
 
 def packed_recent(seconds: float, limit: int) -> RowPage:
@@ -76,18 +78,8 @@ def packed_recent(seconds: float, limit: int) -> RowPage:
     return RowPage(_lanes(recent, "true", parameters), None)
 
 
-def _packed(after: str, parameters: dict[str, Any], limit: int) -> RowPage:
-    ends = fetch_all(_END.format(after=after), parameters | {"limit": limit})
-    until = "true"
-    if ends:
-        until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
-        parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
-    return RowPage(_lanes(after, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
-
-
 def _lanes(after: str, until: str, parameters: dict[str, Any]) -> list[PackedLane]:
-    found = fetch_all(_PACKED.format(after=after, until=until), parameters)
-    return packed_lanes(found)
+    return packed_lanes(fetch_all(_PACKED.format(after=after, until=until), parameters))
 
 
 def packed_lanes(found: list[Row]) -> list[PackedLane]:

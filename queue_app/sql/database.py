@@ -10,7 +10,7 @@ import logging
 import re
 import select
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import cache, lru_cache
@@ -142,6 +142,16 @@ def fetch_all(sql: str, params: Parameters = ()) -> list[Row]:
         cursor.execute(sql, params)
         has_rows = cursor.description is not None  # ``SELECT FROM …`` has rows, and no columns
         return cast("list[Row]", cursor.fetchall() if has_rows else [])
+
+
+def fetch_column(sql: str, params: Parameters = ()) -> list[Any]:
+    """Run one statement and return the first column of its rows."""
+    return [row[0] for row in fetch_all(sql, params)]
+
+
+def columns_of(rows: Collection[Sequence[Any]], number: int) -> list[list[Any]]:
+    """Return rows as ``number`` columns, as ``unnest`` takes them."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(number)]
 
 
 def fetch_value(sql: str, params: Parameters = ()) -> Any:

@@ -6,7 +6,7 @@ from typing import Final
 
 from queue_app.core.records import TaskRef
 from queue_app.sql.columns import REF
-from queue_app.sql.database import execute, fetch_all
+from queue_app.sql.database import execute, fetch_all, fetch_column
 
 # Every statement locks records before tasks, and each kind in the order of its ids; otherwise two replays of many dead
 # letters could deadlock. A second replay waits for the record, finds it replayed, and changes nothing. Tasks that are
@@ -73,12 +73,12 @@ def replay(ids: Sequence[uuid.UUID], by: str, operation_id: uuid.UUID | None = N
 
 def discard(ids: Sequence[uuid.UUID], by: str, reason: str) -> list[uuid.UUID]:
     """Close the open dead letters among ``ids``; return their ids."""
-    return [row[0] for row in fetch_all(_DISCARD, {"ids": list(ids), "by": by, "reason": reason})]
+    return fetch_column(_DISCARD, {"ids": list(ids), "by": by, "reason": reason})
 
 
 def tasks_of(ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
     """Return the tasks of dead letters."""
-    return [row[0] for row in fetch_all("SELECT task_id FROM queue_app_deadletter WHERE id = ANY(%s)", [list(ids)])]
+    return fetch_column("SELECT task_id FROM queue_app_deadletter WHERE id = ANY(%s)", [list(ids)])
 
 
 def edit_payload(letter_id: uuid.UUID, args: str, parameters: str) -> None:

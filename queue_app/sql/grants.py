@@ -13,7 +13,7 @@ from queue_app import conf
 from queue_app.core.records import AttemptKey, Lease
 from queue_app.sql.claim import DEADLINE
 from queue_app.sql.columns import GRANTED, LANE
-from queue_app.sql.database import GENERATION_LOCK, fetch_all, fetch_together
+from queue_app.sql.database import GENERATION_LOCK, columns_of, fetch_all, fetch_together
 from queue_app.sql.snapshot import lease_of
 
 # The claim is forgotten, and perhaps also that the task had become due. The `|| ''` hides the partial indexes of tasks
@@ -69,7 +69,7 @@ def grant_again(worker_id: uuid.UUID, held: Sequence[AttemptKey]) -> Comparison:
     """
     if not held:
         return Comparison()
-    columns = [list(column) for column in zip(*held, strict=True)]
+    columns = columns_of(held, 3)
     lock = ("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
     queued = (_QUEUED, [*columns[:2], columns[0]])
     found = fetch_together(lock, queued, (_AGAIN, [worker_id, *columns, conf.get().retry.timeout_factor]))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from queue_app.core.records import AttemptKey, ClaimedTask, ProgressReport
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, FENCE, GRANTED
-from queue_app.sql.database import fetch_all, fetch_together, fetch_value, lock_rows
+from queue_app.sql.database import columns_of, fetch_all, fetch_together, fetch_value, lock_rows
 from queue_app.sql.prepared import Statement
 
 _RELAXED: Final = ("SELECT set_config('synchronous_commit', 'off', true)", ())
@@ -66,12 +66,11 @@ def _store(sql: str, reports: Sequence[ProgressReport], *names: str, first: Sequ
 
 def held_by(worker_id: uuid.UUID, attempts: Sequence[AttemptKey]) -> list[ClaimedTask]:
     """Return the tasks that the worker holds under one of these grants, without payloads."""
-    columns = [list(column) for column in zip(*attempts, strict=True)] or [[], [], []]
     found = fetch_all(
         f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM (SELECT *, %s::uuid AS worker_id"
         " FROM unnest(%s::uuid[], %s::int[], %s::bigint[]) AS held (id, attempt, leased_at)) AS v"
         f" JOIN queue_app_task AS t ON {GRANTED} AND t.status = 'executing'",
-        [worker_id, *columns],
+        [worker_id, *columns_of(attempts, 3)],
     )
     return [ClaimedTask.from_row(row) for row in found]
 

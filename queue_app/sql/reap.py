@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queue_app.core.fingerprint import fingerprint
-from queue_app.core.records import ClaimedTask, Returned
+from queue_app.core.records import WORKER_DIED, ClaimedTask, Returned
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, RETURNED, returned
 from queue_app.sql.database import fetch_all
 from queue_app.sql.workflow_advance import TRY_SHARE
 
-WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
 # The task has stored a step since its last crash: the next attempt goes on behind it, so this death does not count. The
 # step may be of an earlier attempt, which then slept.
 _PROGRESSED: Final = f"""EXISTS (SELECT FROM queue_app_stepresult AS step

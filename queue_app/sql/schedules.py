@@ -3,11 +3,11 @@
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from queue_app.core.states import PENDING
 from queue_app.models import ScheduleTick
-from queue_app.sql.database import alias, execute, fetch_all, fetch_value
+from queue_app.sql.database import alias, columns_of, execute, fetch_all, fetch_value
 
 #: Newest ticks of a schedule whose ended tasks are looked at: ``copy_outcomes`` and ``reopen`` may have met.
 _LOOKED_AT: Final = 100
@@ -118,7 +118,9 @@ def record(ticks: Sequence[NewTick]) -> set[tuple[int, datetime]]:
     """Store ticks; return (schedule, instant) of the ticks that are new, or had no task before."""
     if not ticks:
         return set()
-    return {(schedule_id, instant) for schedule_id, instant in fetch_all(_RECORD, _columns(ticks))}
+    return {
+        (schedule_id, instant) for schedule_id, instant in fetch_all(_RECORD, columns_of(ticks, len(NewTick._fields)))
+    }
 
 
 def record_passed(tick: NewTick) -> None:
@@ -146,7 +148,7 @@ def reopen(task_ids: Sequence[uuid.UUID]) -> None:
 
 def move_on(rows: Sequence[tuple[int, datetime | None, datetime | None, datetime | None]]) -> None:
     """Set (id, next instant, held instant, time of the next check) of schedules."""
-    execute(_MOVE_ON, _columns(rows))
+    execute(_MOVE_ON, columns_of(rows, 4))
 
 
 def copy_outcomes() -> int:
@@ -162,7 +164,3 @@ def newest(schedule_ids: Sequence[int], count: int) -> list[ScheduleTick]:
         ) AS tick ORDER BY tick.schedule_id, tick.instant DESC
     """
     return list(ScheduleTick.objects.using(alias()).raw(sql, [list(schedule_ids), count]))
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]

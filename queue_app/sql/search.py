@@ -8,7 +8,7 @@ from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
 from queue_app.models.task import INDEXED_CHARACTERS
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_column
 
 #: Number of newest tasks among which the end of an id is looked for.
 IDS_READ: Final = 1_000_000
@@ -45,7 +45,7 @@ WITH RECURSIVE types AS (
 
 def types_of_ended() -> list[str]:
     """Return the types of ended tasks, including those whose code is gone."""
-    return [name for (name,) in fetch_all(_TYPES)]
+    return fetch_column(_TYPES)
 
 
 def split(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.admission import READ_COMMITTED, SEED
 from queue_app.sql.columns import REF
-from queue_app.sql.database import fetch_all, fetch_together, lock_rows
+from queue_app.sql.database import columns_of, fetch_all, fetch_together, lock_rows
 
 #: More keys than these are locked by their task types.
 MANY: Final = 200
@@ -111,12 +111,12 @@ FROM t JOIN before USING (id) WHERE before.queued_at IS NOT NULL
 
 def replace_arguments(payloads: Sequence[tuple[uuid.UUID, str, str, str | None]]) -> list[TaskRef]:
     """Store new (id, args, parameters, metadata) of locked tasks that wait; return the queued ones, stored again."""
-    columns = [list(column) for column in zip(*payloads, strict=True)]
+    columns = columns_of(payloads, 4)
     fetch_all(_PAYLOADS, columns)
     return [TaskRef.from_row(row) for row in fetch_all(_REWRITE, columns[:1])]
 
 
 def postpone(times: Sequence[tuple[uuid.UUID, datetime]], max_wait: float | None) -> list[TaskRef]:
     """Start the wait of locked tasks over, up to ``max_wait`` seconds after their enqueue; return those once queued."""
-    ids, when = (list(column) for column in zip(*times, strict=True))
+    ids, when = columns_of(times, 2)
     return [TaskRef.from_row(row) for row in fetch_all(_POSTPONE, [ids, max_wait, max_wait, ids, when])]

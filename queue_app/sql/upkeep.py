@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
-from queue_app.sql.database import execute, fetch_all, fetch_value
+from queue_app.sql.database import execute, fetch_all, fetch_column, fetch_value
 
 _AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
 # Each kind of end is read along an index, up to its own retention, so a run reads the tasks that it deletes and not
@@ -111,7 +111,7 @@ def purge_tasks(
     Tasks that ended before ``after`` are not read.
     """
     params = {"seconds": seconds, "key": key_seconds, "limit": limit, "after": after}
-    return [row[0] for row in fetch_all(PURGE.format(which=kind, unkeyed=_UNKEYED), params)]
+    return fetch_column(PURGE.format(which=kind, unkeyed=_UNKEYED), params)
 
 
 _TOTALS: Final = """
@@ -139,7 +139,7 @@ def totals(queue: str) -> QueueTotals:
 
 def delete_ended(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     """Delete the ended tasks among ``ids``, whatever their age; return those that were deleted."""
-    return {row[0] for row in fetch_all(_DELETE_ENDED, {"ids": list(ids)})}
+    return set(fetch_column(_DELETE_ENDED, {"ids": list(ids)}))
 
 
 #: Table -> the rows past a retention of %s seconds; an ORDER BY names the index that finds them.
@@ -196,7 +196,7 @@ _BESIDE: Final = (("taskdependency", "after_id"), ("dependencycounter", "task_id
 
 def old_workflows(success_seconds: float, failure_seconds: float, limit: int) -> list[uuid.UUID]:
     """Return ended workflows past their retention whose dead letters are all closed."""
-    return [row[0] for row in fetch_all(_OLD_WORKFLOWS, [success_seconds, failure_seconds, limit])]
+    return fetch_column(_OLD_WORKFLOWS, [success_seconds, failure_seconds, limit])
 
 
 def purge_part(workflow_id: uuid.UUID, limit: int) -> tuple[int, bool]:
@@ -207,8 +207,8 @@ def purge_part(workflow_id: uuid.UUID, limit: int) -> tuple[int, bool]:
     sql = "UPDATE queue_app_workflow SET state = 'deleting' WHERE id = %s AND finished_at IS NOT NULL"
     if not execute(sql, [workflow_id]):  # it runs again
         return 0, True
-    found = fetch_all("SELECT id FROM queue_app_task WHERE workflow_id = %s ORDER BY id LIMIT %s", [workflow_id, limit])
-    ids = [row[0] for row in found]
+    sql = "SELECT id FROM queue_app_task WHERE workflow_id = %s ORDER BY id LIMIT %s"
+    ids = fetch_column(sql, [workflow_id, limit])
     for table, column in _BESIDE:
         execute(f"DELETE FROM queue_app_{table} WHERE {column} = ANY(%s)", [ids])
     sql = PURGE.format(which="id = ANY(%(ids)s)", unkeyed="true").replace("SKIP LOCKED", "")
@@ -222,11 +222,10 @@ def purge_part(workflow_id: uuid.UUID, limit: int) -> tuple[int, bool]:
 
 def expired_letters_of_workflows(limit: int) -> list[uuid.UUID]:
     """Return open dead letters past their retention whose tasks are in workflows that have not ended."""
-    found = fetch_all(
+    return fetch_column(
         "SELECT letter.id FROM queue_app_deadletter AS letter JOIN queue_app_task AS t ON t.id = letter.task_id"
         " JOIN queue_app_workflow AS flow ON flow.id = t.workflow_id AND flow.finished_at IS NULL"
         " WHERE letter.expires_at < statement_timestamp() AND letter.replayed_at IS NULL"
         " AND letter.discarded_at IS NULL LIMIT %s",
         [limit],
     )
-    return [row[0] for row in found]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from queue_app.core.records import HeartbeatAnswer, WorkerReport
-from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_value
+from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_column, fetch_value
 from queue_app.sql.grants import NEXT_ANSWER, RUN
 from queue_app.sql.prepared import Row
 
@@ -99,7 +99,7 @@ def stop(worker_id: uuid.UUID, tasks_done: int) -> None:
 def ended(worker_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     """Return the workers among ``worker_ids`` that have stopped or were declared dead; both are final."""
     sql = "SELECT id FROM queue_app_worker WHERE id = ANY(%s) AND status IN ('stopped', 'dead')"
-    return {row[0] for row in fetch_all(sql, [list(worker_ids)])}
+    return set(fetch_column(sql, [list(worker_ids)]))
 
 
 def cancel_requests(worker_id: uuid.UUID, tasks: Collection[uuid.UUID] | None = None) -> set[uuid.UUID]:
@@ -110,9 +110,9 @@ def cancel_requests(worker_id: uuid.UUID, tasks: Collection[uuid.UUID] | None = 
         which = "status || '' = 'executing' AND id = ANY(%s)"
         params.append(list(tasks))
     sql = f"SELECT id FROM queue_app_task WHERE worker_id = %s AND {which} AND cancel_requested_at IS NOT NULL"
-    return {row[0] for row in fetch_all(sql, params)}
+    return set(fetch_column(sql, params))
 
 
 def live() -> list[uuid.UUID]:
     """Return the workers that have not ended."""
-    return [row[0] for row in fetch_all(f"SELECT id FROM queue_app_worker WHERE {_LIVE}")]
+    return fetch_column(f"SELECT id FROM queue_app_worker WHERE {_LIVE}")

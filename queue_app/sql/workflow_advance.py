@@ -17,8 +17,10 @@ from queue_app.sql.database import (
     LOOK_UP,
     SHARE_WORKFLOWS,
     WORKFLOW_LOCKS,
+    columns_of,
     execute,
     fetch_all,
+    fetch_column,
     fetch_locked,
     fetch_prepared,
 )
@@ -175,10 +177,8 @@ def lock(workflows: Collection[uuid.UUID]) -> None:
 
 def workflows_of(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Return the workflows that the tasks belong to."""
-    found = fetch_all(
-        "SELECT DISTINCT workflow_id FROM queue_app_task WHERE id = ANY(%s) AND workflow_id IS NOT NULL", [list(ids)]
-    )
-    return {row[0] for row in found}
+    sql = "SELECT DISTINCT workflow_id FROM queue_app_task WHERE id = ANY(%s) AND workflow_id IS NOT NULL"
+    return set(fetch_column(sql, [list(ids)]))
 
 
 def edges_from(ids: Collection[uuid.UUID]) -> list[EdgeRow]:
@@ -188,13 +188,7 @@ def edges_from(ids: Collection[uuid.UUID]) -> list[EdgeRow]:
 
 def go_on(met: Collection[Met]) -> list[tuple[Status, TaskRef]]:
     """Count edges that are met; return (status now, task) of the tasks that wait for nothing else."""
-    columns = [list(column) for column in zip(*met, strict=True)] or [[], [], []]
-    return [(Status(status), TaskRef.from_row(row)) for status, *row in fetch_all(_MET, columns)]
-
-
-def open_tasks(ids: Collection[uuid.UUID]) -> list[tuple[Status, TaskRef]]:
-    """Let tasks go whose parents have all ended; return (status now, task) of each."""
-    return go_on([(task_id, 0, 0) for task_id in ids])
+    return [(Status(status), TaskRef.from_row(row)) for status, *row in fetch_all(_MET, columns_of(met, 3))]
 
 
 def complete(
@@ -212,14 +206,9 @@ def complete(
     return [(uuid.UUID(task_id), int(attempt), int(stamp)) for task_id, attempt, stamp in ended], opened
 
 
-def close_paused(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Block the queued and scheduled tasks among ``ids`` whose workflow is paused; return them."""
-    return {row[0] for row in fetch_all(_CLOSE.format(held="flow.paused"), [list(ids)])}
-
-
-def close_held(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
-    """Block the tasks among ``ids`` that must wait for the end of a pause, or for room; return them."""
-    return {row[0] for row in fetch_all(_CLOSE.format(held=_IS_HELD), [list(ids)])}
+def close(ids: Collection[uuid.UUID], *, for_room: bool) -> set[uuid.UUID]:
+    """Block the queued and scheduled tasks among ``ids`` whose workflow is paused, or lacks room; return them."""
+    return set(fetch_column(_CLOSE.format(held=_IS_HELD if for_room else "flow.paused"), [list(ids)]))
 
 
 def meet(edges: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> None:
@@ -235,7 +224,7 @@ def meet(edges: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> None:
 
 def cancel_doomed(ids: Collection[uuid.UUID]) -> list[TaskRef]:
     """Cancel blocked tasks and what can then never run; return the cancelled tasks."""
-    doomed = sorted(row[0] for row in fetch_all(_DOOMED, [list(ids)]))
+    doomed = sorted(fetch_column(_DOOMED, [list(ids)]))
     return [TaskRef.from_row(row) for row in fetch_locked(doomed, _CANCEL, [doomed])]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from queue_app.core.states import Status
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import fetch_all, fetch_column
 
 #: The letter of each state in the answer.
 _LETTERS: Final = {status.value: chr(ord("a") + place) for place, status in enumerate(Status)}
@@ -144,34 +144,26 @@ def waits_for(task_id: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, str, str,
 
 
 _TASK: Final = """
-SELECT t.id, COALESCE(NULLIF(node.name, ''), substring(t.task_type FROM '[^.]*$')), t.status, {condition}
-FROM {joined} LEFT JOIN queue_app_workflownode AS node ON node.task_id = t.id WHERE {chosen} ORDER BY t.id LIMIT %s
+SELECT t.id, COALESCE(NULLIF(node.name, ''), substring(t.task_type FROM '[^.]*$')), t.status, {}
+FROM {} LEFT JOIN queue_app_workflownode AS node ON node.task_id = t.id WHERE {} ORDER BY t.id LIMIT %s
 """
 _EDGE: Final = "queue_app_taskdependency AS edge JOIN queue_app_task AS t ON t.id = edge.{end}_id"
-_PARENTS: Final = _TASK.format(
-    condition="edge.condition", joined=_EDGE.format(end="before"), chosen="edge.after_id = %s"
-)
-_CHILDREN: Final = _TASK.format(
-    condition="edge.condition", joined=_EDGE.format(end="after"), chosen="edge.before_id = %s"
-)
-_UNDOES: Final = _TASK.format(
-    condition="''",
-    joined="queue_app_workflownode AS undo JOIN queue_app_task AS t ON t.id = undo.compensates",
-    chosen="undo.task_id = %s",
-)
-_UNDONE_BY: Final = _TASK.format(
-    condition="''",
-    joined="queue_app_task AS own"
-    " JOIN queue_app_workflownode AS undoable ON undoable.task_id = own.id AND undoable.compensation IS NOT NULL"
-    " JOIN queue_app_task AS t ON t.workflow_id = own.workflow_id"
-    " JOIN queue_app_workflownode AS undo ON undo.task_id = t.id AND undo.compensates = own.id",
-    chosen="own.id = %s",
-)
-_ADDED_BY: Final = _TASK.format(
-    condition="''",
-    joined="queue_app_workflownode AS added JOIN queue_app_task AS t ON t.id = added.added_by",
-    chosen="added.task_id = %s",
-)
+_NODE: Final = "queue_app_workflownode AS node_of JOIN queue_app_task AS t ON t.id = node_of.{other}"
+#: Kind of neighbours -> (the condition of the edge, where the neighbours are, how the task names them).
+_NEIGHBOURS: Final = {
+    "parents": ("edge.condition", _EDGE.format(end="before"), "edge.after_id = %s"),
+    "children": ("edge.condition", _EDGE.format(end="after"), "edge.before_id = %s"),
+    "undoes": ("''", _NODE.format(other="compensates"), "node_of.task_id = %s"),
+    "undone_by": (
+        "''",
+        """queue_app_task AS own
+        JOIN queue_app_workflownode AS undoable ON undoable.task_id = own.id AND undoable.compensation IS NOT NULL
+        JOIN queue_app_task AS t ON t.workflow_id = own.workflow_id
+        JOIN queue_app_workflownode AS undo ON undo.task_id = t.id AND undo.compensates = own.id""",
+        "own.id = %s",
+    ),
+    "added_by": ("''", _NODE.format(other="added_by"), "node_of.task_id = %s"),
+}
 
 
 class Link(NamedTuple):
@@ -185,14 +177,14 @@ class Link(NamedTuple):
 
 def neighbours(task_id: uuid.UUID, limit: int) -> dict[str, list[Link]]:
     """Return at most ``limit`` neighbours of each kind, by kind, without the kinds that have none."""
-    kinds = {
-        "parents": _PARENTS, "children": _CHILDREN, "undoes": _UNDOES, "undone_by": _UNDONE_BY, "added_by": _ADDED_BY,
-    }  # fmt: skip
-    found = {kind: [Link(*row) for row in fetch_all(sql, [task_id, limit])] for kind, sql in kinds.items()}
-    return {kind: links for kind, links in found.items() if links}
+    links = {
+        kind: [Link(*row) for row in fetch_all(_TASK.format(*parts), [task_id, limit])]
+        for kind, parts in _NEIGHBOURS.items()
+    }
+    return {kind: some for kind, some in links.items() if some}
 
 
 def members(workflow_id: uuid.UUID, ids: Collection[str]) -> list[uuid.UUID]:
     """Return those of the tasks that belong to a workflow."""
     sql = "SELECT id FROM queue_app_task WHERE id = ANY(%s::uuid[]) AND workflow_id = %s"
-    return [row[0] for row in fetch_all(sql, [list(ids), workflow_id])]
+    return fetch_column(sql, [list(ids), workflow_id])

@@ -7,7 +7,7 @@ from typing import Final
 from queue_app.core.records import AttemptKey, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.columns import REF
-from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_locked, fetch_prepared, fetch_value
+from queue_app.sql.database import LOOK_UP, execute, fetch_all, fetch_column, fetch_locked, fetch_prepared, fetch_value
 
 _PENDING: Final = "('blocked', 'executing', 'queued', 'scheduled')"
 _OF: Final = "t.workflow_id = flow.id"
@@ -171,7 +171,7 @@ def release(workflow_id: uuid.UUID, limit: int) -> list[tuple[Status, TaskRef]]:
 def ids_in(workflow_id: uuid.UUID, statuses: Collection[Status], limit: int) -> list[uuid.UUID]:
     """Return at most ``limit`` tasks of a workflow in these states."""
     sql = "SELECT id FROM queue_app_task WHERE workflow_id = %s AND status = ANY(%s) LIMIT %s"
-    return [row[0] for row in fetch_all(sql, [workflow_id, [str(status) for status in statuses], limit])]
+    return fetch_column(sql, [workflow_id, [str(status) for status in statuses], limit])
 
 
 def hold_back(ids: Collection[uuid.UUID]) -> list[TaskRef]:
@@ -203,7 +203,7 @@ def compensations_among(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
 
 def undone_among(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Return the tasks of these workflows that must not run again, because what had completed was undone."""
-    return {row[0] for row in fetch_all(_UNDONE_TASKS, [list(ids), list(workflows)])}
+    return set(fetch_column(_UNDONE_TASKS, [list(ids), list(workflows)]))
 
 
 def not_undone(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str, Status, str, str]]:
@@ -218,7 +218,7 @@ def compensations_of(workflow_id: uuid.UUID) -> list[uuid.UUID]:
         "SELECT t.id FROM queue_app_task AS t JOIN queue_app_workflownode AS node ON node.task_id = t.id"
         " WHERE t.workflow_id = %s AND node.compensates IS NOT NULL AND t.status <> 'completed' ORDER BY t.id"
     )
-    return [row[0] for row in fetch_all(sql, [workflow_id])]
+    return fetch_column(sql, [workflow_id])
 
 
 def close(ids: Collection[uuid.UUID], how: str, reason: str) -> list[uuid.UUID]:
@@ -226,12 +226,12 @@ def close(ids: Collection[uuid.UUID], how: str, reason: str) -> list[uuid.UUID]:
 
     A task that was undone by hand later is no gap any more; "" takes a decision back.
     """
-    return [row[0] for row in fetch_all(_CLOSE, [how, reason, list(ids), how, how])]
+    return fetch_column(_CLOSE, [how, reason, list(ids), how, how])
 
 
 def block_unready(ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Block the queued tasks among ``ids`` that still wait for others; return them."""
-    unready = [row[0] for row in fetch_all(_UNREADY, [list(ids)])]
+    unready = fetch_column(_UNREADY, [list(ids)])
     if unready:
         execute(_BLOCK, [unready])
     return set(unready)
@@ -244,10 +244,7 @@ def page_of_blocked(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, uuid.
 
 def still_ready(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Return the blocked tasks among ``ids`` that wait for nothing."""
-    return [
-        row[0]
-        for row in fetch_all(f"SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND {_READY}", [list(ids)])
-    ]
+    return fetch_column(f"SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND {_READY}", [list(ids)])
 
 
 def page_of_open(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, bool]]:
@@ -258,7 +255,7 @@ def page_of_open(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, bool]]:
 def without_skipped(ids: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Return the tasks among ``ids`` that can still run: that wait for no failure of a completed task."""
     sql = f"SELECT t.id FROM queue_app_task AS t WHERE t.id = ANY(%s) AND NOT {_SKIPPED}"
-    return [row[0] for row in fetch_all(sql, [list(ids)])]
+    return fetch_column(sql, [list(ids)])
 
 
 def waiting_in_other_bands(workflow_id: uuid.UUID, priority: int, limit: int) -> Iterator[list[uuid.UUID]]:
@@ -267,9 +264,9 @@ def waiting_in_other_bands(workflow_id: uuid.UUID, priority: int, limit: int) ->
         "SELECT id FROM queue_app_task WHERE workflow_id = %s AND status IN ('blocked', 'queued', 'scheduled')"
         " AND priority <> %s ORDER BY id"
     )
-    found = [row[0] for row in fetch_all(sql, [workflow_id, priority])]
-    for start in range(0, len(found), limit):
-        yield found[start : start + limit]
+    ids = fetch_column(sql, [workflow_id, priority])
+    for start in range(0, len(ids), limit):
+        yield ids[start : start + limit]
 
 
 def is_held(grant: AttemptKey) -> bool:

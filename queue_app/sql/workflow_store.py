@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_app import tracing
-from queue_app.core.graph import Edge, NewWorkflow, NodeExtra
+from queue_app.core.graph import Edge, Graph, NewWorkflow, Sharded
 from queue_app.core.ids import as_digits
-from queue_app.core.records import Enqueued, TaskRow
+from queue_app.core.records import Enqueued
 from queue_app.core.states import Status
 from queue_app.encryption import SHARED, sealed_call, sealed_if
 from queue_app.sql.database import connection, execute, fetch_value
@@ -36,13 +36,14 @@ def add_size(workflow_id: uuid.UUID, nodes: int) -> int:
     return int(fetch_value(sql, [nodes, workflow_id]))
 
 
-def insert_nodes(
-    rows: Sequence[TaskRow], workflow_id: uuid.UUID, blocked: Mapping[uuid.UUID, bool], at: datetime
+def insert_graph(
+    graph: Graph, workflow_id: uuid.UUID, blocked: Mapping[uuid.UUID, bool], at: datetime, waits: Sharded
 ) -> list[Enqueued]:
-    """Store tasks of a workflow in order; return them.
+    """Store tasks of a workflow in order, and what they wait for; return the tasks.
 
     ``blocked`` names those that do not start now: with true they wait for nothing but room, else for other tasks.
     """
+    rows = graph.rows
     stored: list[Enqueued] = []
     held: list[datetime | None] = []
     sent = tracing.of_caller()
@@ -61,6 +62,12 @@ def insert_nodes(
     _copy("queue_app_task", _COLUMNS, _task_lines(digits, stored, held, workflow_id, at))
     payloads = payload_lines(digits, map(sealed_call, rows), ends)
     _copy("queue_app_taskpayload", f"{PAYLOAD_COLUMNS}{more}", payloads)
+    insert_edges(*waits)
+    _copy_rows(
+        "queue_app_workflownode",
+        "task_id, name, compensation, compensates, added_by",
+        ((task_id, *extra) for task_id, extra in graph.extras.items()),
+    )
     return stored
 
 
@@ -88,15 +95,6 @@ def insert_edges(edges: Sequence[Edge], counters: Sequence[tuple[uuid.UUID, int,
         ((edge.after, edge.before, edge.condition, edge.shard, "f") for edge in edges),
     )
     _copy_rows("queue_app_dependencycounter", "task_id, shard, remaining", counters)
-
-
-def insert_extras(extras: Mapping[uuid.UUID, NodeExtra]) -> None:
-    """Store the names, compensations and origins of the nodes that have some."""
-    _copy_rows(
-        "queue_app_workflownode",
-        "task_id, name, compensation, compensates, added_by",
-        ((task_id, *extra) for task_id, extra in extras.items()),
-    )
 
 
 def _copy_rows(table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:

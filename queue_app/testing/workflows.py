@@ -13,14 +13,14 @@ from django.utils import timezone
 from queue_app import registry
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
 from queue_app.core.options import OF_ROWS
-from queue_app.core.records import NewTask, TaskRow, TaskSpec
+from queue_app.core.records import TaskRow, TaskSpec
 from queue_app.core.references import Reference, chosen, filled
 from queue_app.core.states import FAILURES, TERMINAL, Status
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
 from queue_app.models.workflow import Closed, Condition, OnFailure, WorkflowState
 from queue_app.registry import AnyTask
 from queue_app.services.advance import DOOMING, MET
-from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.settle import undoing
 from queue_app.workflow_builder import RunningWorkflow
 
 if TYPE_CHECKING:
@@ -365,24 +365,18 @@ class MemoryWorkflow:
     def _compensate(self) -> bool:
         """Add the compensations of what completed as a chain, the last to complete first; return if there are some."""
         undone = {extra.compensates for extra in self._extras.values()}
-        found = [
+        undoable = [
             (call, extra.compensation)
             for task_id, extra in self._extras.items()
             if (call := self._calls[task_id]).status is Status.COMPLETED
             and extra.compensation
             and task_id not in undone
         ]
-        if not found:
+        if not undoable:
             return False
         self.state = WorkflowState.COMPENSATING
-        graph = Graph()
-        for call, text in sorted(found, key=lambda each: each[0].ended_as, reverse=True):
-            row = check_task(NewTask(**json.loads(text)))
-            if graph.rows:
-                graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value
-            graph.rows.append(row)
-            graph.extras[row.id] = NodeExtra(compensates=_id(call))
-        self._add(graph, _stored_task)
+        undoable.sort(key=lambda pair: pair[0].ended_as, reverse=True)
+        self._add(undoing((_id(call), text) for call, text in undoable), _stored_task)
         self._make_room()
         return True
 

@@ -100,8 +100,8 @@ def _count_a_copy() -> AbstractContextManager[Any]:
                 DependencyCounter.objects.filter(task_id=counter.task_id, shard=0).update(
                     remaining=counter.remaining - len(done)
                 )
-            opened = workflow_advance.open_tasks(
-                [counter.task_id for counter in left if counter.remaining <= len(done)]
+            opened = workflow_advance.go_on(
+                [(counter.task_id, 0, 0) for counter in left if counter.remaining <= len(done)]
             )
         return list(done), opened
 

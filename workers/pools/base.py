@@ -115,8 +115,14 @@ class Pool(ABC):
             self._raise(slot, held, interruption)
             return True
 
-    def interrupt_again(self, held: ClaimedAttempt) -> None:  # noqa: B027 - a coroutine cannot say whether it cleans up
-        """Repeat an interruption that may have been lost."""
+    def interrupt_again(self, held: ClaimedAttempt) -> None:
+        """Repeat an interruption that Python or the task may have swallowed."""
+        with self._lock:
+            slot = self._slot_of(held)
+            if slot is not None and held.interruption is not None:
+                held.asked_at = time.monotonic()
+                if not self._cleans_up(slot):
+                    self._raise(slot, held, held.interruption)
 
     def give_up(self, held: ClaimedAttempt) -> None:  # noqa: B027 - a thread that is stuck stops nothing else
         """Let other attempts continue although this one is stuck; it keeps its slot."""
@@ -146,6 +152,10 @@ class Pool(ABC):
     @abstractmethod
     def _raise(self, slot: Any, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
         """Raise the interruption in the slot that runs the attempt."""
+
+    def _cleans_up(self, slot: Any) -> bool:
+        """Whether the slot is known to have received its interruption."""
+        return False
 
     @abstractmethod
     def _abandon(self, slot: Any, held: ClaimedAttempt) -> float:

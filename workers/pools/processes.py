@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from queue_app.core.records import TaskFailure
+from queue_app.core.records import WORKER_DIED, TaskFailure
 from queue_app.exceptions import Interruption
 from queue_app.workers.context import LOCAL_STORE, AttemptStore, ClaimedAttempt
 from queue_app.workers.executor import Executor
@@ -34,7 +34,6 @@ logger = logging.getLogger("taskqueue")
 
 #: Time between two checks of the memory of busy processes.
 WATCH_SECONDS = 0.5
-WORKER_DIED = "queue_app.exceptions.WorkerDied"
 
 
 class ProcessPool(BacklogPool):
@@ -90,14 +89,6 @@ class ProcessPool(BacklogPool):
     def pids(self) -> list[int]:
         with self._lock:
             return [slot.pid for slot in self._slots if slot.pid]
-
-    def interrupt_again(self, held: ClaimedAttempt) -> None:
-        """Send the signal once more, in case Python or the task swallowed the exception that it raised."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is not None and held.interruption is not None:
-                held.asked_at = time.monotonic()
-                self._raise(slot, held, held.interruption)
 
     def _abandon(self, slot: Slot, held: ClaimedAttempt) -> float:
         slot.held = None

@@ -1,12 +1,10 @@
 """What a process of the process pool does: run the attempts that the worker sends, one after the other."""
 
-import ctypes
 import logging
 import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from typing import Any
 
 from django.db import connections
 
+from queue_app.core.process import end_with_parent
 from queue_app.exceptions import AttemptLost, IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
 from queue_app.workers import capture
@@ -35,7 +34,6 @@ SIGNALS: dict[type[Interruption], signal.Signals] = {
     TaskTimeout: signal.SIGUSR2,
     AttemptLost: signal.SIGURG,
 }
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def ignore_signals(*numbers: signal.Signals) -> None:
@@ -69,7 +67,7 @@ class _SocketReports(ProgressSink):
 
 def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore) -> None:
     """Run the attempts that the worker sends, until it hangs up or this process has reached a limit."""
-    _die_with_parent()
+    end_with_parent()
     close_stdin()
     limits.apply()
     capture.install()
@@ -135,13 +133,6 @@ def _process_settings(interrupt: Callable[[int, FrameType | None], None]) -> Cal
 
     reset()
     return reset
-
-
-def _die_with_parent() -> None:
-    """Let the system kill this process when its parent ends (Linux only)."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _attempt(executor: Executor, held: ClaimedAttempt, current: list[ClaimedAttempt]) -> dict[str, Any]:

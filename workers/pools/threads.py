@@ -88,15 +88,8 @@ class ThreadPool(Pool):
     def unstarted(self) -> int:
         return self._waiting.qsize()
 
-    def interrupt_again(self, held: ClaimedAttempt) -> None:
-        """Raise the interruption once more in a thread that continues with the attempt."""
-        with self._lock:
-            slot = self._slot_of(held)
-            if slot is None or held.interruption is None:
-                return
-            held.asked_at = time.monotonic()
-            if not handles_interruption(slot):
-                self._raise(slot, held, held.interruption)
+    def _cleans_up(self, slot: int) -> bool:
+        return handles_interruption(slot)
 
     def _slot_of(self, held: ClaimedAttempt) -> int | None:
         return next((slot for slot, (item, _) in list(self._running.items()) if item is held), None)

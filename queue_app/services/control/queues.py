@@ -96,9 +96,7 @@ def edit_queue(name: str, changes: Mapping[str, Any], *, version: str | None, by
 def edit_policy(band: Band, changes: Mapping[str, Any], *, version: str | None, by: str) -> PriorityPolicy:
     """Change the policy of a band, like ``edit_queue``."""
     with atomic():
-        found = PriorityPolicy.objects.select_for_update().filter(pk=band).first()
-        policy = PriorityPolicy(priority=band) if found is None else found
-        return _edit(policy, POLICY_FIELDS, changes, version, by)
+        return _edit(_locked_or_new(PriorityPolicy, priority=band), POLICY_FIELDS, changes, version, by)
 
 
 def _edit[T: models.Model](
@@ -154,16 +152,18 @@ def _row(name: str) -> Row:
         text = f"{name!r:.80} is not everything, queue:NAME, type:NAME, key:NAME or band:NAME."
         raise InvalidTaskData("name", text)
     if name == "everything":
-        found: Row | None = RuntimeSettings.objects.using(alias()).select_for_update().filter(pk=1).first()
-        return found or RuntimeSettings(pk=1)
+        return _locked_or_new(RuntimeSettings, pk=1)
     if scope == "band":
-        band = parse_band(rest)
-        found = PriorityPolicy.objects.using(alias()).select_for_update().filter(pk=band).first()
-        return found or PriorityPolicy(priority=band)
+        return _locked_or_new(PriorityPolicy, priority=parse_band(rest))
     if scope == Scope.QUEUE:
-        return Queue.objects.using(alias()).select_for_update().filter(pk=rest).first() or Queue(name=rest)
-    limits = Limit.objects.using(alias()).select_for_update()
-    return limits.filter(scope=scope, name=rest).first() or Limit(scope=scope, name=rest)
+        return _locked_or_new(Queue, name=rest)
+    return _locked_or_new(Limit, scope=scope, name=rest)
+
+
+def _locked_or_new[T: models.Model](model: type[T], **key: Any) -> T:
+    """Return the row with the key, locked until the end of the transaction, or a new one that is not yet stored."""
+    rows = model._default_manager.using(alias())  # noqa: SLF001 - documented by Django
+    return rows.select_for_update().filter(**key).first() or model(**key)
 
 
 def apply(changes: Mapping[str, Mapping[str, Any]], *, by: str, via: str, reason: str) -> list[Row]:

@@ -61,12 +61,9 @@ class Write[T](Protocol):
 
 def store_one_if_room(row: TaskRow, write: Write[Enqueued | None], *, write_events: bool = True) -> Enqueued | None:
     """Store one task from outside like ``store_if_room``, in one round trip if possible."""
-    is_own = not is_in_transaction()
-    if is_own:
-        stored = rows.insert_if_room(row, Defaults.of_outside(is_own=True))
-        if stored is not None:
-            return stored
-    return _store([row], write, is_own=is_own, outside=True, write_events=write_events)
+    if not is_in_transaction() and (stored := rows.insert_if_room(row, Defaults.of_outside(is_own=True))) is not None:
+        return stored
+    return store_if_room([row], write, outside=True, write_events=write_events)
 
 
 def store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, write_events: bool = True) -> T:
@@ -75,10 +72,7 @@ def store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool
     Raises ``QueueFull`` and ``UserLimitExceeded``, which become events with ``write_events``, and
     ``IsolationTooStrict`` inside a transaction that cannot see what others commit.
     """
-    return _store(asked, write, is_own=not is_in_transaction(), outside=outside, write_events=write_events)
-
-
-def _store[T](asked: Sequence[TaskRow], write: Write[T], *, is_own: bool, outside: bool, write_events: bool) -> T:
+    is_own = not is_in_transaction()
     try:
         for sweep in count():
             try:

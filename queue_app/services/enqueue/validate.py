@@ -44,7 +44,9 @@ _NAME = re.compile(NAME_PATTERN)
 def check_task(new: NewTask) -> TaskRow:
     """Return the row of a new task; raise ``InvalidTaskData`` for what must not be stored."""
     row = check_call(check_spec(new), new.args, new.parameters)
-    return row if new.metadata is None else row._replace(metadata=check_parameters(new.metadata))
+    if new.metadata is None:
+        return row
+    return row._replace(metadata=_texts((), new.metadata, conf.get().payload)[1])
 
 
 def check_spec(new: NewTask, registered: AnyTask | None = None) -> TaskSpec:
@@ -119,11 +121,6 @@ def _texts(args: Sequence[Any], parameters: dict[str, Any], limits: PayloadLimit
     if type(args) not in (list, tuple):
         raise InvalidTaskData("args", "args must be a list.", code="list_expected")
     return dump_json(list(args), field="args", limits=limits) if args else "[]", text
-
-
-def check_parameters(parameters: Any) -> str:
-    """Return the parameters as JSON text; raise ``InvalidTaskData`` for what must not be stored."""
-    return _texts((), parameters, conf.get().payload)[1]
 
 
 def result_text(value: Any, limits: PayloadLimits | None = None) -> str | None:

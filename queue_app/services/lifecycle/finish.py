@@ -28,7 +28,6 @@ from queue_app.core.records import (
     MAX_MESSAGE,
     MAX_TRACEBACK,
     AttemptKey,
-    ClaimedTask,
     Outcome,
     ProgressReport,
     TaskFailure,
@@ -57,22 +56,14 @@ from queue_app.sql.finish import Verdict
 WAITING: Final = frozenset({Status.BLOCKED, Status.SCHEDULED})
 
 
-@dataclass(frozen=True, slots=True)
-class _Throttled:
-    """Effects of attempts that raised ``Throttle``: the tasks that are queued again, and the gates that closed."""
-
-    held: dict[AttemptKey, Status] = field(default_factory=dict)
-    tasks: list[TaskRef] = field(default_factory=list)
-    gates: list[Gate] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ended:
     """The new states of the tasks that the attempts still held, and the consequences."""
 
-    held: dict[AttemptKey, Status]
+    held: dict[AttemptKey, Status] = field(default_factory=dict)
     workflows: Collection[uuid.UUID] = ()
-    throttled: _Throttled = field(default_factory=_Throttled)
+    again: list[TaskRef] = field(default_factory=list)  # queued again, because their attempts raised ``Throttle``
+    gates: list[Gate] = field(default_factory=list)  # which these attempts closed
     retry_in: dict[AttemptKey, float | None] = field(default_factory=dict)
 
 
@@ -130,7 +121,11 @@ def _finish_held(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
 def _finish(first: Mapping[AttemptKey, Outcome], ended: _Ended) -> set[uuid.UUID]:
     """Notify of attempts that ended; return the ids of their tasks."""
     tasks = [first[attempt].task for attempt in ended.held]
-    _notify_index(tasks, ended.throttled)
+    if ended.gates:  # close them first, or the next tasks would start at once
+        notify_index(_copy_limits, "set_limits", ended.gates)
+    notify_index(Index.release, "release", [task.lease for task in tasks])
+    if ended.again:
+        notify_index(Index.push, "push", ended.again)
     _push_woken([attempt[0] for attempt, status in ended.held.items() if status in WAITING])
     if tasks:
         events.finished(first, ended.held)
@@ -168,10 +163,11 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
     waiting = [outcome for outcome in outcomes if outcome.waits]
     verdicts = [_sealed(_judge(_without_secrets(outcome))) for outcome in outcomes if outcome.failure is not None]
-    held: dict[AttemptKey, Status] = {}
-    closed = _Throttled()
+    ended = _Ended()
+    held = ended.held
     with atomic():
-        workflows = advance.share(outcome.task.workflow_id for outcome in outcomes) if in_workflow else set[uuid.UUID]()
+        if in_workflow:
+            ended.workflows = advance.share(outcome.task.workflow_id for outcome in outcomes)
         if len(outcomes) > 1 or waiting:  # a signal that came before the lock is seen after it
             fetch_all(*lock_rows([outcome.task.id for outcome in outcomes]))
         if completed:
@@ -181,31 +177,21 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
         if waiting:
             held |= finish_rows.wait(waiting)
         if throttled:
-            closed = _throttle(throttled)
-            held |= closed.held
+            _throttle(throttled, ended)
         if verdicts:
             held |= finish_rows.fail(verdicts, conf.get().retention.dead_letter_seconds)
-        if workflows:
+        if ended.workflows:
             advance.advance({key[0]: status for key, status in held.items() if key[0] in in_workflow})
         if followed:
-            ended = [(one.task, held.get(one.task.key, Status.EXECUTING)) for one in followed]
-            enqueue_callbacks(ended, {one.task.id: one.task.metadata for one in followed})
-    retry_in = {v.outcome.task.key: v.retry_in for v in verdicts}
-    return _Ended(held, workflows, closed, retry_in)
+            states = [(one.task, held.get(one.task.key, Status.EXECUTING)) for one in followed]
+            enqueue_callbacks(states, {one.task.id: one.task.metadata for one in followed})
+    ended.retry_in = {verdict.outcome.task.key: verdict.retry_in for verdict in verdicts}
+    return ended
 
 
 def _is_followed(outcome: Outcome) -> bool:
     """Return whether a task has a callback, which is stored with its end."""
     return MARK in (outcome.task.metadata or "")
-
-
-def _notify_index(ended: Sequence[ClaimedTask], throttled: _Throttled) -> None:
-    """Free the slots of attempts that ended; close gates first, or the next tasks would start at once."""
-    if throttled.gates:
-        notify_index(_copy_limits, "set_limits", throttled.gates)
-    notify_index(Index.release, "release", [task.lease for task in ended])
-    if throttled.tasks:
-        notify_index(Index.push, "push", throttled.tasks)
 
 
 def _push_woken(waiting: list[uuid.UUID]) -> None:
@@ -215,29 +201,22 @@ def _push_woken(waiting: list[uuid.UUID]) -> None:
             notify_index(Index.push, "push", woken)
 
 
-def _throttle(outcomes: Sequence[Outcome]) -> _Throttled:
+def _throttle(outcomes: Sequence[Outcome], ended: _Ended) -> None:
     """Queue the tasks again, and close the gates that the attempts named; ignore attempts that lost their task."""
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
     longest: dict[Gate, float] = {}
-    for each in returned:
-        outcome = by_id[each.task.id]
-        if outcome.throttle is not None:
-            gate = _gate(outcome.task, outcome.throttle.scope)
-            longest[gate] = max(longest.get(gate, 0.0), outcome.throttle.seconds)
-    gates = sorted(longest)  # every process locks in this order, so none deadlock
-    for gate in gates:
+    for row in returned:
+        task, asked = by_id[row.task.id].task, by_id[row.task.id].throttle
+        ended.held[task.key] = row.status
+        if asked is not None:
+            names = {Scope.QUEUE: task.queue, Scope.TYPE: task.task_type, Scope.KEY: task.concurrency_key}
+            gate = Gate(asked.scope, names[Scope(asked.scope)])
+            longest[gate] = max(longest.get(gate, 0.0), asked.seconds)
+    ended.again = [row.task for row in returned if row.status is Status.QUEUED]
+    ended.gates = sorted(longest)  # every process locks in this order, so none deadlock
+    for gate in ended.gates:
         throttle.close(*gate, longest[gate])
-    return _Throttled(
-        {by_id[each.task.id].task.key: each.status for each in returned},
-        [each.task for each in returned if each.status is Status.QUEUED],
-        gates,
-    )
-
-
-def _gate(task: ClaimedTask, scope: str) -> Gate:
-    names = {Scope.QUEUE: task.queue, Scope.TYPE: task.task_type, Scope.KEY: task.concurrency_key}
-    return Gate(scope, names[Scope(scope)])
 
 
 def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:

@@ -104,7 +104,7 @@ def queued_again(tasks: Sequence[TaskRef]) -> set[uuid.UUID]:
     ids = [task.id for task in tasks if task.workflow_id is not None]
     rows.reopen(workflows)
     rows.close(ids, "", "")
-    blocked = rows.block_unready(ids) | workflow_advance.close_held(ids)
+    blocked = rows.block_unready(ids) | workflow_advance.close(ids, for_room=True)
     settle_later(workflows)
     return blocked
 
@@ -202,27 +202,28 @@ def _end(flow: Workflow, *, failed: bool, cancelled: bool) -> None:
 
 def _compensate(flow: Workflow) -> bool:
     """Add the compensations of the completed tasks as a chain, newest first; return whether there are any."""
-    found = rows.undoable(flow.id)
-    if not found:
+    calls = rows.undoable(flow.id)
+    if not calls:
         return False
-    graph = Graph()
-    for task_id, text in found:
-        call = json.loads(opened_if(text, SHARED))
-        row = check_task(NewTask(**call))
-        if graph.rows:
-            graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value
-        graph.rows.append(row)
-        graph.extras[row.id] = NodeExtra(compensates=task_id)
+    graph = undoing(calls)
     flow.state = WorkflowState.COMPENSATING
     flow.save(update_fields=["state", "held_at"])
     at: datetime = clock()
     queues = ensure_queues(graph.rows)
-    edges, gates = sharded(graph.edges)
     blocked = {after: False for after, _ in graph.edges} | ({graph.rows[0].id: True} if flow.paused else {})
-    undone = found[0][0]
+    undone = calls[0][0]
     with tracing.continuing(traces([undone]).get(undone)):  # what undoes the workflow belongs to its trace
-        stored = workflow_store.insert_nodes(graph.rows, flow.id, blocked, at)
-        announce(stored, queues)
-    workflow_store.insert_edges(edges, gates)
-    workflow_store.insert_extras(graph.extras)
+        announce(workflow_store.insert_graph(graph, flow.id, blocked, at, sharded(graph.edges)), queues)
     return True
+
+
+def undoing(calls: Iterable[tuple[uuid.UUID, str]]) -> Graph:
+    """Return a chain of new tasks, of (the task that one undoes, its stored call)."""
+    graph = Graph()
+    for task_id, text in calls:
+        row = check_task(NewTask(**json.loads(opened_if(text, SHARED))))
+        if graph.rows:
+            graph.edges[row.id, graph.rows[-1].id] = Condition.HOLD.value
+        graph.rows.append(row)
+        graph.extras[row.id] = NodeExtra(compensates=task_id)
+    return graph

@@ -121,8 +121,7 @@ def wait_for_end(task_id: uuid.UUID, seconds: float, idle: Callable[[], Abstract
 
     The thread waits within ``idle``, which closes its connection to the database, unless a transaction is open.
     """
-    woken = threading.Event()
-    return _wait(partial(_has_ended, task_id), woken, _on_end(task_id, woken.set), seconds, idle)
+    return _wait(partial(_has_ended, task_id), task_id, seconds, idle)
 
 
 def wait_for_workflow(
@@ -132,15 +131,13 @@ def wait_for_workflow(
 
     Events do not name workflows, so the end of any task wakes the thread, which reads the row at most once a second.
     """
-    woken = threading.Event()
-    ended = partial(_workflow_has_ended, workflow_id)
-    return _wait(ended, woken, _on_end(None, woken.set), seconds, idle, spacing=WORKFLOW_SECONDS)
+    running = Workflow.objects.using(alias()).filter(pk=workflow_id, finished_at__isnull=True)
+    return _wait(lambda: not running.exists(), None, seconds, idle, spacing=WORKFLOW_SECONDS)
 
 
-def _wait(  # noqa: PLR0913 - what the two callers share
+def _wait(
     has_ended: Callable[[], bool],
-    woken: threading.Event,
-    listen: Listener,
+    task_id: uuid.UUID | None,
     seconds: float,
     idle: Callable[[], AbstractContextManager[None]],
     *,
@@ -148,7 +145,8 @@ def _wait(  # noqa: PLR0913 - what the two callers share
 ) -> bool:
     until = time.monotonic() + seconds
     pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
-    with hub.listening(listen):
+    woken = threading.Event()
+    with hub.listening(_on_end(task_id, woken.set)):
         while not has_ended():
             left = until - time.monotonic()
             if left <= 0:
@@ -209,10 +207,6 @@ def _has_ended_or_waits(task_id: uuid.UUID) -> bool:
     if not ended and SyncToAsync.thread_sensitive_context.get(None) is not None:
         close_idle()
     return ended
-
-
-def _workflow_has_ended(workflow_id: uuid.UUID) -> bool:
-    return not Workflow.objects.using(alias()).filter(pk=workflow_id, finished_at__isnull=True).exists()
 
 
 def _has_ended(task_id: uuid.UUID) -> bool:

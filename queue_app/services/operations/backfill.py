@@ -6,12 +6,14 @@ the caller wants each of these tasks.
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import Final
 
+from queue_app.core.parsing import check_range
 from queue_app.core.records import TaskRow
-from queue_app.core.recurrence import Recurrence, check_range
+from queue_app.core.recurrence import Recurrence
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, TaskQueueError
 from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.columns import USER_LENGTH
@@ -19,7 +21,7 @@ from queue_app.models.operation import OperationKind, OperationTarget
 from queue_app.models.schedule import TickKind
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_reason
-from queue_app.services.operations.request import OperationOptions, check_options
+from queue_app.services.operations.request import OperationOptions, check_options, store_operation
 from queue_app.services.schedules.tick import store, task_of
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.schedules import NewTick
@@ -54,18 +56,14 @@ def start_backfill(  # noqa: PLR0913 - by name
     if schedule is None:
         raise ScheduleNotFound(f"There is no schedule {name!r}.")
     instants = preview_backfill(schedule, start, end)
-    now, rate = clock(), options.rate
-    return Operation.objects.create(
+    return store_operation(
+        replace(options, stop_after_failures=0),
         kind=OperationKind.BACKFILL,
         target=OperationTarget.TICKS,
         filter={"schedule": name, "start": start.isoformat(), "end": end.isoformat()},
-        rate=rate,
-        limit=options.limit,
         by=by[:USER_LENGTH],
         reason=check_reason(reason),
         total=min(len(instants), options.limit or len(instants)),
-        created_at=now,
-        paced_at=None if rate is None else now - timedelta(seconds=1 / rate),
     )
 
 

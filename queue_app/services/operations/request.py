@@ -5,9 +5,9 @@ and cancel it. ``advance`` carries it out in steps. Nothing here touches the ind
 """
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import QuerySet
 
@@ -113,18 +113,24 @@ def start_operation(
         raise InvalidTaskData("action", "Dead letters can only be replayed.")
     if wanted.ids is not None and len(wanted.ids) > MAX_IDS:
         raise InvalidTaskData("ids", f"One operation takes at most {MAX_IDS} ids; use a filter.", limit=MAX_IDS)
-    now, rate = clock(), options.rate
-    return Operation.objects.create(
+    return store_operation(
+        options,
         kind=action.kind,
         target=OperationTarget.DEAD_LETTERS if of_letters else OperationTarget.TASKS,
         filter=wanted.as_json(),
         arguments={} if action.band is None else {"priority": action.band.label},
-        rate=rate,
-        limit=options.limit,
-        stop_after_failures=options.stop_after_failures,
         by=by[:USER_LENGTH],
         reason=reason,
         total=preview_operation(action, wanted, options.limit).count,
+    )
+
+
+def store_operation(options: OperationOptions, **fields: Any) -> Operation:
+    """Store a requested operation, for the scheduler to carry out."""
+    now, rate = clock(), options.rate
+    return Operation.objects.create(
+        **asdict(options),
+        **fields,
         created_at=now,
         paced_at=None if rate is None else now - timedelta(seconds=1 / rate),  # allows the first task at once
     )

@@ -25,7 +25,7 @@ from django.db import connections
 
 from queue_app import conf, signals
 from queue_app.exceptions import IndexOfAnotherDatabase
-from queue_app.index import Generation, Index, get_index
+from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy
 from queue_app.services.owner import check_owner, is_foreign
 from queue_app.services.repair.load import Loader, leave_to_load
@@ -58,25 +58,17 @@ class Rebuilt:
     seconds: float
 
 
-def is_needed(generation: int) -> bool:
-    """Whether the index is not ready or not of this generation, which the rows had a moment ago."""
-    return _needs_rebuild(get_index().generation(), generation)
-
-
-def _needs_rebuild(found: Generation, generation: int) -> bool:
-    if found.state == "ready" or (found.state == "loading" and not unreleased):  # another process is at work
-        return found.number != generation or is_foreign(found.owner)
+def is_needed(generation: int | None = None) -> bool:
+    """Whether the index is not ready, or not of the generation of the rows, now or as they had it a moment ago."""
+    index = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
+    if index.state == "ready" or (index.state == "loading" and not unreleased):  # another process is at work
+        return index.number != (snapshot.generation() if generation is None else generation) or is_foreign(index.owner)
     return True
 
 
 def rebuild_if_needed() -> Rebuilt | None:
     """Rebuild the index unless it is sound and of the rows' generation; ``None`` when nothing was done."""
-    return rebuild() if _is_needed_now() else None
-
-
-def _is_needed_now() -> bool:
-    found = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
-    return _needs_rebuild(found, snapshot.generation())
+    return rebuild() if is_needed() else None
 
 
 def rebuild_until_open() -> bool:
@@ -84,7 +76,7 @@ def rebuild_until_open() -> bool:
 
     A thread rebuilds. It continues alone if that takes long, or if many tasks are left to load.
     """
-    if not _is_needed_now():
+    if not is_needed():
         return False
     opened, is_alone, done = threading.Event(), threading.Event(), Future[Rebuilt | None]()
 

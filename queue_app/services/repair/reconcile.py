@@ -132,10 +132,13 @@ class Reconciler:
         Raises ``IndexDamaged`` for what only a new generation can repair.
         """
         index, self.grace = get_index(), LONGEST_GRACE
+        limits = copy_limits()  # first, so that they hold for what is pushed next
+        missing, ended = self._compare(index), self._end_leases(index)
+        self.key_cursor, left_gates, self.wrong = index.look_through(self.key_cursor)
         repairs = {
-            "limits": copy_limits(),  # first, so that they hold for what is pushed next
-            "missing": self._compare(index),
-            "leases_ended": self._end_leases(index) + self._look_through(index),
+            "limits": limits,
+            "missing": missing,
+            "leases_ended": ended + left_gates,
             "leases_restored": self._restore_leases(index),
             "entries_ended": self.sweep.step(index),
             "workers_retired": _retire_ended_workers(index),
@@ -256,11 +259,6 @@ class Reconciler:
         self.pauses.begin("leases", time.monotonic() - began)
         missing = index.missing_leases(executing)
         return index.restore_leases(snapshot.executing(missing)) if missing else 0
-
-    def _look_through(self, index: Index) -> int:
-        """Look at the next part of the keys; return how many members without a lease were removed from gates."""
-        self.key_cursor, removed, self.wrong = index.look_through(self.key_cursor)
-        return removed
 
 
 def _leases(index: Index) -> list[Lease]:

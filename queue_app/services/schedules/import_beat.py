@@ -6,7 +6,7 @@ reported, never left out silently.
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.apps import apps
@@ -96,7 +96,7 @@ def _of_row(task: Any) -> BeatEntry:
     if task.interval is not None:
         return BeatEntry(task.name, values | {"every": _seconds(task.interval.schedule.run_every)})
     if task.clocked is not None:
-        return BeatEntry(task.name, values | {"instants": [_text(task.clocked.clocked_time)]})
+        return BeatEntry(task.name, values | {"instants": [task.clocked.clocked_time.isoformat()]})
     if task.crontab is not None:
         each = task.crontab
         fields = (each.minute, each.hour, each.day_of_month, each.month_of_year, each.day_of_week)
@@ -117,7 +117,3 @@ def _field(value: Any) -> str:
 
 def _seconds(value: Any) -> float:
     return float(value.total_seconds() if isinstance(value, timedelta) else value)
-
-
-def _text(value: datetime) -> str:
-    return value.isoformat()

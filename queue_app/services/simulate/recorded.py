@@ -51,7 +51,8 @@ def record(since: datetime, until: datetime, report: Callable[[], None] = lambda
         raise SimulationRefused(f"The window has more than {MAX_TASKS:,} tasks: choose a shorter one.")
     load, unknown, times, withdrawn = Load(), [], defaultdict(list), 0
     spans: dict[uuid.UUID, list[tuple[int, int, TaskKind]]] = defaultdict(list)
-    known = _worker_rows(since, until)
+    workers = Worker.objects.using(alias()).filter(started_at__lt=until).exclude(stopped_at__lt=since)
+    known = {worker.id: worker for worker in workers}
     for task in _reported(rows.tasks(since, until), report):
         kind, queued_at = TaskKind(*task.kind), task.queued_at or 0
         if task.status == "queued":
@@ -91,11 +92,6 @@ def _reported(tasks: Iterable[rows.RecordedTask], report: Callable[[], None]) ->
         if number % REPORT == 0:
             report()
         yield task
-
-
-def _worker_rows(since: datetime, until: datetime) -> dict[uuid.UUID, Worker]:
-    found = Worker.objects.using(alias()).filter(started_at__lt=until).exclude(stopped_at__lt=since)
-    return {worker.id: worker for worker in found}
 
 
 def _of_rows(workers: Iterable[Worker], begin: int, end: int) -> Iterable[tuple[_Abilities, int, int, int]]:

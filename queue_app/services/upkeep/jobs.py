@@ -40,10 +40,12 @@ def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
             except Exception as error:
                 with suppress(DatabaseError):  # the database may be the reason for the error
                     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                    _write(name, started_at=_ago(time.monotonic() - began), error=text[:MAX_ERROR])
+                    started_at = _ago(time.monotonic() - began)
+                    MaintenanceJob.record(alias(), name, started_at=started_at, error=text[:MAX_ERROR])
                 raise
             seconds = time.monotonic() - began
-            _write(name, started_at=_ago(seconds), succeeded_at=Now(), seconds=seconds, done=done, error="")
+            values = {"started_at": _ago(seconds), "succeeded_at": Now(), "seconds": seconds, "done": done, "error": ""}
+            MaintenanceJob.record(alias(), name, **values)
             return done
 
         return run
@@ -54,10 +56,6 @@ def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
 def _ago(seconds: float) -> Any:
     """Return an expression for an instant of the past, by the database's clock: those of the hosts may differ."""
     return Now() - timedelta(seconds=seconds)
-
-
-def _write(name: str, **fields: Any) -> None:
-    MaintenanceJob.record(alias(), name, **fields)
 
 
 def succeeded_within(name: str, seconds: float) -> bool:
@@ -74,7 +72,7 @@ def progress(name: str) -> dict[str, Any]:
 
 def save_progress(name: str, progress: dict[str, Any]) -> None:
     """Save the progress of a job for its next run."""
-    _write(name, progress=progress)
+    MaintenanceJob.record(alias(), name, progress=progress)
 
 
 def take_lead(token: str, seconds: float) -> bool:

@@ -117,7 +117,8 @@ def promote(*, budget: float = BUDGET_SECONDS, batch: int = 0) -> Promotion:
                 promotion.complete = False
                 break
     finally:
-        jobs.save_progress(JOB, {sweep.name: _dump(sweep.cursor) for sweep in sweeps if sweep.cursor})
+        cursors = {sweep.name: sweep.cursor for sweep in sweeps if sweep.cursor}
+        jobs.save_progress(JOB, {name: [at.isoformat(), task_id.hex] for name, (at, task_id) in cursors.items()})
         if promotion.steps:
             signals.tasks_promoted.send(None, steps=dict(promotion.steps), complete=promotion.complete)
     return promotion
@@ -131,9 +132,11 @@ def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]
         for rise in rises(band, thresholds):
             name = f"{band.label}:{rise.to.label}"
             until = now - timedelta(seconds=rise.after)
-            cursor = _load(known[name]) if name in known else None
-            if cursor is not None and cursor[0] > until:  # the database's clock went back
-                cursor = _overlap(until)
+            cursor: Cursor | None = None
+            if name in known:
+                cursor = datetime.fromisoformat(known[name][0]), uuid.UUID(known[name][1])
+                if cursor[0] > until:  # the database's clock went back
+                    cursor = _overlap(until)
             found.append(_Sweep(name, band, until, cursor))
     return found
 
@@ -141,14 +144,6 @@ def _sweeps(thresholds: Thresholds, known: dict[str, list[str]]) -> list[_Sweep]
 def _occasion(task: TaskRef, risen: Risen) -> Occasion:
     occasion = occasion_of(EventName.PROMOTED, task, Status.QUEUED)
     return occasion._replace(details=("from", risen.left.label, "to", risen.to.label))
-
-
-def _dump(cursor: Cursor) -> list[str]:
-    return [cursor[0].isoformat(), cursor[1].hex]
-
-
-def _load(value: list[str]) -> Cursor:
-    return datetime.fromisoformat(value[0]), uuid.UUID(value[1])
 
 
 def make_due(*, limit: int = DUE_BATCH, recent: bool = False) -> int:

@@ -73,7 +73,7 @@ def enqueue_workflow(flow: NewWorkflow, graph: Graph, *, outside: bool = False) 
 
 
 def _write(flow: NewWorkflow, graph: Graph, *, admitted: bool = False) -> list[Enqueued]:
-    edges, counters = sharded(graph.edges)
+    waits = sharded(graph.edges)
     with atomic():
         at, is_limited = clock_and_limits(graph.rows)
         if is_limited and not admitted:
@@ -83,10 +83,7 @@ def _write(flow: NewWorkflow, graph: Graph, *, admitted: bool = False) -> list[E
         if flow.max_concurrent is not None:
             ready = [row.id for row in graph.rows if row.id not in blocked]
             blocked |= dict.fromkeys(ready[flow.max_concurrent :], True)
-        stored = rows.insert_nodes(graph.rows, flow.id, blocked, at)
-        rows.insert_edges(edges, counters)
-        rows.insert_extras(graph.extras)
-    return stored
+        return rows.insert_graph(graph, flow.id, blocked, at, waits)
 
 
 def add_nodes(
@@ -176,9 +173,7 @@ def _write_nodes(flow: Workflow, graph: Graph, completed: set[uuid.UUID]) -> lis
     blocked = {after: False for after, _before in open_edges}
     if flow.paused or flow.max_concurrent is not None:
         blocked |= {row.id: True for row in graph.rows if row.id not in blocked}
-    stored = rows.insert_nodes(graph.rows, flow.id, blocked, at)
-    rows.insert_edges(edges, counters)
-    rows.insert_extras(graph.extras)
+    stored = rows.insert_graph(graph, flow.id, blocked, at, (edges, counters))
     announce(stored, queues)
     return stored
 

@@ -19,7 +19,7 @@ from queue_app.core.records import Enqueued, NewTask, TaskSpec
 from queue_app.core.references import MANY, ONE, Reference, marked
 from queue_app.core.signatures import check_arguments
 from queue_app.encryption import applies_to
-from queue_app.exceptions import InvalidTaskData, InvalidWorkflow, near_matches
+from queue_app.exceptions import InvalidTaskData, InvalidWorkflow, suggestion
 from queue_app.models.columns import NAME_LENGTH
 from queue_app.models.workflow import Condition, OnFailure
 from queue_app.services.enqueue.validate import check_call, check_spec, check_task_type, check_text
@@ -102,8 +102,7 @@ def _conditions(node: NewNode, nodes: Mapping[str, NewNode], on_failure: str) ->
     after = node.after if isinstance(node.after, Mapping) else dict.fromkeys(node.after, on_failure)
     for name, condition in after.items():
         if name not in nodes:
-            near = near_matches(name, nodes)
-            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            hint = suggestion(name, nodes)
             raise InvalidWorkflow("after", f"{node.name!r} waits for {name!r}, which is not in the workflow.{hint}")
         if condition not in set(Condition):
             raise InvalidWorkflow("after", f"{condition!r:.40} is no condition; use one of {', '.join(Condition)}.")

@@ -12,12 +12,13 @@ from django.db.models.functions import Now
 
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.models import Workflow
-from queue_app.services.advance import changing, open_tasks
+from queue_app.services.advance import changing, push_opened
 from queue_app.services.lifecycle.settle import settle_all
 from queue_app.services.notify import events
 from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.sql import workflow_settle as rows
 from queue_app.sql.database import alias
+from queue_app.sql.workflow_advance import go_on
 
 #: Open workflows that one run settles, and blocked tasks that it looks at.
 FLOWS: Final = 200
@@ -54,7 +55,7 @@ class WorkflowUpkeep:
 def mend(ids: list[uuid.UUID]) -> int:
     """Queue blocked tasks whose parents have all ended, if that is still so; return how many."""
     with changing(ids, alone=True):
-        mended = open_tasks(rows.still_ready(ids))
+        mended = push_opened(go_on([(task_id, 0, 0) for task_id in rows.still_ready(ids)]))
     if mended:
         events.count({MENDED: mended})
     return mended

@@ -236,6 +236,16 @@ def test_a_discarded_dead_letter_undoes_what_had_completed(kit):
     assert_workflow(flow, "compensated")
 
 
+def test_encrypted_tasks_are_undone(kit, settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": ["k:" + 42 * "a" + "A"], "TASKS": ["*"]}}
+    failing["left"] = 1
+    flow = diamond()
+    kit.work()
+    kit.discard()
+    kit.work()
+    assert_workflow(flow, "compensated", {"undo top": "completed", "undo right": "completed"})
+
+
 def test_a_second_cancel_leaves_compensations_alone(kit):
     failing["undo right"] = 1
     flow = diamond(undo=undo_once)

@@ -52,7 +52,7 @@ def test_a_failing_database_is_reported_as_it_is(rows, monkeypatch):
     def job() -> int:
         raise RuntimeError("first")
 
-    monkeypatch.setattr(jobs, "_write", refuse)
+    monkeypatch.setattr(MaintenanceJob, "record", refuse)
     with pytest.raises(RuntimeError, match="first"):
         job()
 

@@ -11,7 +11,7 @@ from queue_app.models import Task
 from queue_app.services.upkeep import maintenance as module
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql import upkeep
-from queue_app.sql.database import connection, fetch_all
+from queue_app.sql.database import connection, fetch_all, fetch_column
 from tests.support.engine import put_many
 
 DAY = 86_400
@@ -30,7 +30,7 @@ def read(monkeypatch):
 
     def explained(sql, params):
         if "doomed" not in sql:  # it finds workflows
-            return fetch_all(sql, params)
+            return fetch_column(sql, params)
         fetch_all("SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)")
         kind = "completed" if upkeep.COMPLETED in sql else "unsuccessful"
         with connection().cursor() as cursor:
@@ -45,7 +45,7 @@ def read(monkeypatch):
     def look():
         counts.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(upkeep, "fetch_all", explained)
+            patch.setattr(upkeep, "fetch_column", explained)
             purge()
         return counts
 
