@@ -100,31 +100,28 @@ def _standing(flow: Workflow) -> str:
 
 
 def _steer(call: Call, flow: Workflow) -> int:
+    action, given = call["action"], dict[str, Any]()
+    if action == "skip":
+        given = {"task_id": _needed(call, "task"), "done": call["done"]}
+    elif action == "reprioritise":
+        given = {"band": _needed(call, "priority")}
     with atomic():
-        number = _STEER[call["action"]](call, flow, {"by": call.by, "via": audit.COMMAND, "reason": call["reason"]})
-    return call.answer(
-        f"{call['action']} {flow.name}: tasks changed: {number}", {"id": str(flow.pk), "changed": number}
-    )
+        number = _STEER[action](flow.pk, **given, by=call.by, via=audit.COMMAND, reason=call["reason"])
+    return call.answer(f"{action} {flow.name}: tasks changed: {number}", {"id": str(flow.pk), "changed": number})
 
 
-def _reprioritise(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
-    if not call["priority"]:
-        raise InvalidTaskData("priority", "workflow reprioritise needs --priority.", code="required")
-    return steer.reprioritise_workflow(flow.pk, call["priority"], **why)
+def _needed(call: Call, option: str) -> str:
+    if not call[option]:
+        raise InvalidTaskData(option, f"workflow {call['action']} needs --{option}.", code="required")
+    return str(call[option])
 
 
-def _skip(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
-    if not call["task"]:
-        raise InvalidTaskData("task", "workflow skip needs --task.", code="required")
-    return steer.skip_task(flow.pk, call["task"], done=call["done"], **why)
-
-
-_STEER: Final[Mapping[str, Callable[[Call, Any, Mapping[str, str]], int]]] = {
-    "skip": _skip,
-    "stop-undoing": lambda _call, flow, why: steer.stop_undoing(flow.pk, **why),
-    "cancel": lambda _call, flow, why: steer.cancel_workflow(flow.pk, **why),
-    "pause": lambda _call, flow, why: steer.pause_workflow(flow.pk, **why),
-    "resume": lambda _call, flow, why: steer.resume_workflow(flow.pk, **why),
-    "retry": lambda _call, flow, why: steer.retry_workflow(flow.pk, **why),
-    "reprioritise": _reprioritise,
+_STEER: Final[Mapping[str, Callable[..., int]]] = {
+    "skip": steer.skip_task,
+    "stop-undoing": steer.stop_undoing,
+    "cancel": steer.cancel_workflow,
+    "pause": steer.pause_workflow,
+    "resume": steer.resume_workflow,
+    "retry": steer.retry_workflow,
+    "reprioritise": steer.reprioritise_workflow,
 }
