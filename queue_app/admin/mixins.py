@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import django
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
@@ -63,30 +63,52 @@ class Icon(MediaAsset):
     element_template = '<link rel="icon" href="{path}" type="image/svg+xml">'
 
 
-def page(route: str, name: str, *, post: bool = False) -> Callable[[Any], Any]:
-    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages; ``post`` allows POST only."""
+def page(route: str, name: str, *, permission: str = "", post: bool = False) -> Callable[[Any], Any]:
+    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages; ``post`` allows POST only.
 
-    def mark(view: Any) -> Any:
-        view = method_decorator(require_POST)(view) if post else view
-        view.taskqueue_page = route, name
-        return view
+    With ``permission``, the page is only for users whom the method ``has_<permission>_permission`` admits.
+    """
+
+    def mark(show: Callable[..., HttpResponse]) -> Any:
+        def view(admin: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if permission and not getattr(admin, f"has_{permission}_permission")(request):
+                raise PermissionDenied
+            return show(admin, request, *args, **kwargs)
+
+        marked: Any = method_decorator(require_POST)(view) if post else view
+        marked.taskqueue_page = route, name
+        return marked
 
     return mark
+
+
+def object_page(name: str, permission: str, *, post: bool = False) -> Callable[[Callable[..., HttpResponse]], Any]:
+    """Turn a method ``view(request, object)`` into a page of the object, as ``page`` does."""
+
+    def make_page(show: Callable[..., HttpResponse]) -> Any:
+        def view(admin: Any, request: HttpRequest, pk: str) -> HttpResponse:
+            if not admin.has_view_or_change_permission(request):
+                raise PermissionDenied
+            found = admin.get_object(request, unquote(pk))
+            response: HttpResponse = admin.gone(request, pk) if found is None else show(admin, request, found)
+            return response
+
+        return page(f"<path:pk>/{name.replace('_', '-')}/", name, permission=permission, post=post)(view)
+
+    return make_page
 
 
 def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], Any]:
     """Turn a method ``act(request, object, reason)``, which returns a message, into the page of a button."""
 
-    def make_view(act: Callable[..., str]) -> Any:
-        def view(admin: Any, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-            response: HttpResponse = admin.act_on(
-                request, pk, getattr(admin, f"has_{permission}_permission"), partial(act, admin, request)
-            )
+    def make_page(act: Callable[..., str]) -> Any:
+        def view(admin: Any, request: HttpRequest, found: Model) -> HttpResponse:
+            response: HttpResponse = admin.act_on(request, found, partial(act, admin, request))
             return response
 
-        return page(f"<uuid:pk>/{name.replace('_', '-')}/", name, post=True)(view)
+        return object_page(name, permission, post=True)(view)
 
-    return make_view
+    return make_page
 
 
 def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
@@ -317,17 +339,9 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
 
     # -- actions on one object ------------------------------------------------------
 
-    def act_on(
-        self,
-        request: HttpRequest,
-        pk: uuid.UUID | str,
-        allowed: Callable[[HttpRequest], bool],
-        act: Callable[[M, str], Any],
-    ) -> HttpResponse:
+    def act_on(self, request: HttpRequest, found: M, act: Callable[[M, str], Any]) -> HttpResponse:
         """Call ``act(object, reason)`` in a transaction, and go to the object's page with the message it returns."""
-        found = self.visible(request, pk, allowed(request))
-        if found is None:
-            return self.gone(request, pk)
+        pk = found.pk
         try:
             reason = posted_reason(request)
             with atomic():
@@ -361,13 +375,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
                 skipped += 1
         return changed, skipped
 
-    def visible(self, request: HttpRequest, pk: uuid.UUID | str, allowed: bool) -> M | None:  # noqa: FBT001 - one check
-        """Return an object to act on. Raises ``PermissionDenied``."""
-        if not (allowed and self.has_view_or_change_permission(request)):
-            raise PermissionDenied
-        return self.get_object(request, str(pk))
-
-    def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
+    def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
         """Go to the list with a message that the object does not exist."""
         text = _("There is no %(name)s %(id)s; it may have been deleted.") % {"name": self.opts.verbose_name, "id": pk}
         self.message_user(request, text, messages.WARNING)

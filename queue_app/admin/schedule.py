@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.columns import column, permission, two_lines
-from queue_app.admin.mixins import page
+from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.pausing import PausingAdmin
 from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, ScheduleForm, preview
 from queue_app.dashboard import labels
@@ -211,36 +211,23 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             return render(request, "admin/queue_app/schedule/includes/preview.html", context)
         return self.own_page(request, "schedule/preview.html", _("The next ten ticks"), **context)
 
-    @page("<path:object_id>/run/", "run", post=True)
-    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @action_page("run", "run")
+    def run_view(self, request: HttpRequest, schedule: Schedule, reason: str) -> str:
+        tick = run_schedule(schedule.name, by=request.user.get_username())
+        self.audit(request, [schedule], "Run.", action="run", after={"task": str(tick.task_id)}, reason=reason)
+        return _("Enqueued the task %(id)s.") % {"id": tick.task_id}
 
-        def act(found: Schedule, reason: str) -> str:
-            tick = run_schedule(found.name, by=request.user.get_username())
-            self.audit(request, [found], "Run.", action="run", after={"task": str(tick.task_id)}, reason=reason)
-            return _("Enqueued the task %(id)s.") % {"id": tick.task_id}
-
-        return self.act_on(request, unquote(object_id), self.has_run_permission, act)
-
-    @page("<path:object_id>/give-back/", "give_back", post=True)
-    def give_back_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @action_page("give_back", "change")
+    def give_back_view(self, request: HttpRequest, schedule: Schedule, reason: str) -> str:
         """Undo what staff changed of a declared schedule."""
+        before = {"overridden": edit.overridden(schedule)}
+        edit.give_back(schedule.name)
+        self.audit(request, [schedule], "Given back.", action="give_back", before=before, reason=reason)
+        return _("It is as the code declares it again.")
 
-        def act(found: Schedule, reason: str) -> str:
-            changed = edit.overridden(found)
-            edit.give_back(found.name)
-            self.audit(
-                request, [found], "Given back.", action="give_back", before={"overridden": changed}, reason=reason
-            )
-            return _("It is as the code declares it again.")
-
-        return self.act_on(request, unquote(object_id), self.has_change_permission, act)
-
-    @page("<path:object_id>/backfill/", "backfill")
-    def backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @object_page("backfill", "run")
+    def backfill_view(self, request: HttpRequest, found: Schedule) -> HttpResponse:
         """Show the form, then the number of tasks, then start the operation."""
-        found = self.visible(request, unquote(object_id), self.has_run_permission(request))
-        if found is None:
-            return self.gone(request, object_id)
         form = BackfillForm(request.POST or None)
         preview: dict[str, Any] = {}
         if form.is_valid():
@@ -272,10 +259,8 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         )
         return HttpResponseRedirect(where)
 
-    @page("week/", "week")
+    @page("week/", "week", permission="view")
     def week_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         found = Schedule.objects.filter(due_at__isnull=False)[:MAX_IN_WEEK]
         week = pages.week(found, timezone.now())
         return self.own_page(request, "schedule/week.html", _("The week ahead"), week=week)

@@ -170,19 +170,19 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
             **self.buttons(request, found, detail["letter"]),
         }
 
-    @page("suggest/", "suggest")
+    @page("suggest/", "suggest", permission="view")
     def suggest_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         text = request.GET.get("q", "").strip()[:100]
         found = named(text) if text and "\x00" not in text else {}
         names = [name for each in found.values() for name in each][:SUGGESTED]
         return JsonResponse({"names": names}, headers={"Cache-Control": "no-store"})
 
-    @page("<uuid:pk>/live/", "live")
+    @page("<uuid:pk>/live/", "live", permission="view")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Return a task's progress and log lines as HTML, and its status in a header, for the page's script."""
-        task = self.visible(request, pk, self.may_view_payload(request))
+        if not self.may_view_payload(request):
+            raise PermissionDenied
+        task = self.get_object(request, str(pk))
         if task is None:
             raise Http404
         secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
