@@ -69,14 +69,12 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         """Return the text of an edit for the history: old and new values, and the reason."""
         names = [name for name in form.changed_data if name != "reason"]
-        if add:
-            after = {name: _plain(form.cleaned_data.get(name)) for name in names}
-            request.taskqueue_edit = {"after": after, "reason": form.cleaned_data.get("reason", "").strip()}  # type: ignore[attr-defined]
-            return "Added."
-        before = {name: _plain(form.initial.get(name)) for name in names}
+        before = {} if add else {name: _plain(form.initial.get(name)) for name in names}
         after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
         request.taskqueue_edit = {"before": before, "after": after, "reason": reason}  # type: ignore[attr-defined]
+        if add:
+            return "Added."
         changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
 

@@ -53,8 +53,10 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
         """Leave out what other kinds need, and what the user may not read."""
         if obj is not None and obj.kind == OperationKind.SIMULATE:
-            self.refuse_hidden(request, obj)
-            seen = ("outcome",) if request.user.has_perm(PERMISSION) else ()
+            may_see = request.user.has_perm(PERMISSION)
+            if not may_see:
+                self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
+            seen = ("outcome",) if may_see else ()
             return ("kind", "status", "progress", *seen, "by", "reason", "created", "finished")
         is_replay = obj is not None and obj.kind == OperationKind.REPLAY
         left_out: tuple[str, ...] = () if is_replay else OF_REPLAYS
