@@ -49,7 +49,8 @@ TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
-
+#: Stands in the route of a page for ``object_route``.
+OBJECT: Final = "OBJECT"
 
 #: Name in the address of a list -> the condition in words.
 _CONDITIONS: Final[Mapping[str, Any]] = {
@@ -86,14 +87,15 @@ def object_page(name: str, permission: str, *, post: bool = False) -> Callable[[
     """Turn a method ``view(request, object)`` into a page of the object, as ``page`` does."""
 
     def make_page(show: Callable[..., HttpResponse]) -> Any:
-        def view(admin: Any, request: HttpRequest, pk: str) -> HttpResponse:
+        def view(admin: Any, request: HttpRequest, **address: Any) -> HttpResponse:
             if not admin.has_view_or_change_permission(request):
                 raise PermissionDenied
+            (pk,) = map(str, address.values())
             found = admin.get_object(request, unquote(pk))
             response: HttpResponse = admin.gone(request, pk) if found is None else show(admin, request, found)
             return response
 
-        return page(f"<path:pk>/{name.replace('_', '-')}/", name, permission=permission, post=post)(view)
+        return page(f"{OBJECT}/{name.replace('_', '-')}/", name, permission=permission, post=post)(view)
 
     return make_page
 
@@ -159,6 +161,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
     changelist_class: type[ChangeList] = AnnotatedChangeList
+    #: How the addresses of an object's pages name it.
+    object_route = "<uuid:pk>"
     #: Fields that hold a payload: a page shows them only to users who may view payloads.
     payload_fields: tuple[str, ...] = ()
     #: Whether an object's page shows its latest entries of the audit log.
@@ -175,7 +179,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         own = []
         for method in dir(type(self)):
             if (address := getattr(getattr(type(self), method), "taskqueue_page", None)) is not None:
-                route, name = address
+                route, name = address[0].replace(OBJECT, self.object_route), address[1]
                 view = self.admin_site.admin_view(getattr(self, method))
                 own.append(path(route, view, name=f"queue_app_{self.opts.model_name}_{name}"))
         found = [*own, *super().get_urls()]

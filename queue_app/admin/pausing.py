@@ -49,6 +49,7 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     action_form = PauseActionForm
     actions: Any = ("pause_selected", "resume_selected")
+    object_route = "<path:object_id>"
     pause_permission = "queue_app.pause_limit"
     change_form_template = "admin/queue_app/includes/pausable.html"
     #: Fields that staff cannot change once the object exists.
