@@ -66,15 +66,13 @@ type BulkChange = tuple[list[Task], str, str, Mapping[str, Any], Mapping[str, An
 class OperationsMixin[M: Model](QueueAppAdmin[M]):
     """Starts operations from a list."""
 
-    def start(  # noqa: PLR0913 - an operation, and its name in the audit log
+    def start(
         self,
         request: HttpRequest,
         action: Action,
         wanted: TaskFilter | DeadLetterFilter,
-        options: OperationOptions | None = None,
-        *,
         reason: str,
-        name: str,
+        options: OperationOptions | None = None,
     ) -> Operation:
         """Start an operation that continues in the background, and record it."""
         by = request.user.get_username()
@@ -85,11 +83,17 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
             self.log_action_of(request, [operation], text, reason, ADDITION)
             details = {"filter": operation.filter, **operation.arguments}
             details |= {"rate": options.rate} if options else {}
+            of_letters = isinstance(wanted, DeadLetterFilter)
             audit.record(
-                name, "operation", [operation.pk], by=by, via=audit.ADMIN, after=details, reason=reason,
-                count=operation.total,
+                "deadletter.replay_many" if of_letters else f"task.{action.kind}_all", "operation", [operation.pk],
+                by=by, via=audit.ADMIN, after=details, reason=reason, count=operation.total,
             )  # fmt: skip
         return operation
+
+    def tell_of(self, request: HttpRequest, operation: Operation, text: str, link: str) -> None:
+        """Show a message with a link to an operation."""
+        url = self.url_of_model("operation", "change", operation.pk)
+        self.message_user(request, format_html('{} <a href="{}">{}</a>', text, url, link), messages.SUCCESS)
 
 
 class TaskBulkMixin(OperationsMixin[Task]):
@@ -169,7 +173,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
 
     def _start(self, request: HttpRequest, action: Action, wanted: TaskFilter, reason: str) -> None:
         """Start an operation, and wait a moment for its end."""
-        operation = self.start(request, action, wanted, reason=reason, name=f"task.{action.kind}_all")
+        operation = self.start(request, action, wanted, reason)
         operation = advance_for(operation.pk, PATIENCE_SECONDS)
         numbers = {"changed": operation.changed, "total": operation.total, "skipped": operation.skipped}
         text = (
@@ -177,9 +181,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
             if operation.state == OperationState.DONE
             else _("%(changed)s of %(total)s tasks done; the rest follows in the background.")
         ) % numbers
-        link = self.url_of_model("operation", "change", operation.pk)
-        text = format_html('{} <a href="{}">{}</a>', text, link, _("See the operation."))
-        self.message_user(request, text, messages.SUCCESS)
+        self.tell_of(request, operation, text, _("See the operation."))
 
     # -- a selection -------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext, ngettext_lazy
@@ -103,15 +102,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     def _start_replay(
         self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str
     ) -> None:
-        operation = self.start(request, REPLAY, wanted, options, reason=reason, name="deadletter.replay_many")
-        text = format_html(
-            '{} <a href="{}">{}</a>',
-            ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
-            % {"n": operation.total},
-            self.url_of_model("operation", "change", operation.pk),
-            _("see the progress"),
-        )
-        self.message_user(request, text, messages.SUCCESS)
+        operation = self.start(request, REPLAY, wanted, reason, options)
+        text = ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
+        self.tell_of(request, operation, text % {"n": operation.total}, _("see the progress"))
 
     def _audit_many(self, request: HttpRequest, letters: list[DeadLetter], action: str, reason: str) -> None:
         done = "Replayed" if action == "replay" else "Discarded"

@@ -28,7 +28,7 @@ from queue_app.dashboard import schedules as pages
 from queue_app.dashboard.translation import translate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
-from queue_app.models import MaintenanceJob, Operation, Schedule
+from queue_app.models import MaintenanceJob, Schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import OperationOptions
 from queue_app.services.schedules import edit
@@ -251,13 +251,9 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         self.message_user(
             request, _("A scheduler enqueues %(count)d tasks.") % {"count": operation.total}, messages.SUCCESS
         )
-        may_see = request.user.has_perm(f"queue_app.view_{Operation._meta.model_name}")  # noqa: SLF001 - Django's documented way
-        where = (
-            self.url_of_model("operation", "change", operation.pk)
-            if may_see
-            else self.url_of("change", quote(found.pk))
-        )
-        return HttpResponseRedirect(where)
+        if request.user.has_perm("queue_app.view_operation"):
+            return HttpResponseRedirect(self.url_of_model("operation", "change", operation.pk))
+        return HttpResponseRedirect(self.url_of("change", quote(found.pk)))
 
     @page("week/", "week", permission="view")
     def week_view(self, request: HttpRequest) -> HttpResponse:
