@@ -124,17 +124,6 @@ def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
     return tasks
 
 
-class AnnotatedChangeList(ChangeList):
-    """A list whose admin adds to the rows of a page what their columns show, with one query for all rows."""
-
-    model_admin: Any  # a QueueAppAdmin
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then let the admin annotate its rows. The queryset caches them for the columns."""
-        super().get_results(request)
-        self.model_admin.annotate_rows(request, self.result_list)
-
-
 class CappedPaginator(_Paginator):
     """A paginator that stops counting at ``COUNT_LIMIT``, so that a page never counts millions of rows."""
 
@@ -160,7 +149,6 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
-    changelist_class: type[ChangeList] = AnnotatedChangeList
     #: How the addresses of an object's pages name it.
     object_route = "<uuid:pk>"
     #: Fields that hold a payload: a page shows them only to users who may view payloads.
@@ -235,15 +223,13 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         text = translate_error(error) if isinstance(error, Exception) else error
         self.message_user(request, _("%(error)s Nothing was changed.") % {"error": text}, messages.ERROR)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return self.changelist_class
-
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Add to the rows of a list what its columns show beside the fields."""
+        """Add to the rows of a list what its columns show beside the fields, with one query for all rows."""
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Show each filter as a menu above the list, which needs the room beside it."""
+        """Annotate the rows; show each filter as a menu above the list, which needs the room beside it."""
         changes = super().get_changelist_instance(request)
+        self.annotate_rows(request, changes.result_list)  # the queryset keeps the annotated rows for the columns
         for spec in changes.filter_specs:
             spec.template = "admin/queue_app/includes/filter.html"
         return changes

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
@@ -32,7 +33,7 @@ from queue_app.admin.filters import (
     WorkerFilter,
     WorkflowFilter,
 )
-from queue_app.admin.mixins import RECENT, AnnotatedChangeList, ReadOnlyAdmin, page, with_workers
+from queue_app.admin.mixins import RECENT, ReadOnlyAdmin, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_actions import TaskActionsMixin
@@ -53,7 +54,7 @@ NARROW: Final = frozenset({"queue", "task_type", "worker_id", *FILTERS, "q"}) - 
 SUGGESTED: Final = 20
 
 
-class TaskChangeList(AnnotatedChangeList):
+class TaskChangeList(ChangeList):
     """A page of tasks with their effective bands."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
@@ -67,7 +68,6 @@ class TaskChangeList(AnnotatedChangeList):
 
 
 class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
-    changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("worker_id", *FILTERS)
@@ -90,6 +90,9 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
             Script("queue_app/morph.js", defer=True),
             Script("queue_app/lists.js", defer=True),
         )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return TaskChangeList
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         rows = with_workers(request, list(rows))
