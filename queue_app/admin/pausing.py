@@ -54,6 +54,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     change_form_template = "admin/queue_app/includes/pausable.html"
     #: Fields that staff cannot change once the object exists.
     fixed_fields: tuple[str, ...] = ()
+    #: Fields that a form shows in two lines.
+    low_textareas: tuple[str, ...] = ()
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -61,6 +63,11 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         return [*super().get_readonly_fields(request, obj), *(self.fixed_fields if obj else ())]
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name in self.low_textareas:
+            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:
         """Write only edited fields, so that the form does not undo a pause made meanwhile."""

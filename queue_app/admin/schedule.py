@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from itertools import batched
 from typing import Any, Final
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
@@ -71,6 +70,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     )  # fmt: skip
     fixed_fields = ("name",)
     form = ScheduleForm
+    low_textareas = (*PAYLOAD, "instants", "notes")
     list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap", "run_now")
     list_display_links = ("named",)
     list_filter = ("paused", "overlap", "catch_up")
@@ -133,11 +133,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def displayed_value(self, found: Schedule, name: str) -> Any:
         _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
         return {"args": args, "parameters": parameters}.get(name, getattr(found, name))
-
-    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        if db_field.name in {*PAYLOAD, "instants", "notes"}:
-            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
-        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: Any) -> None:
         values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
