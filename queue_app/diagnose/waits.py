@@ -145,17 +145,12 @@ def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Re
         nearby = [listed([lack.worker.name, lack.words()], " ") for lack in closest]
         more = [sentence("Closest: %(workers)s.", workers=listed(nearby, "; "))]
         more += [registry.why_unknown(task.task_type)] if code == "no_worker_knows_type" else []
-        more += [_offered(task.capabilities)] if code == "no_worker_with_capabilities" else []
+        if code == "no_worker_with_capabilities" and (since := offered_until(task.capabilities)):
+            more.append(sentence("No worker offers that since %(time)s.", time=moment(since)))
     details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}
     names, needed = ", ".join(task.capabilities), ",".join(task.capabilities)
     return reason(code, *more, details=details, queue=task.queue, names=names, needed=needed, type=task.task_type,
                   slots=task.weight)  # fmt: skip
-
-
-def _offered(capabilities: Sequence[str]) -> str:
-    """Return since when no worker offers the capabilities."""
-    since = offered_until(capabilities)
-    return sentence("No worker offers that since %(time)s.", time=moment(since)) if since else ""
 
 
 @dataclass(slots=True)
