@@ -135,7 +135,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
             action = Action(kind=kind, band=band)
             reason = posted_reason(request)
             if request.POST.get("select_across") == "1":
-                may_view = request.user.has_perm("queue_app.view_payload")
+                may_view = self.may_view_payload(request)
                 wanted = read_address(request.GET.dict(), timezone.now(), may_view_payload=may_view)
                 self._start(request, action, wanted, reason)
                 return None

@@ -135,7 +135,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     def has_edit_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may see parameters, and replay tasks with others."""
-        return request.user.has_perm("queue_app.view_payload") and self.has_replay_permission(request)
+        return self.may_view_payload(request) and self.has_replay_permission(request)
 
     @object_page("edit", "edit")
     def edit_view(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse:
@@ -182,7 +182,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         data = request.POST if request.method == "POST" else request.GET
         values = {name: data.get(name, "").strip() for name in _FIELDS}
         of_cause = values["fingerprint"] and "\x00" not in values["fingerprint"]
-        if (values["text"] or values["exception_class"]) and not request.user.has_perm("queue_app.view_payload"):
+        if (values["text"] or values["exception_class"]) and not self.may_view_payload(request):
             raise PermissionDenied  # otherwise staff could guess messages word by word
         wanted = DeadLetterFilter(**{name: value for name, value in values.items() if value})  # type: ignore[arg-type]
         if "\x00" in "".join(values.values()):

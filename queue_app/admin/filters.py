@@ -1,7 +1,6 @@
 """Filters and search of the lists of tasks and dead letters."""
 
 import re
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
@@ -17,6 +16,7 @@ from queue_app.admin.task_search import BANDS, ENDED, FAILED_ANY, MAX_TYPES, NAR
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING_NAME, Status
+from queue_app.dashboard import labels
 from queue_app.dashboard.translation import word
 from queue_app.diagnose.waits import wait_codes
 from queue_app.models import Queue, Schedule, Worker, Workflow
@@ -173,11 +173,9 @@ class WorkflowFilter(choice_filter(_("workflow"), "workflow_id", lambda: ())):  
     """The only choice is the workflow that the address names; links and the search name it."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        try:
-            found = Workflow.objects.filter(pk=uuid.UUID(request.GET.get("workflow_id", ""))).first()
-        except ValueError:
-            return []
-        return [(str(found.pk), found.name)] if found else []
+        meant_id = labels.id_of(request.GET.get("workflow_id", ""))
+        flow = Workflow.objects.filter(pk=meant_id).first() if meant_id else None
+        return [(str(flow.pk), flow.name)] if flow else []
 
 
 ScheduleFilter = choice_filter(
@@ -207,10 +205,8 @@ def search[M: Model](
     term = term.strip()
     if not term:
         return queryset
-    try:
-        return queryset.filter(**{id_field: uuid.UUID(term)})
-    except ValueError:
-        pass
+    if meant_id := labels.id_of(term):
+        return queryset.filter(**{id_field: meant_id})
     kind, separator, value = term.partition(":")
     if separator and kind == "user":
         return queryset.filter(user=value.strip())

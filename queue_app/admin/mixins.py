@@ -26,7 +26,7 @@ from django.views.decorators.http import require_POST
 
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
-from queue_app.admin.columns import json_block, two_lines
+from queue_app.admin.columns import json_block, permission, two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField, posted_reason
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard.sentences import change_text, entry_sentence
@@ -155,6 +155,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     payload_fields: tuple[str, ...] = ()
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
+    may_view_payload = permission("view_payload")
     formfield_overrides: ClassVar[Any] = {JSONField: {"form_class": StoredJSONField}}
     show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
 
@@ -272,7 +273,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         found = super().get_fieldsets(request, obj)
         if obj is None:
             return found
-        hidden = () if request.user.has_perm("queue_app.view_payload") else self.payload_fields
+        hidden = () if self.may_view_payload(request) else self.payload_fields
         edits = self.has_change_permission(request, obj)
         return [
             (title, options | {"fields": [

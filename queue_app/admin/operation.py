@@ -60,7 +60,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
             return ("kind", "status", "progress", *seen, "by", "reason", "created", "finished")
         is_replay = obj is not None and obj.kind == OperationKind.REPLAY
         left_out: tuple[str, ...] = () if is_replay else OF_REPLAYS
-        if not request.user.has_perm("queue_app.view_payload"):  # a filter may name parameters, or words of an error
+        if not self.may_view_payload(request):  # a filter may name parameters, or words of an error
             left_out += ("selection",)
         return tuple(name for name in self.fields if name not in left_out)
 
@@ -70,7 +70,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     def annotate_rows(self, request: HttpRequest, rows: Any) -> None:
         for operation in rows:
-            operation.may_read = request.user.has_perm("queue_app.view_payload")
+            operation.may_read = self.may_view_payload(request)
 
     def _words(self, operation: Operation) -> str:
         return filter_words(redact_value(operation.filter, Secrets(names=all_sensitive_names())))

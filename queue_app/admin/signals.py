@@ -116,8 +116,6 @@ class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
 
 
 class TaskSignalMixin(SignalMixin[Task]):
-    may_view_payload = permission("view_payload")
-
     @object_page("signal", "send")
     def signal_view(self, request: HttpRequest, task: Task) -> HttpResponse:
         wanted = next(iter(awaited(task.pk)), None) if task.status == Status.BLOCKED else None
@@ -130,7 +128,7 @@ class TaskSignalMixin(SignalMixin[Task]):
         return self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
             original=task, form=form, awaited=wanted, submit=_("Send"),
-            detail=load_detail(task, timezone.now(), may_view_payload=bool(self.may_view_payload(request))),
+            detail=load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),
         )  # fmt: skip
 
 

@@ -159,9 +159,9 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
 
     def page_context(self, request: HttpRequest, found: Task) -> dict[str, Any]:
         set_effective_bands([found])
-        detail = load_detail(
-            found, timezone.now(), may_view_payload=self.may_view_payload(request), letter_id=_id_in(request)
-        )
+        letter_id = labels.id_of(request.GET.get("letter", ""))
+        may_view = self.may_view_payload(request)
+        detail = load_detail(found, timezone.now(), may_view_payload=may_view, letter_id=letter_id)
         of_letter = Q(target="deadletter", target_id=str(detail["letter"].pk)) if detail["letter"] else Q(pk__in=())
         changes = AuditEntry.objects.filter(Q(target="task", target_id=str(found.pk)) | of_letter)[:RECENT]
         may_view_audit = request.user.has_perm("queue_app.view_auditentry")
@@ -195,11 +195,3 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
         response["Cache-Control"] = "no-store"
         response["X-Task-Status"] = task.status
         return response
-
-
-def _id_in(request: HttpRequest) -> uuid.UUID | None:
-    """Return the id of the dead letter that the address names."""
-    try:
-        return uuid.UUID(request.GET.get("letter", ""))
-    except ValueError:
-        return None

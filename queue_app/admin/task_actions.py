@@ -32,7 +32,6 @@ REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"
 class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     """Actions that call the services; staff never edit the rows themselves."""
 
-    may_view_payload = permission("view_payload")
     has_decrypt_permission = permission("view_encrypted")
 
     @action_page("cancel", "cancel")

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.dashboard import labels
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
@@ -57,11 +58,7 @@ def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[st
     term = term.strip()
     if not term:
         return TaskFilter(), []
-    try:
-        meant_id = uuid.UUID(term)
-    except ValueError:
-        pass
-    else:
+    if meant_id := labels.id_of(term):
         of_workflow = Workflow.objects.filter(pk=meant_id).exists()
         return TaskFilter(workflow_ids=[meant_id]) if of_workflow else TaskFilter(ids=[meant_id]), []
     found, notes = TaskFilter(), list[str]()

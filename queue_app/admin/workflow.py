@@ -121,11 +121,10 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         term = search_term.strip()
         if not term:
             return queryset, False
-        try:
-            return queryset.filter(pk=uuid.UUID(term)), False
-        except ValueError:
-            newest = Workflow.objects.order_by("-id").values("id")[:WORKFLOWS_READ]
-            return queryset.filter(Q(name__icontains=term) | Q(user__icontains=term), pk__in=newest), False
+        if meant_id := labels.id_of(term):
+            return queryset.filter(pk=meant_id), False
+        newest = Workflow.objects.order_by("-id").values("id")[:WORKFLOWS_READ]
+        return queryset.filter(Q(name__icontains=term) | Q(user__icontains=term), pk__in=newest), False
 
     @admin.display(description=_lazy("name"))
     def named(self, flow: Workflow) -> SafeString | str:
@@ -160,7 +159,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "graph": drawn,
             "has_critical": bool(graph.critical),
             "tasks": graph.tasks,
-            "holding": self._displayed(graph.holding, may_view=request.user.has_perm("queue_app.view_payload")),
+            "holding": self._displayed(graph.holding, may_view=self.may_view_payload(request)),
             "awaited": waiting,
             "signals": Signal.objects.filter(workflow_id=found.pk).order_by("id")[:MAX_AWAITED],
             "times": times(drawn.boxes, timezone.now()),
