@@ -45,21 +45,16 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
         """
         entries = list(objects)
         if entries:
-            self._log(request, entries, message, reason)
+            self.log_action_of(request, entries, message, reason)
             self._record(request, action, entries, before=before, after=after, reason=reason)
 
     def log_action_of(
         self, request: HttpRequest, objects: Iterable[Model], message: str, reason: str = "", flag: int = CHANGE
     ) -> None:
         """Write one LogEntry for each object, of an action whose service writes the entry of the audit log itself."""
-        self._log(request, objects, message, reason, flag)
-        shared.forget()
-
-    def _log(
-        self, request: HttpRequest, objects: Iterable[Model], message: str, reason: str, flag: int = CHANGE
-    ) -> None:
         text = f"{message.rstrip('.')}: {reason}" if reason else message
         LogEntry.objects.log_actions(request.user.pk, list(objects), flag, text)  # type: ignore[arg-type]
+        shared.forget()  # staff want to see the effect of their action at once
 
     def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
         name, ids = str(self.opts.model_name), [entry.pk for entry in objects]

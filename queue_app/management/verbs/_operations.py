@@ -101,12 +101,10 @@ def _finish(call: Call, operation: Operation, done: str) -> int:
     """Wait for the end of an operation if the caller wants to, and print its state."""
     if call["wait"]:
         operation = _wait(operation)
-    call.write(
-        f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} {done}"
-        + ("" if call["wait"] else _continuation())
-    )
+    text = f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} {done}"
     facts: dict[str, Any] = {"operation_id": operation.id, "state": operation.state, "total": operation.total}
-    call.write_json(facts | {done: operation.changed, "failed_again": operation.failed_again})
+    facts |= {done: operation.changed, "failed_again": operation.failed_again}
+    call.answer(text + ("" if call["wait"] else _continuation()), facts)
     return REFUSED if operation.state == OperationState.STOPPED else OK
 
 
