@@ -91,8 +91,8 @@ def object_page(name: str, permission: str, *, post: bool = False) -> Callable[[
             if not admin.has_view_or_change_permission(request):
                 raise PermissionDenied
             (pk,) = map(str, address.values())
-            found = admin.get_object(request, unquote(pk))
-            response: HttpResponse = admin.gone(request, pk) if found is None else show(admin, request, found)
+            obj = admin.get_object(request, unquote(pk))
+            response: HttpResponse = admin.gone(request, pk) if obj is None else show(admin, request, obj)
             return response
 
         return page(f"{OBJECT}/{name.replace('_', '-')}/", name, permission=permission, post=post)(view)
@@ -104,8 +104,8 @@ def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], An
     """Turn a method ``act(request, object, reason)``, which returns a message, into the page of a button."""
 
     def make_page(act: Callable[..., str]) -> Any:
-        def view(admin: Any, request: HttpRequest, found: Model) -> HttpResponse:
-            response: HttpResponse = admin.act_on(request, found, partial(act, admin, request))
+        def view(admin: Any, request: HttpRequest, obj: Model) -> HttpResponse:
+            response: HttpResponse = admin.act_on(request, obj, partial(act, admin, request))
             return response
 
         return object_page(name, permission, post=True)(view)
@@ -330,13 +330,12 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
 
     # -- actions on one object ------------------------------------------------------
 
-    def act_on(self, request: HttpRequest, found: M, act: Callable[[M, str], Any]) -> HttpResponse:
+    def act_on(self, request: HttpRequest, obj: M, act: Callable[[M, str], Any]) -> HttpResponse:
         """Call ``act(object, reason)`` in a transaction, and go to the object's page with the message it returns."""
-        pk = found.pk
         try:
             reason = posted_reason(request)
             with atomic():
-                done = act(found, reason)
+                done = act(obj, reason)
         except TaskQueueError as error:
             self.message_user(request, translate_error(error), messages.ERROR)
         else:
@@ -347,7 +346,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             return HttpResponseRedirect(flow)
         if request.POST.get("next") == "list":
             return HttpResponseRedirect(self.url_of("changelist"))
-        return HttpResponseRedirect(self.url_of("change", quote(pk)))
+        return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
 
     def next_page(self, request: HttpRequest) -> str:
         """Return the address of the workflow to whose page a button leads back; empty if it leads elsewhere."""
@@ -357,10 +356,10 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:
         """Call ``act`` for each object in a transaction of its own; return how many it changed, and how many not."""
         changed = skipped = 0
-        for found in objects:
+        for obj in objects:
             try:
                 with atomic():
-                    act(found)
+                    act(obj)
                 changed += 1
             except TaskQueueError:
                 skipped += 1
