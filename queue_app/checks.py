@@ -15,7 +15,7 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
-from queue_app import callbacks, conf, encryption, webhooks
+from queue_app import callbacks, codecs, conf, encryption, hooks, registry, webhooks
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
 from queue_app.index.client import address_problem
 from queue_app.sql.database import MINIMUM_POSTGRESQL
@@ -76,7 +76,7 @@ def check_task_modules(**_: Any) -> Iterator[CheckMessage]:
             hint="Mend it, or install what it imports. Every process of the queue imports it to know its tasks.",
             id="queue_app.E023",
         )
-    for name in [] if broken else _missing_modules():
+    for name in [] if broken or not _has_tasks() else registry.missing_modules():
         yield Warning(
             f"TASKQUEUE TASK_MODULES names {name!r}, and no app in INSTALLED_APPS has a module of this name.",
             hint="Name modules without their app, such as 'tasks' for shop/tasks.py. Workers find no tasks elsewhere.",
@@ -85,15 +85,12 @@ def check_task_modules(**_: Any) -> Iterator[CheckMessage]:
 
 
 def _broken_modules() -> dict[str, Exception]:
-    from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
-
-    return registry.broken_modules() if _is_usable() and apps.is_installed("queue_app") else {}
+    return registry.broken_modules() if _has_tasks() else {}
 
 
-def _missing_modules() -> list[str]:
-    from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
-
-    return registry.missing_modules() if _is_usable() and apps.is_installed("queue_app") else []
+def _has_tasks() -> bool:
+    """Whether the tasks of the project can be known: the settings are valid, and the app is installed."""
+    return _is_usable() and apps.is_installed("queue_app")
 
 
 def _raised(error: Exception) -> str:
@@ -106,9 +103,8 @@ def _raised(error: Exception) -> str:
 @_check("taskqueue")
 def check_task_options(**_: Any) -> Iterator[CheckMessage]:
     """Report options of known tasks with which no call could be stored (E024)."""
-    if _broken_modules() or not (_is_usable() and apps.is_installed("queue_app")):
+    if _broken_modules() or not _has_tasks():
         return
-    from queue_app import registry  # noqa: PLC0415 - the project's tasks may import models
     from queue_app.core.records import NewTask  # noqa: PLC0415 - as the next
     from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - it needs the models
 
@@ -342,10 +338,8 @@ def check_probes(**_: Any) -> Iterator[CheckMessage]:
 @_check("taskqueue")
 def check_codecs(**_: Any) -> Iterator[CheckMessage]:
     """Report codecs that cannot be used (E016)."""
-    from queue_app.codecs import problems  # noqa: PLC0415 - it imports models
-
     hint = "Name ready codecs, and Enums, dataclasses or subclasses of queue_app.codecs.Codec by their dotted paths."
-    yield from (Error(problem, hint=hint, id="queue_app.E016") for problem in problems())
+    yield from (Error(text, hint=hint, id="queue_app.E016") for text in codecs.problems())
 
 
 @_check("taskqueue")
@@ -362,10 +356,8 @@ def check_typed_arguments(**_: Any) -> Iterator[CheckMessage]:
 @_check("taskqueue")
 def check_hooks(**_: Any) -> Iterator[CheckMessage]:
     """Report hooks that cannot be imported (E015)."""
-    from queue_app.hooks import problems  # noqa: PLC0415 - it imports the registry
-
     hint = "Name subclasses of queue_app.hooks.Hook by their dotted paths."
-    yield from (Error(problem, hint=hint, id="queue_app.E015") for problem in problems())
+    yield from (Error(text, hint=hint, id="queue_app.E015") for text in hooks.problems())
 
 
 @_check("taskqueue")
@@ -374,7 +366,7 @@ def check_schedules(**_: Any) -> Iterator[CheckMessage]:
     from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks
     from queue_app.services.schedules.edit import problem_of  # noqa: PLC0415 - it needs the models
 
-    if not (_is_usable() and apps.is_installed("queue_app")) or _broken_modules():
+    if _broken_modules() or not _has_tasks():
         return
     for name, declaration in sorted(declared().items()):
         if (problem := problem_of(declaration.values)) is not None:

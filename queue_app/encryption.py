@@ -30,6 +30,8 @@ SHARED: Final = ""
 UNDECRYPTABLE: Final = f"{ArgumentUndecryptable.__module__}.{ArgumentUndecryptable.__qualname__}"
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
+NO_KEY: Final = "TASKQUEUE ENCRYPTION.KEYS has no key."
+MAKE_ONE: Final = "`taskqueue encrypt --new-key ID` makes one."
 _ENTRY: Final = re.compile(r"(?P<id>[A-Za-z0-9_.-]{1,40}):(?P<key>[A-Za-z0-9_-]{43}=?)", re.ASCII)
 
 
@@ -48,10 +50,7 @@ def applies_to(task_type: str) -> bool:
         return True
     asked = _asks(task_type, settings)
     if asked and not settings.keys:
-        raise EncryptionUnavailable(
-            f"{task_type} is encrypted, and TASKQUEUE ENCRYPTION.KEYS has no key. `taskqueue encrypt --new-key ID`"
-            " makes one."
-        )
+        raise EncryptionUnavailable(f"{task_type} is encrypted, and {NO_KEY} {MAKE_ONE}")
     return asked
 
 
@@ -92,11 +91,11 @@ def _ciphers(keys: tuple[str, ...]) -> dict[str, Any]:
         if parts is None or parts["id"] in found:  # the message must not repeat the key
             raise EncryptionUnavailable(
                 f"TASKQUEUE ENCRYPTION.KEYS: entry {position} must be ID:KEY, with an id of its own and a key of"
-                " 32 bytes in URL-safe Base64. `taskqueue encrypt --new-key ID` makes one."
+                f" 32 bytes in URL-safe Base64. {MAKE_ONE}"
             )
         found[parts["id"]] = AESGCM(urlsafe_b64decode(parts["key"].rstrip("=") + "="))
     if not found:
-        raise EncryptionUnavailable("TASKQUEUE ENCRYPTION.KEYS has no key.")
+        raise EncryptionUnavailable(NO_KEY)
     return found
 
 

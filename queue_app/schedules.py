@@ -95,12 +95,8 @@ def declared() -> dict[str, Declaration]:
     registry.discover()
     found = dict(_declared)
     for name, given in conf.get().schedules.items():
-        values = {field: value for field, value in given.items() if field not in {"task", "at"}}
-        if "task" in given:
-            values["task_type"] = given["task"]
-        if "at" in given:
-            values["instants"] = given["at"] if isinstance(given["at"], list) else [given["at"]]
-        found[name] = Declaration(name, values)
+        values = {"task_type" if option == "task" else option: value for option, value in given.items()}
+        found[name] = Declaration(name, fields_of(values))
     return {
         name: Declaration(name, {"zone": settings.TIME_ZONE, **declaration.values})
         for name, declaration in found.items()

@@ -10,7 +10,7 @@ from django.dispatch import Signal, receiver
 
 from queue_app import signals
 from queue_app.core.priorities import Band
-from queue_app.core.records import Outcome, TaskRef
+from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.redaction import HIDDEN, Secrets, redact
 from queue_app.core.states import Status
 from queue_app.encryption import UNDECRYPTABLE, hides
@@ -142,10 +142,10 @@ def operation_ended(operation: Any, **_: Any) -> None:
     )
 
 
-def _describe(outcome: Outcome, status: Status | None, retry_in: float | None, secrets: Secrets) -> str:
+def _describe(
+    task: ClaimedTask, failure: TaskFailure, status: Status | None, retry_in: float | None, secrets: Secrets
+) -> str:
     """Return one line about a failed attempt and its consequence, without secrets and control characters."""
-    task, failure = outcome.task, outcome.failure
-    assert failure is not None  # noqa: S101 - for the type checker
     name = failure.exception_class.removeprefix("builtins.").removeprefix("queue_app.exceptions.")
     error = redact(f"{name}: {failure.message}" if failure.message else name, secrets)
     follows = "its server decides about a retry" if status is None else _FOLLOWS.get(status, f"it is {status} now")
@@ -162,28 +162,26 @@ def attempt_finished(outcome: Outcome, status: Status | None, retry_in: float | 
     The record carries the redacted traceback as text. Error trackers report each ``ERROR`` line, so that record also
     carries the exception, if this process raised it and it contains no secret.
     """
-    if outcome.failure is None:
+    task, failure, error = outcome.task, outcome.failure, outcome.error
+    if failure is None:
         return
     from queue_app.displayed_payload import secrets_of_call  # noqa: PLC0415 - it needs the models
 
-    if (
-        hides(outcome.task.task_type) and outcome.failure.exception_class != UNDECRYPTABLE
-    ):  # outside of the rows nothing is encrypted
-        outcome = replace(outcome, error=None, failure=replace(outcome.failure, message=HIDDEN, traceback=HIDDEN))
-    assert outcome.failure is not None  # noqa: S101 - for the type checker
-    secrets = secrets_of_call(outcome.task)
-    described = _describe(outcome, status, retry_in, secrets)
-    facts = {"task_id": str(outcome.task.id)} | facts_of_attempt(outcome.task, status)
+    if hides(task.task_type) and failure.exception_class != UNDECRYPTABLE:  # outside of the rows nothing is encrypted
+        error, failure = None, replace(failure, message=HIDDEN, traceback=HIDDEN)
+    secrets = secrets_of_call(task)
+    described = _describe(task, failure, status, retry_in, secrets)
+    facts = {"task_id": str(task.id)} | facts_of_attempt(task, status)
     if status is Status.CANCELLED:
         logger.info("%s", described, extra={ATTRIBUTE: facts})
         return
-    facts["traceback"] = redact(outcome.failure.traceback, secrets)[-4_000:]
+    facts["traceback"] = redact(failure.traceback, secrets)[-4_000:]
     if status not in _FINAL:
         logger.warning("%s", described, extra={ATTRIBUTE: facts})
         return
-    text = outcome.failure.message + outcome.failure.traceback
-    error = None if any(secret in text for secret in secrets) else outcome.error
-    logger.error("%s", described, exc_info=error, extra={ATTRIBUTE: facts})
+    text = failure.message + failure.traceback
+    shown = None if any(secret in text for secret in secrets) else error
+    logger.error("%s", described, exc_info=shown, extra={ATTRIBUTE: facts})
 
 
 @receiver(signals.tasks_crash_looped, dispatch_uid="queue_app.telemetry.crash_looped")

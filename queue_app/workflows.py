@@ -105,8 +105,11 @@ class Workflow(Builder, Part):
         return await sync_to_async(self.enqueue)()
 
 
+@dataclass(frozen=True, slots=True)
 class _Form(Part):
     """A short form of a workflow."""
+
+    items: tuple[Any, ...]
 
     def then(self, *items: Item) -> Chain:
         """Return a chain of this and the tasks after it."""
@@ -119,11 +122,8 @@ class _Form(Part):
         return flow.enqueue()
 
 
-@dataclass(frozen=True, slots=True)
 class Chain(_Form):
     """Tasks one after the other."""
-
-    items: tuple[Any, ...]
 
     def add_to(self, flow: Builder, after: After, given: Reference | None) -> Node:
         """Add the tasks, each after the one before."""
@@ -136,11 +136,8 @@ class Chain(_Form):
         return node
 
 
-@dataclass(frozen=True, slots=True)
 class Group(_Form):
     """Tasks side by side."""
-
-    items: tuple[Any, ...]
 
     def add_to(self, flow: Builder, after: After, given: Reference | None) -> Node:
         """Add the tasks; the node of all of them has the list of their results."""

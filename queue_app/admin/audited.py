@@ -45,21 +45,16 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
         """
         entries = list(objects)
         if entries:
-            self._log(request, entries, message, reason)
+            self.log_action_of(request, entries, message, reason)
             self._record(request, action, entries, before=before, after=after, reason=reason)
 
     def log_action_of(
         self, request: HttpRequest, objects: Iterable[Model], message: str, reason: str = "", flag: int = CHANGE
     ) -> None:
         """Write one LogEntry for each object, of an action whose service writes the entry of the audit log itself."""
-        self._log(request, objects, message, reason, flag)
-        shared.forget()
-
-    def _log(
-        self, request: HttpRequest, objects: Iterable[Model], message: str, reason: str, flag: int = CHANGE
-    ) -> None:
         text = f"{message.rstrip('.')}: {reason}" if reason else message
         LogEntry.objects.log_actions(request.user.pk, list(objects), flag, text)  # type: ignore[arg-type]
+        shared.forget()  # staff want to see the effect of their action at once
 
     def _record(self, request: HttpRequest, action: str, objects: Iterable[M], **facts: Any) -> None:
         name, ids = str(self.opts.model_name), [entry.pk for entry in objects]
@@ -69,14 +64,12 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         """Return the text of an edit for the history: old and new values, and the reason."""
         names = [name for name in form.changed_data if name != "reason"]
-        if add:
-            after = {name: _plain(form.cleaned_data.get(name)) for name in names}
-            request.taskqueue_edit = {"after": after, "reason": form.cleaned_data.get("reason", "").strip()}  # type: ignore[attr-defined]
-            return "Added."
-        before = {name: _plain(form.initial.get(name)) for name in names}
+        before = {} if add else {name: _plain(form.initial.get(name)) for name in names}
         after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
         request.taskqueue_edit = {"before": before, "after": after, "reason": reason}  # type: ignore[attr-defined]
+        if add:
+            return "Added."
         changes = [f"{name}: {before[name]!r} → {after[name]!r}" for name in names]
         return (", ".join(changes) or "No change") + (f". {reason}" if reason else "")
 

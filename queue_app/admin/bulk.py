@@ -7,7 +7,7 @@ entry. A larger selection, or all tasks that match the list, continues in the ba
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -59,28 +59,20 @@ _DONE: Final[Mapping[str, Any]] = {
 }
 
 
-class BulkChange(NamedTuple):
-    """Tasks that one bulk action changed alike, with the text for the history and the name of the message."""
-
-    tasks: list[Task]
-    logged: str
-    done: str
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
+#: Tasks that one bulk action changed alike, the text for the history, the name of the message, old and new values.
+type BulkChange = tuple[list[Task], str, str, Mapping[str, Any], Mapping[str, Any]]
 
 
 class OperationsMixin[M: Model](QueueAppAdmin[M]):
     """Starts operations from a list."""
 
-    def start(  # noqa: PLR0913 - an operation, and its name in the audit log
+    def start(
         self,
         request: HttpRequest,
         action: Action,
         wanted: TaskFilter | DeadLetterFilter,
-        options: OperationOptions | None = None,
-        *,
         reason: str,
-        name: str,
+        options: OperationOptions | None = None,
     ) -> Operation:
         """Start an operation that continues in the background, and record it."""
         by = request.user.get_username()
@@ -91,11 +83,17 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
             self.log_action_of(request, [operation], text, reason, ADDITION)
             details = {"filter": operation.filter, **operation.arguments}
             details |= {"rate": options.rate} if options else {}
+            of_letters = isinstance(wanted, DeadLetterFilter)
             audit.record(
-                name, "operation", [operation.pk], by=by, via=audit.ADMIN, after=details, reason=reason,
-                count=operation.total,
+                "deadletter.replay_many" if of_letters else f"task.{action.kind}_all", "operation", [operation.pk],
+                by=by, via=audit.ADMIN, after=details, reason=reason, count=operation.total,
             )  # fmt: skip
         return operation
+
+    def tell_of(self, request: HttpRequest, operation: Operation, text: str, link: str) -> None:
+        """Show a message with a link to an operation."""
+        url = self.url_of_model("operation", "change", operation.pk)
+        self.message_user(request, format_html('{} <a href="{}">{}</a>', text, url, link), messages.SUCCESS)
 
 
 class TaskBulkMixin(OperationsMixin[Task]):
@@ -108,39 +106,38 @@ class TaskBulkMixin(OperationsMixin[Task]):
     @admin.action(description=_lazy("Cancel…"), permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Cancel pending tasks; ask the workers of running ones to stop them."""
-        return self.act_on_many(request, queryset, _("Cancel"), Action(kind=OperationKind.CANCEL))
+        return self.act_on_many(request, queryset, _("Cancel"), OperationKind.CANCEL)
 
     @admin.action(description=_lazy("Retry…"), permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        return self.act_on_many(request, queryset, _("Retry"), Action(kind=OperationKind.RETRY))
+        return self.act_on_many(request, queryset, _("Retry"), OperationKind.RETRY)
 
     @admin.action(description=_lazy("Run now…"), permissions=["retry"])
     def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        return self.act_on_many(request, queryset, _("Run now"), Action(kind=OperationKind.RUN_NOW))
+        return self.act_on_many(request, queryset, _("Run now"), OperationKind.RUN_NOW)
 
     @admin.action(description=_lazy("Change priority…"), permissions=["reprioritise"])
     def reprioritise_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
         """Move waiting tasks to a band, which the page that confirms asks for."""
-        name = request.POST.get("priority", "")
-        band = next((band for band in Band if band.label == name), Band.NORMAL)
-        action = Action(kind=OperationKind.REPRIORITISE, band=band)
-        return self.act_on_many(request, queryset, _("Change priority"), action)
+        return self.act_on_many(request, queryset, _("Change priority"), OperationKind.REPRIORITISE)
 
     def act_on_many(
-        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, action: Action
+        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, kind: OperationKind
     ) -> HttpResponse | None:
         """Ask for confirmation first; then act on the selection, or on all tasks that match the list."""
-        bands = [band.label for band in Band] if action.kind is OperationKind.REPRIORITISE else []
+        bands = {band.label: band for band in Band} if kind is OperationKind.REPRIORITISE else {}
         if not request.POST.get("confirmed"):
-            return self._ask(request, queryset, verb, _KINDS[action.kind][0], bands)
+            return self._ask(request, queryset, verb, _KINDS[kind][0], list(bands))
+        band = bands.get(request.POST.get("priority", ""))
         try:
-            if action.kind is OperationKind.REPRIORITISE and request.POST.get("priority") not in {
-                band.label for band in Band
-            }:
+            if bands and band is None:
                 raise InvalidTaskData("priority", _("Choose a priority."))  # noqa: TRY301 - answered like the others
+            action = Action(kind=kind, band=band)
             reason = posted_reason(request)
             if request.POST.get("select_across") == "1":
-                self._start(request, action, self._matching(request), reason)
+                may_view = self.may_view_payload(request)
+                wanted = read_address(request.GET.dict(), timezone.now(), may_view_payload=may_view)
+                self._start(request, action, wanted, reason)
                 return None
             selected = {task.id: task for task in queryset.order_by("-pk")}
             if len(selected) > STEP:
@@ -174,13 +171,9 @@ class TaskBulkMixin(OperationsMixin[Task]):
 
     # -- all that match, or a large selection ------------------------------------------
 
-    def _matching(self, request: HttpRequest) -> TaskFilter:
-        may_view = request.user.has_perm("queue_app.view_payload")
-        return read_address(request.GET.dict(), timezone.now(), may_view_payload=may_view)
-
     def _start(self, request: HttpRequest, action: Action, wanted: TaskFilter, reason: str) -> None:
         """Start an operation, and wait a moment for its end."""
-        operation = self.start(request, action, wanted, reason=reason, name=f"task.{action.kind}_all")
+        operation = self.start(request, action, wanted, reason)
         operation = advance_for(operation.pk, PATIENCE_SECONDS)
         numbers = {"changed": operation.changed, "total": operation.total, "skipped": operation.skipped}
         text = (
@@ -188,9 +181,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
             if operation.state == OperationState.DONE
             else _("%(changed)s of %(total)s tasks done; the rest follows in the background.")
         ) % numbers
-        link = self.url_of_model("operation", "change", operation.pk)
-        text = format_html('{} <a href="{}">{}</a>', text, link, _("See the operation."))
-        self.message_user(request, text, messages.SUCCESS)
+        self.tell_of(request, operation, text, _("See the operation."))
 
     # -- a selection -------------------------------------------------------------------
 
@@ -201,12 +192,10 @@ class TaskBulkMixin(OperationsMixin[Task]):
             _operation, changed = carry_out(action, wanted, by=request.user.get_username(), reason=reason)
             status_now = dict(Task.objects.filter(pk__in=selected).values_list("pk", "status"))
             counts = Counter[str]()
-            for change in _changes(action, [selected[task_id] for task_id in changed], status_now):
-                counts[change.done] += len(change.tasks)
-                self.audit(
-                    request, change.tasks, change.logged, action=action.kind, reason=reason, before=change.before,
-                    after=change.after,
-                )  # fmt: skip
+            alike = _changes(action, [selected[task_id] for task_id in changed], status_now)
+            for tasks, logged, done, before, after in alike:
+                counts[done] += len(tasks)
+                self.audit(request, tasks, logged, action=action.kind, reason=reason, before=before, after=after)
         band = action.band.label if action.band is not None else ""
         for done, count in (+counts).items():
             self.message_user(request, _DONE[done] % {"n": count, "band": band}, messages.SUCCESS)
@@ -225,17 +214,17 @@ def _changes(action: Action, tasks: list[Task], status_now: Mapping[uuid.UUID, s
         case OperationKind.CANCEL:
             running = [task for task in tasks if status_now[task.id] == Status.EXECUTING]
             waiting = [task for task in tasks if status_now[task.id] != Status.EXECUTING]
-            yield BulkChange(waiting, logged, "cancelled", {}, {})
-            yield BulkChange(running, "Asked to stop while executing.", "asked", {}, {})
+            yield waiting, logged, "cancelled", {}, {}
+            yield running, "Asked to stop while executing.", "asked", {}, {}
         case OperationKind.REPRIORITISE:
             assert action.band is not None  # noqa: S101 - for mypy: Action refuses this kind without a band
             new = action.band.label
             for old in sorted({task.band for task in tasks}):
                 moved, text = [task for task in tasks if task.band is old], priority_changed(old.label, new)
-                yield BulkChange(moved, text, "moved", {"priority": old.label}, {"priority": new})
+                yield moved, text, "moved", {"priority": old.label}, {"priority": new}
         case _:
             before = {"status": sorted({task.status for task in tasks})}
-            yield BulkChange(tasks, logged, "queued", before, {"status": "queued"})
+            yield tasks, logged, "queued", before, {"status": "queued"}
 
 
 def priority_changed(old: str, new: str) -> str:

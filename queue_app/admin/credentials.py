@@ -1,6 +1,5 @@
 """The pages of API keys and worker tokens: make one, see its secret once, see its last use, rotate and revoke it."""
 
-import uuid
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -19,7 +18,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import column, permission, two_lines
 from queue_app.admin.forms import ReasonField
-from queue_app.admin.mixins import ReadOnlyAdmin, action_page, page
+from queue_app.admin.mixins import ReadOnlyAdmin, action_page, object_page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey, WorkerToken
@@ -266,12 +265,11 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
         connection().on_commit(partial(tokens.revoke, token.name))
         return _("The token is revoked. Its workers count as dead, and their tasks are queued again.")
 
-    @page("<uuid:pk>/rotate/", "rotate", post=True)
-    def rotate_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @object_page("rotate", "rotate", post=True)
+    def rotate_view(self, request: HttpRequest, token: WorkerToken) -> HttpResponse:
         """Give a token a new secret, and show it once."""
-        token = self.visible(request, pk, self.has_rotate_permission(request))
-        if token is None or token.revoked_at:
-            return self.gone(request, pk)
+        if token.revoked_at:
+            return self.gone(request, str(token.pk))
         if token.reads_encrypted and not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         seconds = request.POST.get("overlap", "")

@@ -78,7 +78,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Read the payloads of the page's tasks, to hide their secrets in the messages."""
-        may_view = request.user.has_perm("queue_app.view_payload")
+        may_view = self.may_view_payload(request)
         payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in rows]) if may_view else {}
         for letter in rows:
             letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
@@ -87,13 +87,13 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     def get_fields(self, request: HttpRequest, obj: DeadLetter | None = None) -> Any:
         """Leave out what the user may not read."""
-        may_view = request.user.has_perm("queue_app.view_payload")
+        may_view = self.may_view_payload(request)
         return [name for name in self.fields if may_view or not name.startswith("masked_")]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[DeadLetter], search_term: str
     ) -> tuple[QuerySet[DeadLetter], bool]:
-        may_view = request.user.has_perm("queue_app.view_payload")
+        may_view = self.may_view_payload(request)
         return search(queryset, search_term, id_field="task_id", may_view_payload=may_view), False
 
     @admin.display(description=_lazy("exception, message"))

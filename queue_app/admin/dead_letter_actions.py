@@ -7,7 +7,6 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext, ngettext_lazy
@@ -17,7 +16,7 @@ from queue_app.admin.causes import cause_text, named
 from queue_app.admin.columns import counted, permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.forms import read_action
-from queue_app.admin.mixins import COUNT_LIMIT, action_page, page
+from queue_app.admin.mixins import COUNT_LIMIT, action_page, object_page, page
 from queue_app.core.redaction import redact
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter
@@ -103,15 +102,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     def _start_replay(
         self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str
     ) -> None:
-        operation = self.start(request, REPLAY, wanted, options, reason=reason, name="deadletter.replay_many")
-        text = format_html(
-            '{} <a href="{}">{}</a>',
-            ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
-            % {"n": operation.total},
-            self.url_of_model("operation", "change", operation.pk),
-            _("see the progress"),
-        )
-        self.message_user(request, text, messages.SUCCESS)
+        operation = self.start(request, REPLAY, wanted, reason, options)
+        text = ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
+        self.tell_of(request, operation, text % {"n": operation.total}, _("see the progress"))
 
     def _audit_many(self, request: HttpRequest, letters: list[DeadLetter], action: str, reason: str) -> None:
         done = "Replayed" if action == "replay" else "Discarded"
@@ -140,26 +133,28 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         self._audit_many(request, [letter], "discard", reason)
         return _("The dead letter is discarded.")
 
-    @page("<uuid:pk>/edit/", "edit")
-    def edit_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    def has_edit_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user may see parameters, and replay tasks with others."""
+        return self.may_view_payload(request) and self.has_replay_permission(request)
 
-        def act(letter: DeadLetter, edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
-            replay(pk, by=request.user.get_username(), **edited)
+    @object_page("edit", "edit")
+    def edit_view(self, request: HttpRequest, letter: DeadLetter) -> HttpResponse:
+
+        def act(edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
+            replay(letter.pk, by=request.user.get_username(), **edited)
             self.audit(
                 request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
                 before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
             )  # fmt: skip
-            return _("The task is queued again, with these parameters."), pk
+            return _("The task is queued again, with these parameters."), letter.pk
 
-        may_view = request.user.has_perm("queue_app.view_payload")
-        letter = self.visible(request, pk, may_view and self.has_replay_permission(request))
         return self.edit_parameters(
-            request, pk, letter, letter.task_id if letter else None, act, title=_("Replay with edited parameters"),
+            request, letter, letter.task_id, act, title=_("Replay with edited parameters"),
             submit=_("Replay"),
             explanation=_("The task will run again with these parameters. Its errors and attempts are kept."),
         )  # fmt: skip
 
-    def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
+    def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
         self.message_user(
             request, _("There is no dead letter %(id)s, or its task was purged.") % {"id": pk}, messages.WARNING
         )
@@ -169,29 +164,25 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         may_replay = found.state == OPEN_NAME and self.has_replay_permission(request)
         return {
             "may_replay": may_replay,
-            "may_edit": may_replay and request.user.has_perm("queue_app.view_payload"),
+            "may_edit": may_replay and self.has_edit_permission(request),
             "may_discard": found.state == OPEN_NAME and self.has_discard_permission(request),
         }
 
     # -- by cause, or by filter -------------------------------------------------------
 
-    @page("causes/", "groups")
+    @page("causes/", "groups", permission="view")
     def groups_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         rows = named(request, groups())
         may_act = self.has_replay_permission(request) or self.has_discard_permission(request)
         return self.own_page(request, "deadletter/groups.html", _("Dead letters by cause"), rows=rows, may_act=may_act)
 
-    @page("matching/", "matching")
+    @page("matching/", "matching", permission="view")
     def matching_view(self, request: HttpRequest) -> HttpResponse:
         """Show what a filter matches now; replay or discard all of it once the user confirms."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         data = request.POST if request.method == "POST" else request.GET
         values = {name: data.get(name, "").strip() for name in _FIELDS}
         of_cause = values["fingerprint"] and "\x00" not in values["fingerprint"]
-        if (values["text"] or values["exception_class"]) and not request.user.has_perm("queue_app.view_payload"):
+        if (values["text"] or values["exception_class"]) and not self.may_view_payload(request):
             raise PermissionDenied  # otherwise staff could guess messages word by word
         wanted = DeadLetterFilter(**{name: value for name, value in values.items() if value})  # type: ignore[arg-type]
         if "\x00" in "".join(values.values()):

@@ -24,23 +24,22 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
     def edit_parameters(  # noqa: PLR0913 - the page, and its texts
         self,
         request: HttpRequest,
-        pk: uuid.UUID,
-        found: M | None,
-        task_id: uuid.UUID | None,
-        act: Callable[[M, dict[str, Any], str], tuple[str, uuid.UUID]],
+        found: M,
+        task_id: uuid.UUID,
+        act: Callable[[dict[str, Any], str], tuple[str, uuid.UUID]],
         *,
         title: str,
         submit: str,
         explanation: str,
     ) -> HttpResponse:
-        """Show the form; once posted, call ``act(object, edited, reason)`` in a transaction.
+        """Show the form; once posted, call ``act(edited, reason)`` in a transaction.
 
         ``edited`` has ``parameters`` and ``args``, as the services take them. ``act`` returns a message and the id of
         the page to go to.
         """
-        displayed = displayed_parameters(task_id) if task_id is not None else None
-        if found is None or displayed is None:
-            return self.gone(request, pk)
+        displayed = displayed_parameters(task_id)
+        if displayed is None:
+            return self.gone(request, str(found.pk))
         args, parameters = displayed
         names = list(args) if isinstance(args, dict) else argument_names(found.task_type, len(args))
         shown = {"names": names, "args": pretty(with_names(found.task_type, args)), "parameters": pretty(parameters)}
@@ -51,13 +50,13 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
             try:
                 with atomic():
                     edited = {name: form.cleaned_data.get(name) for name in ("parameters", "args")}
-                    done, target = act(found, edited, form.cleaned_data["reason"])
+                    done, target = act(edited, form.cleaned_data["reason"])
             except InvalidTaskData as error:
                 root = error.field.partition(".")[0].partition("[")[0]
                 form.add_error(root if root in form.fields else "parameters", error.message)
             except TaskQueueError as error:
                 self.message_user(request, translate_error(error), messages.ERROR)
-                return HttpResponseRedirect(self.url_of("change", pk))
+                return HttpResponseRedirect(self.url_of("change", found.pk))
             else:
                 self.message_user(request, done, messages.SUCCESS)
                 return HttpResponseRedirect(self.url_of("change", target))

@@ -1,7 +1,6 @@
 """Filters and search of the lists of tasks and dead letters."""
 
 import re
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
@@ -13,11 +12,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from queue_app.admin.task_search import ENDED, FAILED_ANY, MAX_TYPES, SINCE, statuses_of, waiting_for
+from queue_app.admin.task_search import BANDS, ENDED, FAILED_ANY, MAX_TYPES, NARROW, SINCE
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
-from queue_app.core.priorities import Band
 from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING_NAME, Status
+from queue_app.dashboard import labels
 from queue_app.dashboard.translation import word
 from queue_app.diagnose.waits import wait_codes
 from queue_app.models import Queue, Schedule, Worker, Workflow
@@ -31,21 +30,24 @@ from queue_app.services.read.task_filter import TaskFilter, condition_of, matchi
 MAX_QUEUES = 200
 LETTER_SEARCH_HELP = _("What you see: the short id of the task, part of its type, queue, user, words of the message.")
 _NAME = re.compile(NAME_PATTERN)
-_BANDS = {band.label: band for band in Band}
 
 
 def choice_filter(
     title: Any,
     parameter: str,
     choices: Callable[[], Iterable[str]],
-    keep: Callable[[QuerySet[Any], str], QuerySet[Any]],
+    keep: Callable[[QuerySet[Any], str], QuerySet[Any]] | None = None,
     label: Callable[[str], str] = word,
 ) -> type[admin.SimpleListFilter]:
     """Return a filter by one of ``choices()``.
 
     ``keep(rows, value)`` raises ``LookupError`` or ``ValueError`` for an invalid value, which leads
-    back to the unfiltered list. A valid value need not be among the choices.
+    back to the unfiltered list. A valid value need not be among the choices. Without ``keep``, the list of tasks is
+    narrowed as actions on all that match read the address (``NARROW``).
     """
+
+    def narrowed(rows: QuerySet[Any], value: str) -> QuerySet[Any]:
+        return matching(NARROW[parameter](TaskFilter(), value, timezone.now()), cast("TaskQuerySet", rows))
 
     class ChoiceFilter(admin.SimpleListFilter):
         def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -58,7 +60,7 @@ def choice_filter(
         def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
             value = self.value()
             try:
-                return keep(queryset, value) if value else queryset
+                return (keep or narrowed)(queryset, value) if value else queryset
             except (LookupError, ValueError) as error:
                 raise IncorrectLookupParameters from error
 
@@ -99,10 +101,6 @@ def _since(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
     return rows.filter(created_at__gte=since, id__gte=first_at(since, -CLOCKS_DIFFER))
 
 
-def _ended(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
-    return rows.filter(finished_at__gte=timezone.now() - ENDED[name])
-
-
 def _read_workers(_key: str) -> dict[str, str]:
     found = Worker.objects.filter(status=WorkerStatus.ACTIVE).order_by("name").values_list("id", "name")
     return {str(worker_id): name for worker_id, name in found[:MAX_QUEUES]}
@@ -136,27 +134,17 @@ def _sorted_later(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
     return rows
 
 
-def _waiting_for(rows: QuerySet[Any], code: str) -> QuerySet[Any]:
-    return matching(waiting_for(code), cast("TaskQuerySet", rows))
-
-
 StatusFilter = choice_filter(
     _("status"),
     "status",
     lambda: [PENDING_NAME, *Status, FAILED_ANY],
-    lambda rows, value: cast("TaskQuerySet", rows).in_status(*statuses_of(value)),
     label=lambda name: str(_("failed or dead letter")) if name == FAILED_ANY else word(name),
 )
 #: The effective band: what the lists, the overview's counts and the targets go by.
-BandFilter = choice_filter(
-    _("priority"),
-    "priority",
-    lambda: _BANDS,
-    lambda rows, value: cast("TaskQuerySet", rows).in_effective_band([_BANDS[value]]),
-)
+BandFilter = choice_filter(_("priority"), "priority", lambda: BANDS)
 #: A dead letter keeps the band of its task.
 LetterBandFilter = choice_filter(
-    _("priority"), "priority", lambda: _BANDS, lambda rows, value: rows.filter(priority=_BANDS[value])
+    _("priority"), "priority", lambda: BANDS, lambda rows, value: rows.filter(priority=BANDS[value])
 )
 #: The names come from the table of queues; distinct names of all tasks would cost a scan.
 QueueFilter = choice_filter(
@@ -171,50 +159,32 @@ TypeFilter = choice_filter(
     _("task type"),
     "task_type",
     lambda: known_types()[:MAX_TYPES],
-    lambda rows, value: rows.filter(task_type=value),
     label=lambda name: name.rpartition(".")[2],
 )
 SinceFilter = choice_filter(_("created in the last"), "since", lambda: SINCE, _since)
-EndedFilter = choice_filter(_("ended in the last"), "ended", lambda: ENDED, _ended)
+EndedFilter = choice_filter(_("ended in the last"), "ended", lambda: ENDED)
 #: The address names the worker by its id; the menu by its name.
 WorkerFilter = choice_filter(
-    _("worker"),
-    "worker_id",
-    _workers.get,
-    lambda rows, value: rows.filter(worker_id=uuid.UUID(value)),
-    label=lambda value: _workers.get().get(value, value),
+    _("worker"), "worker_id", _workers.get, label=lambda value: _workers.get().get(value, value)
 )
 
 
-class WorkflowFilter(
-    choice_filter(  # type: ignore[misc]  # a class made by a function
-        _("workflow"), "workflow_id", lambda: (), lambda rows, value: rows.filter(workflow_id=uuid.UUID(value))
-    )
-):
+class WorkflowFilter(choice_filter(_("workflow"), "workflow_id", lambda: ())):  # type: ignore[misc]  # made by a function
     """The only choice is the workflow that the address names; links and the search name it."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        try:
-            found = Workflow.objects.filter(pk=uuid.UUID(request.GET.get("workflow_id", ""))).first()
-        except ValueError:
-            return []
-        return [(str(found.pk), found.name)] if found else []
+        meant_id = labels.id_of(request.GET.get("workflow_id", ""))
+        flow = Workflow.objects.filter(pk=meant_id).first() if meant_id else None
+        return [(str(flow.pk), flow.name)] if flow else []
 
 
 ScheduleFilter = choice_filter(
     _("schedule"),
     "schedule",
     lambda: Schedule.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
-    lambda rows, value: matching(TaskFilter(schedule=value), cast("TaskQuerySet", rows)),
     label=str,
 )
-ErrorClassFilter = choice_filter(
-    _("error"),
-    "error_class",
-    lambda: (),  # links name the class
-    lambda rows, value: matching(TaskFilter(error_class=value), cast("TaskQuerySet", rows)),
-    label=str,
-)
+ErrorClassFilter = choice_filter(_("error"), "error_class", lambda: (), label=str)  # links name the class
 
 
 class SortFilter(choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_later)):  # type: ignore[misc]  # as above
@@ -225,7 +195,7 @@ class SortFilter(choice_filter(_("sort by"), "sort", lambda: SORTED, _sorted_lat
         return [first | {"display": _("newest")}, *rest]
 
 
-WaitFilter = choice_filter(_("waits because"), "wait", wait_codes, _waiting_for)
+WaitFilter = choice_filter(_("waits because"), "wait", wait_codes)
 
 
 def search[M: Model](
@@ -235,10 +205,8 @@ def search[M: Model](
     term = term.strip()
     if not term:
         return queryset
-    try:
-        return queryset.filter(**{id_field: uuid.UUID(term)})
-    except ValueError:
-        pass
+    if meant_id := labels.id_of(term):
+        return queryset.filter(**{id_field: meant_id})
     kind, separator, value = term.partition(":")
     if separator and kind == "user":
         return queryset.filter(user=value.strip())

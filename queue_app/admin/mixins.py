@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import django
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
-from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
@@ -26,7 +26,7 @@ from django.views.decorators.http import require_POST
 
 from queue_app.admin.audited import EDIT_REASON, AuditedAdmin
 from queue_app.admin.away import answers_without_database
-from queue_app.admin.columns import json_block, two_lines
+from queue_app.admin.columns import json_block, permission, two_lines
 from queue_app.admin.forms import NamedFieldsForm, StoredJSONField, posted_reason
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard.sentences import change_text, entry_sentence
@@ -49,7 +49,8 @@ TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 COUNT_LIMIT = 10_000
 #: Number of changes shown on an object's page.
 RECENT = 10
-
+#: Stands in the route of a page for ``object_route``.
+OBJECT: Final = "OBJECT"
 
 #: Name in the address of a list -> the condition in words.
 _CONDITIONS: Final[Mapping[str, Any]] = {
@@ -63,30 +64,53 @@ class Icon(MediaAsset):
     element_template = '<link rel="icon" href="{path}" type="image/svg+xml">'
 
 
-def page(route: str, name: str, *, post: bool = False) -> Callable[[Any], Any]:
-    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages; ``post`` allows POST only."""
+def page(route: str, name: str, *, permission: str = "", post: bool = False) -> Callable[[Any], Any]:
+    """Give a view, a method of a ``QueueAppAdmin``, an address beside Django's own pages; ``post`` allows POST only.
 
-    def mark(view: Any) -> Any:
-        view = method_decorator(require_POST)(view) if post else view
-        view.taskqueue_page = route, name
-        return view
+    With ``permission``, the page is only for users whom the method ``has_<permission>_permission`` admits.
+    """
+
+    def mark(show: Callable[..., HttpResponse]) -> Any:
+        def view(admin: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if permission and not getattr(admin, f"has_{permission}_permission")(request):
+                raise PermissionDenied
+            return show(admin, request, *args, **kwargs)
+
+        marked: Any = method_decorator(require_POST)(view) if post else view
+        marked.taskqueue_page = route, name
+        return marked
 
     return mark
+
+
+def object_page(name: str, permission: str, *, post: bool = False) -> Callable[[Callable[..., HttpResponse]], Any]:
+    """Turn a method ``view(request, object)`` into a page of the object, as ``page`` does."""
+
+    def make_page(show: Callable[..., HttpResponse]) -> Any:
+        def view(admin: Any, request: HttpRequest, **address: Any) -> HttpResponse:
+            if not admin.has_view_or_change_permission(request):
+                raise PermissionDenied
+            (pk,) = map(str, address.values())
+            obj = admin.get_object(request, unquote(pk))
+            response: HttpResponse = admin.gone(request, pk) if obj is None else show(admin, request, obj)
+            return response
+
+        return page(f"{OBJECT}/{name.replace('_', '-')}/", name, permission=permission, post=post)(view)
+
+    return make_page
 
 
 def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], Any]:
     """Turn a method ``act(request, object, reason)``, which returns a message, into the page of a button."""
 
-    def make_view(act: Callable[..., str]) -> Any:
-        def view(admin: Any, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-            response: HttpResponse = admin.act_on(
-                request, pk, getattr(admin, f"has_{permission}_permission"), partial(act, admin, request)
-            )
+    def make_page(act: Callable[..., str]) -> Any:
+        def view(admin: Any, request: HttpRequest, obj: Model) -> HttpResponse:
+            response: HttpResponse = admin.act_on(request, obj, partial(act, admin, request))
             return response
 
-        return page(f"<uuid:pk>/{name.replace('_', '-')}/", name, post=True)(view)
+        return object_page(name, permission, post=True)(view)
 
-    return make_view
+    return make_page
 
 
 def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
@@ -98,17 +122,6 @@ def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
     for task in tasks:
         task.worker_name = names.get(task.worker_id)
     return tasks
-
-
-class AnnotatedChangeList(ChangeList):
-    """A list whose admin adds to the rows of a page what their columns show, with one query for all rows."""
-
-    model_admin: Any  # a QueueAppAdmin
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the page, then let the admin annotate its rows. The queryset caches them for the columns."""
-        super().get_results(request)
-        self.model_admin.annotate_rows(request, self.result_list)
 
 
 class CappedPaginator(_Paginator):
@@ -136,11 +149,13 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
-    changelist_class: type[ChangeList] = AnnotatedChangeList
+    #: How the addresses of an object's pages name it.
+    object_route = "<uuid:pk>"
     #: Fields that hold a payload: a page shows them only to users who may view payloads.
     payload_fields: tuple[str, ...] = ()
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
+    may_view_payload = permission("view_payload")
     formfield_overrides: ClassVar[Any] = {JSONField: {"form_class": StoredJSONField}}
     show_facets = admin.ShowFacets.NEVER  # each facet would be one more count over the table
 
@@ -153,7 +168,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         own = []
         for method in dir(type(self)):
             if (address := getattr(getattr(type(self), method), "taskqueue_page", None)) is not None:
-                route, name = address
+                route, name = address[0].replace(OBJECT, self.object_route), address[1]
                 view = self.admin_site.admin_view(getattr(self, method))
                 own.append(path(route, view, name=f"queue_app_{self.opts.model_name}_{name}"))
         found = [*own, *super().get_urls()]
@@ -209,15 +224,13 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         text = translate_error(error) if isinstance(error, Exception) else error
         self.message_user(request, _("%(error)s Nothing was changed.") % {"error": text}, messages.ERROR)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return self.changelist_class
-
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Add to the rows of a list what its columns show beside the fields."""
+        """Add to the rows of a list what its columns show beside the fields, with one query for all rows."""
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Show each filter as a menu above the list, which needs the room beside it."""
+        """Annotate the rows; show each filter as a menu above the list, which needs the room beside it."""
         changes = super().get_changelist_instance(request)
+        self.annotate_rows(request, changes.result_list)  # the queryset keeps the annotated rows for the columns
         for spec in changes.filter_specs:
             spec.template = "admin/queue_app/includes/filter.html"
         return changes
@@ -260,7 +273,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         found = super().get_fieldsets(request, obj)
         if obj is None:
             return found
-        hidden = () if request.user.has_perm("queue_app.view_payload") else self.payload_fields
+        hidden = () if self.may_view_payload(request) else self.payload_fields
         edits = self.has_change_permission(request, obj)
         return [
             (title, options | {"fields": [
@@ -317,21 +330,12 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
 
     # -- actions on one object ------------------------------------------------------
 
-    def act_on(
-        self,
-        request: HttpRequest,
-        pk: uuid.UUID | str,
-        allowed: Callable[[HttpRequest], bool],
-        act: Callable[[M, str], Any],
-    ) -> HttpResponse:
+    def act_on(self, request: HttpRequest, obj: M, act: Callable[[M, str], Any]) -> HttpResponse:
         """Call ``act(object, reason)`` in a transaction, and go to the object's page with the message it returns."""
-        found = self.visible(request, pk, allowed(request))
-        if found is None:
-            return self.gone(request, pk)
         try:
             reason = posted_reason(request)
             with atomic():
-                done = act(found, reason)
+                done = act(obj, reason)
         except TaskQueueError as error:
             self.message_user(request, translate_error(error), messages.ERROR)
         else:
@@ -342,7 +346,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             return HttpResponseRedirect(flow)
         if request.POST.get("next") == "list":
             return HttpResponseRedirect(self.url_of("changelist"))
-        return HttpResponseRedirect(self.url_of("change", quote(pk)))
+        return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
 
     def next_page(self, request: HttpRequest) -> str:
         """Return the address of the workflow to whose page a button leads back; empty if it leads elsewhere."""
@@ -352,22 +356,16 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:
         """Call ``act`` for each object in a transaction of its own; return how many it changed, and how many not."""
         changed = skipped = 0
-        for found in objects:
+        for obj in objects:
             try:
                 with atomic():
-                    act(found)
+                    act(obj)
                 changed += 1
             except TaskQueueError:
                 skipped += 1
         return changed, skipped
 
-    def visible(self, request: HttpRequest, pk: uuid.UUID | str, allowed: bool) -> M | None:  # noqa: FBT001 - one check
-        """Return an object to act on. Raises ``PermissionDenied``."""
-        if not (allowed and self.has_view_or_change_permission(request)):
-            raise PermissionDenied
-        return self.get_object(request, str(pk))
-
-    def gone(self, request: HttpRequest, pk: uuid.UUID | str) -> HttpResponse:
+    def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
         """Go to the list with a message that the object does not exist."""
         text = _("There is no %(name)s %(id)s; it may have been deleted.") % {"name": self.opts.verbose_name, "id": pk}
         self.message_user(request, text, messages.WARNING)

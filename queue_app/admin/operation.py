@@ -53,12 +53,14 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
     def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
         """Leave out what other kinds need, and what the user may not read."""
         if obj is not None and obj.kind == OperationKind.SIMULATE:
-            self.refuse_hidden(request, obj)
-            seen = ("outcome",) if request.user.has_perm(PERMISSION) else ()
+            may_see = request.user.has_perm(PERMISSION)
+            if not may_see:
+                self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
+            seen = ("outcome",) if may_see else ()
             return ("kind", "status", "progress", *seen, "by", "reason", "created", "finished")
         is_replay = obj is not None and obj.kind == OperationKind.REPLAY
         left_out: tuple[str, ...] = () if is_replay else OF_REPLAYS
-        if not request.user.has_perm("queue_app.view_payload"):  # a filter may name parameters, or words of an error
+        if not self.may_view_payload(request):  # a filter may name parameters, or words of an error
             left_out += ("selection",)
         return tuple(name for name in self.fields if name not in left_out)
 
@@ -68,7 +70,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation], WhatIfAdmin):
 
     def annotate_rows(self, request: HttpRequest, rows: Any) -> None:
         for operation in rows:
-            operation.may_read = request.user.has_perm("queue_app.view_payload")
+            operation.may_read = self.may_view_payload(request)
 
     def _words(self, operation: Operation) -> str:
         return filter_words(redact_value(operation.filter, Secrets(names=all_sensitive_names())))

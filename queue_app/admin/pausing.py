@@ -6,16 +6,16 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import quote
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.mixins import QueueAppAdmin, page
+from queue_app.admin.mixins import QueueAppAdmin, action_page
 from queue_app.dashboard import labels
 from queue_app.dashboard.adaptive import adaptive_context
 from queue_app.diagnose.overview import LENGTHS
@@ -49,10 +49,13 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     action_form = PauseActionForm
     actions: Any = ("pause_selected", "resume_selected")
+    object_route = "<path:object_id>"
     pause_permission = "queue_app.pause_limit"
     change_form_template = "admin/queue_app/includes/pausable.html"
     #: Fields that staff cannot change once the object exists.
     fixed_fields: tuple[str, ...] = ()
+    #: Fields that a form shows in two lines.
+    low_textareas: tuple[str, ...] = ()
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -60,6 +63,11 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         return [*super().get_readonly_fields(request, obj), *(self.fixed_fields if obj else ())]
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name in self.low_textareas:
+            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:
         """Write only edited fields, so that the form does not undo a pause made meanwhile."""
@@ -110,22 +118,15 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     # -- one -----------------------------------------------------------------------
 
-    @page("<path:object_id>/pause/", "pause", post=True)
-    def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._set_one(request, object_id, paused=True)
+    @action_page("pause", "pause")
+    def pause_view(self, request: HttpRequest, found: M, _reason: str) -> str:
+        self._toggle(request, found, paused=True)
+        return _("Paused: running tasks finish, and no new task starts.")
 
-    @page("<path:object_id>/resume/", "resume", post=True)
-    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        return self._set_one(request, object_id, paused=False)
-
-    def _set_one(self, request: HttpRequest, object_id: str, *, paused: bool) -> HttpResponse:
-        def act(found: M, _reason: str) -> str:
-            self._toggle(request, found, paused=paused)
-            return (
-                _("Paused: running tasks finish, and no new task starts.") if paused else _("It is no longer paused.")
-            )
-
-        return self.act_on(request, unquote(object_id), self.has_pause_permission, act)
+    @action_page("resume", "pause")
+    def resume_view(self, request: HttpRequest, found: M, _reason: str) -> str:
+        self._toggle(request, found, paused=False)
+        return _("It is no longer paused.")
 
     def _toggle(self, request: HttpRequest, found: M, *, paused: bool) -> None:
         """Pause or resume an object as the posted form says, and record it. Raises ``InvalidTransition``."""

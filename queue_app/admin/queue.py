@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -71,6 +70,7 @@ class QueueAdmin(PausingAdmin[Queue]):
     )
     fixed_fields = ("name",)  # tasks refer to it
     form = ReasonForm
+    low_textareas = ("description", "fair_weights")
     list_display = ("named", "state", "depth", "running", "oldest", "max_concurrent", "rate_count", "rate_seconds")
     list_display_links = ("named",)
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
@@ -99,11 +99,6 @@ class QueueAdmin(PausingAdmin[Queue]):
             queue.summary = found.get(queue.name)
         if error:
             messages.warning(request, translate(error))
-
-    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        if db_field.name in {"description", "fair_weights"}:
-            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
-        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         to_delete, model_count, perms_needed, protected = super().get_deleted_objects(objs, request)

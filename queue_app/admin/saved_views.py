@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urlencode
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, Q
+from django.forms import modelform_factory
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from queue_app.admin.forms import PlainModelForm
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.models import SavedView
 from queue_app.models.saved_view import MAX_QUERY
@@ -22,10 +22,7 @@ _PLACE = ("p", "e", "_changelist_filters", "_facets")
 MAX_VIEWS = 50
 
 
-class ViewForm(PlainModelForm):
-    class Meta:
-        model = SavedView
-        fields = ("name", "query", "shared")
+ViewForm = modelform_factory(SavedView, fields=("name", "query", "shared"))
 
 
 class SavedViewsMixin[M: Model](QueueAppAdmin[M]):

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from itertools import batched
 from typing import Any, Final
 
-from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -20,7 +19,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.columns import column, permission, two_lines
-from queue_app.admin.mixins import page
+from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.pausing import PausingAdmin
 from queue_app.admin.schedule_forms import CHANGED, PAYLOAD, BackfillForm, ScheduleForm, preview
 from queue_app.dashboard import labels
@@ -28,7 +27,7 @@ from queue_app.dashboard import schedules as pages
 from queue_app.dashboard.translation import translate
 from queue_app.displayed_payload import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
-from queue_app.models import MaintenanceJob, Operation, Schedule
+from queue_app.models import MaintenanceJob, Schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import OperationOptions
 from queue_app.services.schedules import edit
@@ -71,6 +70,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     )  # fmt: skip
     fixed_fields = ("name",)
     form = ScheduleForm
+    low_textareas = (*PAYLOAD, "instants", "notes")
     list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap", "run_now")
     list_display_links = ("named",)
     list_filter = ("paused", "overlap", "catch_up")
@@ -133,11 +133,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def displayed_value(self, found: Schedule, name: str) -> Any:
         _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
         return {"args": args, "parameters": parameters}.get(name, getattr(found, name))
-
-    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
-        if db_field.name in {*PAYLOAD, "instants", "notes"}:
-            kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
-        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: Any) -> None:
         values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
@@ -211,36 +206,23 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             return render(request, "admin/queue_app/schedule/includes/preview.html", context)
         return self.own_page(request, "schedule/preview.html", _("The next ten ticks"), **context)
 
-    @page("<path:object_id>/run/", "run", post=True)
-    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @action_page("run", "run")
+    def run_view(self, request: HttpRequest, schedule: Schedule, reason: str) -> str:
+        tick = run_schedule(schedule.name, by=request.user.get_username())
+        self.audit(request, [schedule], "Run.", action="run", after={"task": str(tick.task_id)}, reason=reason)
+        return _("Enqueued the task %(id)s.") % {"id": tick.task_id}
 
-        def act(found: Schedule, reason: str) -> str:
-            tick = run_schedule(found.name, by=request.user.get_username())
-            self.audit(request, [found], "Run.", action="run", after={"task": str(tick.task_id)}, reason=reason)
-            return _("Enqueued the task %(id)s.") % {"id": tick.task_id}
-
-        return self.act_on(request, unquote(object_id), self.has_run_permission, act)
-
-    @page("<path:object_id>/give-back/", "give_back", post=True)
-    def give_back_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @action_page("give_back", "change")
+    def give_back_view(self, request: HttpRequest, schedule: Schedule, reason: str) -> str:
         """Undo what staff changed of a declared schedule."""
+        before = {"overridden": edit.overridden(schedule)}
+        edit.give_back(schedule.name)
+        self.audit(request, [schedule], "Given back.", action="give_back", before=before, reason=reason)
+        return _("It is as the code declares it again.")
 
-        def act(found: Schedule, reason: str) -> str:
-            changed = edit.overridden(found)
-            edit.give_back(found.name)
-            self.audit(
-                request, [found], "Given back.", action="give_back", before={"overridden": changed}, reason=reason
-            )
-            return _("It is as the code declares it again.")
-
-        return self.act_on(request, unquote(object_id), self.has_change_permission, act)
-
-    @page("<path:object_id>/backfill/", "backfill")
-    def backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @object_page("backfill", "run")
+    def backfill_view(self, request: HttpRequest, found: Schedule) -> HttpResponse:
         """Show the form, then the number of tasks, then start the operation."""
-        found = self.visible(request, unquote(object_id), self.has_run_permission(request))
-        if found is None:
-            return self.gone(request, object_id)
         form = BackfillForm(request.POST or None)
         preview: dict[str, Any] = {}
         if form.is_valid():
@@ -264,18 +246,12 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         self.message_user(
             request, _("A scheduler enqueues %(count)d tasks.") % {"count": operation.total}, messages.SUCCESS
         )
-        may_see = request.user.has_perm(f"queue_app.view_{Operation._meta.model_name}")  # noqa: SLF001 - Django's documented way
-        where = (
-            self.url_of_model("operation", "change", operation.pk)
-            if may_see
-            else self.url_of("change", quote(found.pk))
-        )
-        return HttpResponseRedirect(where)
+        if request.user.has_perm("queue_app.view_operation"):
+            return HttpResponseRedirect(self.url_of_model("operation", "change", operation.pk))
+        return HttpResponseRedirect(self.url_of("change", quote(found.pk)))
 
-    @page("week/", "week")
+    @page("week/", "week", permission="view")
     def week_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         found = Schedule.objects.filter(due_at__isnull=False)[:MAX_IN_WEEK]
         week = pages.week(found, timezone.now())
         return self.own_page(request, "schedule/week.html", _("The week ahead"), week=week)

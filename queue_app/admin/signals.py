@@ -1,6 +1,5 @@
 """The pages on which staff send a signal, such as an approval: to a task that waits for it, or to a workflow."""
 
-import uuid
 from typing import Any
 
 from django import forms
@@ -12,7 +11,7 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.admin.columns import permission
 from queue_app.admin.forms import ReasonField, read_json
-from queue_app.admin.mixins import QueueAppAdmin, page
+from queue_app.admin.mixins import QueueAppAdmin, object_page
 from queue_app.admin.task_detail import load_detail
 from queue_app.core.signals import MAX_TEXT, Fields
 from queue_app.core.states import Status
@@ -117,39 +116,31 @@ class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
 
 
 class TaskSignalMixin(SignalMixin[Task]):
-    may_view_payload = permission("view_payload")
-
-    @page("<uuid:pk>/signal/", "signal")
-    def signal_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        task = self.visible(request, pk, self.has_send_permission(request))
-        if task is None:
-            return self.gone(request, pk)
-        wanted = next(iter(awaited(pk)), None) if task.status == Status.BLOCKED else None
+    @object_page("signal", "send")
+    def signal_view(self, request: HttpRequest, task: Task) -> HttpResponse:
+        wanted = next(iter(awaited(task.pk)), None) if task.status == Status.BLOCKED else None
         if wanted is None:
             self.message_user(request, _("The task waits for no signal now."), messages.WARNING)
-            return HttpResponseRedirect(self.url_of("change", pk))
+            return HttpResponseRedirect(self.url_of("change", task.pk))
         form = SignalForm(wanted.fields, request.POST or None)
         if form.is_valid() and self.send_signal(request, task, wanted.signal, form):
-            return HttpResponseRedirect(self.next_page(request) or self.url_of("change", pk))
+            return HttpResponseRedirect(self.next_page(request) or self.url_of("change", task.pk))
         return self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
             original=task, form=form, awaited=wanted, submit=_("Send"),
-            detail=load_detail(task, timezone.now(), may_view_payload=bool(self.may_view_payload(request))),
+            detail=load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),
         )  # fmt: skip
 
 
 class WorkflowSignalMixin(SignalMixin[Workflow]):
     """The form of a signal to a workflow, which the first of its tasks that waits for it takes."""
 
-    @page("<uuid:pk>/signal/", "signal")
-    def signal_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        flow = self.visible(request, pk, self.has_send_permission(request))
-        if flow is None:
-            return self.gone(request, pk)
+    @object_page("signal", "send")
+    def signal_view(self, request: HttpRequest, flow: Workflow) -> HttpResponse:
         names = list(dict.fromkeys(each.signal for each in workflow_health.awaited([flow.pk], NAMED)))
         form = WorkflowSignalForm(request.POST or None, names[0] if names else "")
         if form.is_valid() and self.send_signal(request, flow, form.cleaned_data["name"], form):
-            return HttpResponseRedirect(self.url_of("change", pk))
+            return HttpResponseRedirect(self.url_of("change", flow.pk))
         title = _("Send a signal to %(name)s") % {"name": flow.name}
         context = {"original": flow, "form": form, "names": names, "submit": _("Send")}
         return self.own_page(request, "workflow/signal.html", title, **context)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
@@ -32,7 +33,7 @@ from queue_app.admin.filters import (
     WorkerFilter,
     WorkflowFilter,
 )
-from queue_app.admin.mixins import RECENT, AnnotatedChangeList, ReadOnlyAdmin, page, with_workers
+from queue_app.admin.mixins import RECENT, ReadOnlyAdmin, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_actions import TaskActionsMixin
@@ -53,7 +54,7 @@ NARROW: Final = frozenset({"queue", "task_type", "worker_id", *FILTERS, "q"}) - 
 SUGGESTED: Final = 20
 
 
-class TaskChangeList(AnnotatedChangeList):
+class TaskChangeList(ChangeList):
     """A page of tasks with their effective bands."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
@@ -67,7 +68,6 @@ class TaskChangeList(AnnotatedChangeList):
 
 
 class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
-    changelist_class = TaskChangeList
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("worker_id", *FILTERS)
@@ -90,6 +90,9 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
             Script("queue_app/morph.js", defer=True),
             Script("queue_app/lists.js", defer=True),
         )
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return TaskChangeList
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         rows = with_workers(request, list(rows))
@@ -156,9 +159,9 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
 
     def page_context(self, request: HttpRequest, found: Task) -> dict[str, Any]:
         set_effective_bands([found])
-        detail = load_detail(
-            found, timezone.now(), may_view_payload=self.may_view_payload(request), letter_id=_id_in(request)
-        )
+        letter_id = labels.id_of(request.GET.get("letter", ""))
+        may_view = self.may_view_payload(request)
+        detail = load_detail(found, timezone.now(), may_view_payload=may_view, letter_id=letter_id)
         of_letter = Q(target="deadletter", target_id=str(detail["letter"].pk)) if detail["letter"] else Q(pk__in=())
         changes = AuditEntry.objects.filter(Q(target="task", target_id=str(found.pk)) | of_letter)[:RECENT]
         may_view_audit = request.user.has_perm("queue_app.view_auditentry")
@@ -170,19 +173,19 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
             **self.buttons(request, found, detail["letter"]),
         }
 
-    @page("suggest/", "suggest")
+    @page("suggest/", "suggest", permission="view")
     def suggest_view(self, request: HttpRequest) -> HttpResponse:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         text = request.GET.get("q", "").strip()[:100]
         found = named(text) if text and "\x00" not in text else {}
         names = [name for each in found.values() for name in each][:SUGGESTED]
         return JsonResponse({"names": names}, headers={"Cache-Control": "no-store"})
 
-    @page("<uuid:pk>/live/", "live")
+    @page("<uuid:pk>/live/", "live", permission="view")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Return a task's progress and log lines as HTML, and its status in a header, for the page's script."""
-        task = self.visible(request, pk, self.may_view_payload(request))
+        if not self.may_view_payload(request):
+            raise PermissionDenied
+        task = self.get_object(request, str(pk))
         if task is None:
             raise Http404
         secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
@@ -192,11 +195,3 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
         response["Cache-Control"] = "no-store"
         response["X-Task-Status"] = task.status
         return response
-
-
-def _id_in(request: HttpRequest) -> uuid.UUID | None:
-    """Return the id of the dead letter that the address names."""
-    try:
-        return uuid.UUID(request.GET.get("letter", ""))
-    except ValueError:
-        return None

@@ -12,7 +12,7 @@ from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.columns import permission
 from queue_app.admin.edit_parameters import EditParametersMixin
 from queue_app.admin.forms import posted_reason
-from queue_app.admin.mixins import action_page, page
+from queue_app.admin.mixins import action_page, object_page
 from queue_app.admin.task_detail import pretty
 from queue_app.core.priorities import parse_band
 from queue_app.core.redaction import is_sealed
@@ -23,7 +23,7 @@ from queue_app.exceptions import TaskQueueError
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.services import cancel, reprioritise
-from queue_app.services.control.encrypted import PERMISSION, decrypt
+from queue_app.services.control.encrypted import decrypt
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 
 REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"
@@ -32,7 +32,7 @@ REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"
 class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     """Actions that call the services; staff never edit the rows themselves."""
 
-    may_view_payload = permission("view_payload")
+    has_decrypt_permission = permission("view_encrypted")
 
     @action_page("cancel", "cancel")
     def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
@@ -70,36 +70,36 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
         )  # fmt: skip
         return _("The task is queued now.")
 
-    @page("<uuid:pk>/run-again/", "run_again")
-    def run_again_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    def has_run_again_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user may see parameters, and run tasks with others."""
+        return self.has_retry_permission(request) and self.may_view_payload(request)
 
-        def act(task: Task, edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
-            new = run_again(pk, **edited)
+    @object_page("run_again", "run_again")
+    def run_again_view(self, request: HttpRequest, task: Task) -> HttpResponse:
+
+        def act(edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
+            new = run_again(task.pk, **edited)
             self.audit(
                 request, [task], f"Run again as {new.id}.", action="run_again", reason=reason,
                 after={"task": str(new.id)},
             )  # fmt: skip
             return _("A copy of the task is enqueued. This is its page."), new.id
 
-        task = self.visible(request, pk, self.has_retry_permission(request) and self.may_view_payload(request))
         return self.edit_parameters(
-            request, pk, task, pk, act, title=_("Run again with edited parameters"), submit=_("Run again"),
+            request, task, task.pk, act, title=_("Run again with edited parameters"), submit=_("Run again"),
             explanation=_("A new task of this type, queue and priority will run with these parameters."),
         )  # fmt: skip
 
-    @page("<uuid:pk>/decrypt/", "decrypt", post=True)
-    def decrypt_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    @object_page("decrypt", "decrypt", post=True)
+    def decrypt_view(self, request: HttpRequest, task: Task) -> HttpResponse:
         """Show the data of an encrypted task once; the audit log says who has seen them."""
-        task = self.visible(request, pk, request.user.has_perm(PERMISSION))
-        if task is None:
-            return self.gone(request, pk)
         try:
             reason = posted_reason(request)
             record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
-            shown = decrypt(pk, record)
+            shown = decrypt(task.pk, record)
         except TaskQueueError as error:
             self.message_user(request, translate_error(error), messages.ERROR)
-            return HttpResponseRedirect(self.url_of("change", pk))
+            return HttpResponseRedirect(self.url_of("change", task.pk))
         parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
 
@@ -114,8 +114,8 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
             "may_run_now": task.status == Status.SCHEDULED and may_retry,
             "may_retry": task.status in RETRIABLE and may_retry and not may_replay,
-            "may_decrypt": is_on() and request.user.has_perm(PERMISSION) and _has_secrets(task),
-            "may_run_again": may_retry and self.may_view_payload(request),
+            "may_decrypt": is_on() and self.has_decrypt_permission(request) and _has_secrets(task),
+            "may_run_again": self.has_run_again_permission(request),
         }
 
 

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _lazy
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.dashboard import labels
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
@@ -38,25 +39,14 @@ SINCE: Final = {
 ENDED: Final = {"1m": timedelta(minutes=1), **SINCE}
 #: The status of the filter that finds all tasks that failed for good; the tile "Failed per minute" counts them.
 FAILED_ANY: Final = "failed_any"
-_BANDS: Final = {band.label: band for band in Band}
+_STATUSES: Final = {FAILED_ANY: (Status.FAILED, Status.DEAD_LETTER)}
+BANDS: Final = {band.label: band for band in Band}
 _PARAMETERS = "parameters."
 _KINDS = ("user:", "type:", "queue:", "worker:", "key:", "schedule:", "workflow:", "error:", _PARAMETERS)
 
 
 class NotAllowed(Exception):
     """The user may not search for this."""
-
-
-def statuses_of(name: str) -> tuple[str, ...]:
-    """Return the statuses of a choice of the status filter."""
-    return (Status.FAILED, Status.DEAD_LETTER) if name == FAILED_ANY else (name,)
-
-
-def waiting_for(code: str) -> TaskFilter:
-    """Return the filter for tasks that wait for a reason now. Raises ``LookupError`` for an unknown one."""
-    if code not in wait_codes():
-        raise LookupError(code)
-    return TaskFilter(statuses=[Status.QUEUED], kinds=kinds_that_wait(code))
 
 
 def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[str]]:
@@ -68,11 +58,7 @@ def read_term(term: str, *, may_view_payload: bool) -> tuple[TaskFilter, list[st
     term = term.strip()
     if not term:
         return TaskFilter(), []
-    try:
-        meant_id = uuid.UUID(term)
-    except ValueError:
-        pass
-    else:
+    if meant_id := labels.id_of(term):
         of_workflow = Workflow.objects.filter(pk=meant_id).exists()
         return TaskFilter(workflow_ids=[meant_id]) if of_workflow else TaskFilter(ids=[meant_id]), []
     found, notes = TaskFilter(), list[str]()
@@ -157,24 +143,27 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
     Raises ``NotAllowed``, ``Ambiguous``, and ``ValueError`` or ``KeyError`` for invalid values.
     """
     found, _notes = read_term(data.get("q", ""), may_view_payload=may_view_payload)
-    if unknown := {name.removesuffix("__exact") for name in data} - {*_NARROW, *_PLACE}:
+    if unknown := {name.removesuffix("__exact") for name in data} - {*NARROW, *_PLACE}:
         raise ValueError(_("An action on all that match knows no filter by %(name)s.") % {"name": min(unknown)})
-    for name, narrow in _NARROW.items():
+    for name, narrow in NARROW.items():
         if value := data.get(name):
             found = narrow(found, value, now)
     return found
 
 
 def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
-    return replace(found, kinds=waiting_for(code).kinds, statuses=found.statuses or [Status.QUEUED])
+    """Add that the tasks wait for a reason now. Raises ``LookupError`` for an unknown one."""
+    if code not in wait_codes():
+        raise LookupError(code)
+    return replace(found, kinds=kinds_that_wait(code), statuses=found.statuses or [Status.QUEUED])
 
 
 #: Parameters of the address that do not change which tasks the list contains.
 _PLACE: Final = ("q", "p", "o", "e", "sort", "all", "_changelist_filters", "_facets", "_popup", "_to_field")
 #: Parameter of the address -> the filter narrowed by its value, in this order.
-_NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] = {
-    "status": lambda found, name, _: replace(found, statuses=statuses_of(name)),
-    "priority": lambda found, name, _: replace(found, effective_bands=[_BANDS[name]]),
+NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] = {
+    "status": lambda found, name, _: replace(found, statuses=_STATUSES.get(name, (name,))),
+    "priority": lambda found, name, _: replace(found, effective_bands=[BANDS[name]]),
     "queue": lambda found, name, _: replace(found, queues=[name]),
     "task_type": lambda found, name, _: replace(found, task_types=_both(found.task_types, name, [""])),
     **{name: _exactly(name) for name in FILTERS},

@@ -5,10 +5,12 @@ from typing import Any, Final
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from queue_app.admin.causes import causes_of
 from queue_app.admin.mixins import ReadOnlyAdmin, page
+from queue_app.admin.task_search import NARROW
 from queue_app.core.shared import Shared
 from queue_app.dashboard import type_charts
 from queue_app.models import DeadLetter, Limit, Schedule, Task, TaskStats, Worker
@@ -70,9 +72,9 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         }  # fmt: skip
         return self.own_page(request, "taskstats/list.html", titles[kind], **context, **(extra_context or {}))
 
-    @page("type/<path:name>/", "type")
+    @page("type/<path:name>/", "type", permission="view")
     def type_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        context = self._context(request, StatsKind.TYPE, name)
+        context = self._context(StatsKind.TYPE, name)
         limit = Limit.objects.filter(scope="type", name=name).first()
         live = Worker.objects.filter(status=WorkerStatus.ACTIVE, task_types__contains=[name])
         return self._page(
@@ -81,39 +83,32 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
             workers=list(live.order_by("name")[:RECENT]), **context,
         )  # fmt: skip
 
-    @page("user/<path:name>/", "user")
+    @page("user/<path:name>/", "user", permission="view")
     def user_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        return self._page(request, name, **self._context(request, StatsKind.USER, name))
+        return self._page(request, name, **self._context(StatsKind.USER, name))
 
-    @page("key/<path:name>/", "key")
+    @page("key/<path:name>/", "key", permission="view")
     def key_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        context = self._context(request, StatsKind.KEY, name)
+        context = self._context(StatsKind.KEY, name)
         names = [name, name.partition(":")[0]]
         limits = {limit.name: limit for limit in Limit.objects.filter(scope="key", name__in=names)}
         return self._page(request, name, limit=limits.get(name) or limits.get(names[1]), **context)
 
-    def _context(self, request: HttpRequest, kind: StatsKind, name: str) -> dict[str, Any]:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+    def _context(self, kind: StatsKind, name: str) -> dict[str, Any]:
         if "\x00" in name:
             raise Http404
         known = history(kind, name)
         month = known.sums["30d"]
-        wanted = {
-            StatsKind.TYPE: TaskFilter(task_types=[name]),
-            StatsKind.USER: TaskFilter(user=name),
-            StatsKind.KEY: TaskFilter(concurrency_key=name),
-        }
-        recent = list_tasks(Task.objects.all(), wanted[kind], page_size=RECENT).tasks
+        parameter = {StatsKind.TYPE: "task_type", StatsKind.USER: "user", StatsKind.KEY: "concurrency_key"}[kind]
+        wanted = NARROW[parameter](TaskFilter(), name, timezone.now())
         return {
             "kind": kind.value,
             "sums": known.sums,
-            "month": month,
             "histogram": type_charts.histogram(month.runs),
             "timeline": type_charts.timeline(known.rows, kind),
             "versions": month.versions.most_common(10),
-            "recent": recent,
-            "tasks_query": {"type": "task_type", "user": "user", "key": "concurrency_key"}[kind],
+            "recent": list_tasks(Task.objects.all(), wanted, page_size=RECENT).tasks,
+            "tasks_query": parameter,
             "list_query": f"?kind={kind.value}",
             "list_title": _titles()[kind.value],
         }

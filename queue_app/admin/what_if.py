@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django import forms
-from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -92,7 +91,7 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
         context = {
             "answer": answer,
             "tables": [each for each in tables if len(each[1]) > 1],
-            "changes": _toml(operation),
+            "changes": json.dumps(operation.arguments, indent=2, sort_keys=True) if operation.arguments else "",
         }
         return render_to_string("admin/queue_app/operation/outcome.html", context)
 
@@ -121,30 +120,11 @@ class WhatIfAdmin(QueueAppAdmin[Operation]):
         self.log_action_of(request, [operation], "Applied.", reason)
         return _("Applied to %(rows)s.") % {"rows": ", ".join(map(str, rows))}
 
-    def refuse_hidden(self, request: HttpRequest, operation: Operation | None) -> None:
-        """Say that the result is hidden from users who may not see statistics."""
-        if operation is not None and operation.kind == OperationKind.SIMULATE and not request.user.has_perm(PERMISSION):
-            self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
-
 
 def _bars(answer: Mapping[str, Any], by: str) -> Any:
     """Yield (group, [(run, p95, share of the longest)])."""
-    groups = {group: None for name, _label in RUNS if name in answer for group in answer[name]["waits"].get(by, {})}
-    found = [
-        (
-            group,
-            [
-                (label, answer[name]["waits"].get(by, {}).get(group, {}).get("p95", 0.0))
-                for name, label in RUNS
-                if name in answer
-            ],
-        )
-        for group in groups
-    ]
-    longest = max((seconds for _group, bars in found for _label, seconds in bars), default=0.0) or 1.0
-    for group, bars in found:
-        yield group, [(label, seconds, round(100 * seconds / longest)) for label, seconds in bars]
-
-
-def _toml(operation: Operation) -> str:
-    return json.dumps(operation.arguments, indent=2, sort_keys=True) if operation.arguments else ""
+    waits = {label: answer[name]["waits"].get(by, {}) for name, label in RUNS if name in answer}
+    longest = max((wait.get("p95", 0.0) for of_run in waits.values() for wait in of_run.values()), default=0.0) or 1.0
+    for group in dict.fromkeys(group for of_run in waits.values() for group in of_run):
+        p95 = {label: of_run.get(group, {}).get("p95", 0.0) for label, of_run in waits.items()}
+        yield group, [(label, seconds, round(100 * seconds / longest)) for label, seconds in p95.items()]

@@ -131,7 +131,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
             "busy": executing.count(),
             "uses": labels.usage(found),
             "process": process_of(found),
-            "is_living": found.status in LIVING,
             "may_drain": self.has_drain_permission(request)
             and found.status == WorkerStatus.ACTIVE
             and found.drain_requested_at is None,

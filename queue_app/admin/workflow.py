@@ -10,12 +10,13 @@ from typing import Any, Final
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext_noop as _noop
 
 from queue_app.admin.columns import column, permission, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
@@ -58,15 +59,26 @@ class StandingFilter(admin.SimpleListFilter):
         return queryset.filter(**STANDINGS.get(self.value() or "", {}))
 
 
-def _act(do: Callable[[Workflow, HttpRequest, dict[str, str]], int], done: str) -> Callable[..., str]:
-    """Return an action on one workflow that records itself; ``done`` has a place for the number of tasks."""
+def _steering(
+    name: str,
+    steer_it: Callable[..., int],
+    done: str,
+    *,
+    permission: str = "steer",
+    values: Callable[[QueryDict], dict[str, Any]] = lambda _posted: {},
+) -> Any:
+    """Return the page of a button that calls a function of ``steer``, which records itself.
+
+    ``done`` has a place for the number of tasks; ``values`` returns what else the function gets of the posted form.
+    """
 
     def act(self: WorkflowAdmin, request: HttpRequest, found: Workflow, reason: str) -> str:
-        number = do(found, request, {"by": request.user.get_username(), "via": ADMIN, "reason": reason})
+        by = request.user.get_username()
+        number = steer_it(found.pk, **values(request.POST), by=by, via=ADMIN, reason=reason)
         self.log_action_of(request, [found], done, reason)
         return _(done) % {"number": number}
 
-    return act
+    return action_page(name, permission)(act)
 
 
 class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
@@ -109,11 +121,10 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         term = search_term.strip()
         if not term:
             return queryset, False
-        try:
-            return queryset.filter(pk=uuid.UUID(term)), False
-        except ValueError:
-            newest = Workflow.objects.order_by("-id").values("id")[:WORKFLOWS_READ]
-            return queryset.filter(Q(name__icontains=term) | Q(user__icontains=term), pk__in=newest), False
+        if meant_id := labels.id_of(term):
+            return queryset.filter(pk=meant_id), False
+        newest = Workflow.objects.order_by("-id").values("id")[:WORKFLOWS_READ]
+        return queryset.filter(Q(name__icontains=term) | Q(user__icontains=term), pk__in=newest), False
 
     @admin.display(description=_lazy("name"))
     def named(self, flow: Workflow) -> SafeString | str:
@@ -148,7 +159,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "graph": drawn,
             "has_critical": bool(graph.critical),
             "tasks": graph.tasks,
-            "holding": self._displayed(graph.holding, may_view=request.user.has_perm("queue_app.view_payload")),
+            "holding": self._displayed(graph.holding, may_view=self.may_view_payload(request)),
             "awaited": waiting,
             "signals": Signal.objects.filter(workflow_id=found.pk).order_by("id")[:MAX_AWAITED],
             "times": times(drawn.boxes, timezone.now()),
@@ -169,41 +180,22 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         secrets = secrets_by_task([each.id for each in found])
         return [each._replace(message=redact(each.message or "", secrets.get(each.id, ()))) for each in found]
 
-    cancel = action_page("cancel", "steer")(
-        _act(lambda flow, _r, why: steer.cancel_workflow(flow.pk, **why), "Cancelled tasks: %(number)d.")
-    )
-    stop_undoing = action_page("stop_undoing", "stop_undoing")(
-        _act(
-            lambda flow, _r, why: steer.stop_undoing(flow.pk, **why),
-            "Completed tasks that stay as they are: %(number)d.",
-        )
-    )
-    skip = action_page("skip", "steer")(
-        _act(
-            lambda flow, request, why: steer.skip_task(
-                flow.pk, request.POST.get("task", ""), done="done" in request.POST, **why
-            ),
-            "Skipped tasks: %(number)d.",
-        )
-    )
-    pause = action_page("pause", "steer")(
-        _act(
-            lambda flow, _r, why: steer.pause_workflow(flow.pk, **why),
-            "Paused. Tasks held back: %(number)d. What runs finishes.",
-        )
-    )
-    resume = action_page("resume", "steer")(
-        _act(lambda flow, _r, why: steer.resume_workflow(flow.pk, **why), "Resumed. Tasks that may run: %(number)d.")
-    )
-    retry = action_page("retry", "steer")(
-        _act(lambda flow, _r, why: steer.retry_workflow(flow.pk, **why), "Tasks that run again: %(number)d.")
-    )
-    reprioritise = action_page("reprioritise", "steer")(
-        _act(
-            lambda flow, request, why: steer.reprioritise_workflow(flow.pk, request.POST.get("priority", ""), **why),
-            "Moved waiting tasks: %(number)d.",
-        )
-    )
+    cancel = _steering("cancel", steer.cancel_workflow, _noop("Cancelled tasks: %(number)d."))
+    stop_undoing = _steering(
+        "stop_undoing", steer.stop_undoing, _noop("Completed tasks that stay as they are: %(number)d."),
+        permission="stop_undoing",
+    )  # fmt: skip
+    skip = _steering(
+        "skip", steer.skip_task, _noop("Skipped tasks: %(number)d."),
+        values=lambda posted: {"task_id": posted.get("task", ""), "done": "done" in posted},
+    )  # fmt: skip
+    pause = _steering("pause", steer.pause_workflow, _noop("Paused. Tasks held back: %(number)d. What runs finishes."))
+    resume = _steering("resume", steer.resume_workflow, _noop("Resumed. Tasks that may run: %(number)d."))
+    retry = _steering("retry", steer.retry_workflow, _noop("Tasks that run again: %(number)d."))
+    reprioritise = _steering(
+        "reprioritise", steer.reprioritise_workflow, _noop("Moved waiting tasks: %(number)d."),
+        values=lambda posted: {"band": posted.get("priority", "")},
+    )  # fmt: skip
 
 
 def _label(stands: pages.WorkflowStanding) -> SafeString:

@@ -53,8 +53,8 @@ _MARKED: Final = ("pause", "resume", "edit", "cancel_all", "replay_many", "disca
 
 def _read_marks(key: str) -> list[dict[str, Any]]:
     since = timezone.now() - RANGES[key.partition(" ")[0]].length
-    actions = [f"{target}.{what}" for target in ("queue", "limit", "runtimesettings", "worker") for what in _MARKED]
-    actions += [f"{target}.{what}" for target in ("task", "deadletter") for what in _MARKED]
+    targets = ("queue", "limit", "runtimesettings", "worker", "task", "deadletter")
+    actions = [f"{target}.{what}" for target in targets for what in _MARKED]
     entries = AuditEntry.objects.filter(at__gte=since, action__in=actions).order_by("-id")[:MAX_MARKS]
     found = [(entry.at, html.unescape(strip_tags(entry_sentence(entry, lambda *_args: "")))) for entry in entries]
     versions = Worker.objects.exclude(version="").order_by().values_list("version").annotate(Min("started_at"))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
@@ -163,6 +164,14 @@ _BREAK: Final = re.compile(r"(?<=[._/:@-])")
 def breakable(name: object) -> SafeString:
     """Return a long name that a narrow page breaks after its dots, and never within a word if it can."""
     return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in _BREAK.split(str(name))))
+
+
+def id_of(text: str) -> UUID | None:
+    """Return the id that a text is; ``None`` for any other text."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 def short_id(task_id: object) -> str:

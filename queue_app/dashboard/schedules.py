@@ -36,16 +36,9 @@ def strip(ticks: Sequence[RecentTick]) -> SafeString:
     """Return the outcomes of the newest ticks as a row of marks, oldest first, with their numbers in words."""
     if not ticks:
         return SafeString("-")
-    names = [_outcome(each) for each in reversed(ticks)]
-    counts = ", ".join(f"{count} {name}" for name, count in Counter(names).most_common())
-    marks = format_html_join(
-        "",
-        '<span class="tq-tick tq-status-{}" title="{}: {}"></span>',
-        (
-            ((each.status or "none"), labels.exact(each.tick.instant), name)
-            for each, name in zip(reversed(ticks), names, strict=True)
-        ),
-    )
+    shown = [(tick.status or "none", labels.exact(tick.tick.instant), _outcome(tick)) for tick in reversed(ticks)]
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(name for *_, name in shown).most_common())
+    marks = format_html_join("", '<span class="tq-tick tq-status-{}" title="{}: {}"></span>', shown)
     text = _("last %(number)d: %(counts)s") % {"number": len(ticks), "counts": counts}
     return format_html('<span class="tq-strip" role="img" aria-label="{}">{}</span>', text, marks)
 

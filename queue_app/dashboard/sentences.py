@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from uuid import UUID
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -10,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
+from queue_app.dashboard import labels
 from queue_app.dashboard.translation import word
 from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import OperationKind
@@ -93,17 +93,10 @@ def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
         return format_html("{} {}", entry.count, many) if entry.count > 1 else format_html("{}", kind)
     if entry.target == "operation" and (many := _MANY.get(entry.action.partition(".")[0])):
         return format_html('{} ({} <a href="{}">{}</a>)', many, kind, url_of("operation", name), name[-8:])
-    if entry.target not in _PAGES or not (entry.target in _BY_NAME or _is_id(name)):
+    is_id = labels.id_of(name) is not None
+    if entry.target not in _PAGES or not (entry.target in _BY_NAME or is_id):
         return format_html("{} {}", kind, name)
-    return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), name[-8:] if _is_id(name) else name)
-
-
-def _is_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
+    return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), name[-8:] if is_id else name)
 
 
 def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:

@@ -38,7 +38,7 @@ def histogram(counts: Mapping[int, int]) -> SafeString:
     }  # fmt: skip
     ends = [labels.duration(bounds_of(bucket)[0]) for bucket in range(first, last + 1)]
     ends.append(labels.duration(bounds_of(last)[1]))
-    return format_html("{}{}", _svg(words, "tq-piece-wait", bars), _axis(_some(ends)))
+    return format_html("{}{}", _svg(words, {"tq-piece-wait": bars}), _axis(_some(ends)))
 
 
 def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
@@ -55,14 +55,10 @@ def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
     for row in rows:
         place = (row.since - begin) / unit * step
         parts += _column(row, place, max(step * 0.9, 1.0), top) if place > -step else []
-    done = format_html_join("", _BAR, [part for failed, part in parts if not failed])
-    bad = format_html_join("", _BAR, [part for failed, part in parts if failed])
+    done = [part for failed, part in parts if not failed]
+    bad = [part for failed, part in parts if failed]
     words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
-    svg = format_html(
-        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
-        '<g class="tq-piece-done">{}</g><g class="tq-piece-failed">{}</g></svg>',
-        _WIDTH, _HEIGHT, words, done, bad,
-    )  # fmt: skip
+    svg = _svg(words, {"tq-piece-done": done, "tq-piece-failed": bad})
     most = _("at most %(count)d in an hour") if kind is StatsKind.TYPE else _("at most %(count)d in a day")
     return format_html("{}{}", svg, _axis([_day(begin), most % {"count": top}, _day(end)]))
 
@@ -106,9 +102,12 @@ def _when(value: datetime) -> str:
     return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
 
 
-def _svg(words: str, name: str, bars: Sequence[tuple[str, str, str, str, str]]) -> SafeString:
+def _svg(words: str, bars: Mapping[str, Sequence[tuple[str, str, str, str, str]]]) -> SafeString:
+    """Return a chart of bars, in groups by their class."""
+    groups = format_html_join(
+        "", '<g class="{}">{}</g>', ((name, format_html_join("", _BAR, group)) for name, group in bars.items())
+    )
     return format_html(
-        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
-        '<g class="{}">{}</g></svg>',
-        _WIDTH, _HEIGHT, words, name, format_html_join("", _BAR, bars),
+        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>',
+        _WIDTH, _HEIGHT, words, groups,
     )  # fmt: skip

@@ -7,11 +7,11 @@ reasons are those of ``explain`` that limits, pauses and workers cause; what sto
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from django.db.models import Count, Min, Sum
 from django.utils import timezone
@@ -52,19 +52,14 @@ MAX_LANES: Final = 5_000
 MAX_KINDS: Final = 20
 
 type TaskKind = tuple[str, tuple[str, ...], str]  # task type, capabilities, concurrency key
-
-
-class Requirements(Protocol):
-    """What a task asks of a worker: a row of a task, or a lane of the index."""
-
-    @property
-    def queue(self) -> str: ...
-    @property
-    def task_type(self) -> str: ...
-    @property
-    def capabilities(self) -> Sequence[str]: ...
-    @property
-    def weight(self) -> int: ...
+type Requirements = Task | Lane  # what a task asks of a worker: queue, type, capabilities and weight
+#: Code of the reason that no worker is able -> what all of them lack, the first requirement first.
+LACKS: Final = {
+    "no_worker_for_queue": "queue",
+    "no_worker_with_capabilities": "capabilities",
+    "no_worker_knows_type": "task_type",
+    "too_heavy": "slots",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +134,9 @@ def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Re
     """Return the first requirement that no worker meets, and the workers that come closest."""
     if not lacks:
         return reason("no_worker")
-    requirements: tuple[tuple[str, Callable[[_Lack], bool]], ...] = (
-        ("no_worker_for_queue", lambda lack: not lack.queue),
-        ("no_worker_with_capabilities", lambda lack: not lack.capabilities),
-        ("no_worker_knows_type", lambda lack: not lack.task_type),
-        ("too_heavy", lambda lack: not lack.slots),
-    )
-    left, nearest = list(lacks), list(lacks)
-    code = requirements[-1][0]
-    for code, is_met in requirements:  # noqa: B007 - used after the loop
-        nearest, left = left, [lack for lack in left if is_met(lack)]
+    left, nearest, code = list(lacks), list(lacks), ""
+    for code, part in LACKS.items():  # noqa: B007 - used after the loop
+        nearest, left = left, [lack for lack in left if not getattr(lack, part)]
         if not left:
             break
     closest = sorted(lacks, key=lambda lack: (lack.count, lack not in nearest))[:NAMED] if named else []
@@ -157,17 +145,12 @@ def _none_able(task: Requirements, lacks: Sequence[_Lack], *, named: bool) -> Re
         nearby = [listed([lack.worker.name, lack.words()], " ") for lack in closest]
         more = [sentence("Closest: %(workers)s.", workers=listed(nearby, "; "))]
         more += [registry.why_unknown(task.task_type)] if code == "no_worker_knows_type" else []
-        more += [_offered(task.capabilities)] if code == "no_worker_with_capabilities" else []
+        if code == "no_worker_with_capabilities" and (since := offered_until(task.capabilities)):
+            more.append(sentence("No worker offers that since %(time)s.", time=moment(since)))
     details = {"closest": [{"worker": lack.worker.name, "lacks": lack.words()} for lack in closest]}
     names, needed = ", ".join(task.capabilities), ",".join(task.capabilities)
     return reason(code, *more, details=details, queue=task.queue, names=names, needed=needed, type=task.task_type,
                   slots=task.weight)  # fmt: skip
-
-
-def _offered(capabilities: Sequence[str]) -> str:
-    """Return since when no worker offers the capabilities."""
-    since = offered_until(capabilities)
-    return sentence("No worker offers that since %(time)s.", time=moment(since)) if since else ""
 
 
 @dataclass(slots=True)

@@ -62,6 +62,14 @@ class ServerCommand(BaseCommand):
         console.install(sys.stderr, options["verbosity"], json=options["json"], color=color)
 
 
+def checked_port(options: dict[str, Any]) -> int | None:
+    """Return ``--health-port``. Raises ``CommandError``."""
+    port: int | None = options["health_port"]
+    if port is not None and not 0 < port < 2**16:
+        raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=EXIT_USAGE)
+    return port
+
+
 def add_log_options(parser: ArgumentParser) -> None:
     """Declare what a process prints; Django's own ``--verbosity`` has the levels."""
     parser.add_argument(

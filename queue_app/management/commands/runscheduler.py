@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from queue_app import console
-from queue_app.management.servers import ServerCommand, add_log_options, addresses, report_eviction
+from queue_app.management.servers import ServerCommand, add_log_options, addresses, checked_port, report_eviction
 
 
 class Command(ServerCommand):
@@ -32,9 +32,7 @@ class Command(ServerCommand):
         from queue_app.workers.options import default_name, release  # noqa: PLC0415
         from queue_app.workers.scheduler import STALE_SECONDS, Scheduler  # noqa: PLC0415 - see the import rules
 
-        port = options["health_port"]
-        if port is not None and not 0 < port < 2**16:
-            raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=2)
+        port = checked_port(options)
         self.check_settings()
         self.prepare()
         self.print_log(options)

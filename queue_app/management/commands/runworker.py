@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -12,7 +12,14 @@ from django.core.management.base import CommandError
 from queue_app import conf, console, registry
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.index import hide_password
-from queue_app.management.servers import EXIT_USAGE, ServerCommand, add_log_options, addresses, report_eviction
+from queue_app.management.servers import (
+    EXIT_USAGE,
+    ServerCommand,
+    add_log_options,
+    addresses,
+    checked_port,
+    report_eviction,
+)
 from queue_app.management.verbs._values import names
 from queue_app.models import Queue
 from queue_app.sql.database import alias
@@ -91,7 +98,8 @@ class Command(ServerCommand):
             processes = check_processes(options["processes"])
             transport = _transport(options["server"], options["token"])
             _check_excluded(options)
-            slots = parse_concurrency(_or(options["concurrency"], defaults.concurrency), options["pool"])
+            given = options["concurrency"]
+            slots = parse_concurrency(str(defaults.concurrency) if given is None else given, options["pool"])
             worker_options = WorkerOptions(
                 queues=tuple(names(options["queues"])),
                 excluded=tuple(names(options["exclude_queues"])),
@@ -117,9 +125,7 @@ class Command(ServerCommand):
             option = names_queues if error.field == "queue" else error.field
             names_it = str(error).startswith(f"{option} ")
             raise CommandError(f"--{error}" if names_it else f"--{option}: {error}", returncode=EXIT_USAGE) from None
-        port = options["health_port"]
-        if port is not None and not 0 < port < 2**16:
-            raise CommandError(f"--health-port is {port}; give a port from 1 to 65535.", returncode=EXIT_USAGE)
+        port = checked_port(options)
         if options["server"]:
             registry.discover()
         else:
@@ -132,7 +138,6 @@ class Command(ServerCommand):
         if not options["server"]:
             _warn_of_unknown(worker_options.queues, "The worker serves it when a task names it.")
             _warn_of_unknown(worker_options.excluded, "It is excluded as soon as a task names it.")
-        if not options["server"]:
             report_eviction()
         try:
             code = run_workers(worker_options, transport, processes, health_port=port, reload=options["reload"])
@@ -162,8 +167,9 @@ def _facts(options: Any, processes: int, server: str | None) -> dict[str, str]:
     slots = f"{processes} processes with {each} each" if processes > 1 else each
     types = [name for name in registry.known_types() if not name.startswith(registry.OWN)]  # ours are not the project's
     named = ", ".join(types[:NAMED]) + (f" and {len(types) - NAMED} more" if len(types) > NAMED else "")
+    all_others = f"all but {', '.join(options.excluded)}" if options.excluded else "all"
     facts = {
-        "queues": ", ".join(options.queues) or _all_but(options.excluded),
+        "queues": ", ".join(options.queues) or all_others,
         "slots": f"{slots} ({options.pool})",
         "capabilities": ", ".join(options.capabilities),
         "tasks": named or "none: write functions with @task in the module tasks of an installed app",
@@ -178,10 +184,6 @@ def _check_excluded(options: Mapping[str, Any]) -> None:
         raise InvalidTaskData("exclude-queues", "exclude-queues needs the database; with --server use --queues.")
     if options["server"] and str(options["concurrency"]).startswith("auto"):
         raise InvalidTaskData("concurrency", "concurrency auto needs the database; with --server give a number.")
-
-
-def _all_but(excluded: Sequence[str]) -> str:
-    return f"all but {', '.join(excluded)}" if excluded else "all"
 
 
 def _warn_of_unknown(queues: Iterable[str], what_then: str) -> None:
@@ -200,10 +202,6 @@ def _transport(server: str | None, token: str | None) -> Any:
     from queue_app.workers.transport.direct import DirectTransport  # noqa: PLC0415 - see the import rules
 
     return DirectTransport()
-
-
-def _or(given: str | None, default: int) -> str:
-    return str(default if given is None else given)
 
 
 def _positive(name: str, value: int | None) -> int | None:

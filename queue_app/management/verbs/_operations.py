@@ -1,6 +1,7 @@
 """Options and output that the verbs share which change many tasks as an operation."""
 
 import time
+import uuid
 from argparse import ArgumentParser
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,7 @@ from queue_app.services.operations.request import (
     start_operation,
 )
 from queue_app.services.operations.run import advance
+from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
 
@@ -29,8 +31,14 @@ from queue_app.sql.database import atomic
 POLL_SECONDS = 0.5
 
 
+def add_ids(parser: ArgumentParser, what: str) -> None:
+    """Declare the ids of what an operation changes."""
+    parser.add_argument("ids", nargs="*", type=uuid.UUID, metavar="ID", help=f"ids of {what}; default: by filter")
+
+
 def add_task_filter(parser: ArgumentParser) -> None:
     """Declare which tasks an operation changes."""
+    add_ids(parser, "tasks")
     add = parser.add_argument
     add("--type", dest="task_type", metavar="TASK-TYPE", help="only tasks of this type")
     add("--queue", help="only tasks of this queue")
@@ -52,7 +60,7 @@ def add_options(parser: ArgumentParser, what: str) -> None:
 
 
 def run_on_tasks(call: Call, action: Action, done: str) -> int:
-    """Start an action on the tasks of the filter, or print what it would do; ``done`` is the participle."""
+    """Start an action on the tasks of the options, or print what it would do; ``done`` is the participle."""
     wanted = TaskFilter(
         ids=call["ids"] or None,
         task_types=[call["task_type"]] if call["task_type"] else (),
@@ -62,36 +70,41 @@ def run_on_tasks(call: Call, action: Action, done: str) -> int:
         created_after=call["since"],
         created_before=call["until"],
     )
+    return run_operation(call, action, wanted, OperationOptions(rate=call["rate"], limit=call["limit"]), done)
+
+
+def run_operation(
+    call: Call, action: Action, wanted: TaskFilter | DeadLetterFilter, options: OperationOptions, done: str
+) -> int:
+    """Start an action on all that a filter matches, or print what it would do."""
     if not wanted.as_json() and not call["all"]:
         call.err.write("Give ids, a filter such as --queue, or --all.")
         return USAGE
     call.note_unknown_type(call["task_type"])
-    options = OperationOptions(rate=call["rate"], limit=call["limit"])
+    of_letters = isinstance(wanted, DeadLetterFilter)
     if call["dry_run"]:
         check_options(options)
         found = preview_operation(action, wanted, options.limit)
-        lines = [f"tasks: {found.count:,}" + ("; the first:" if found.sample else "")]
-        lines += [f"  {task_id}" for task_id in found.sample]
+        what = "open dead letters" if of_letters else "tasks"
+        lines = [f"{what}: {found.count:,}" + ("; the first:" if found.sample else "")]
+        lines += [f"  {row_id}" for row_id in found.sample]
         return call.answer("\n".join(lines), {"count": found.count, "sample": found.sample, "dry_run": True})
+    name, target = ("replay_many", "deadletter") if of_letters else (f"{action.kind}_all", "task")
     with atomic():
         operation = start_operation(action, wanted, options, by=call.by, reason=call["reason"])
-        call.record(
-            f"{action.kind}_all", "task", count=operation.total, reason=call["reason"],
-            after={"filter": wanted.as_json(), "operation": str(operation.id)},
-        )  # fmt: skip
-    return finish(call, operation, done)
+        after = {"filter": wanted.as_json(), "operation": str(operation.id)}
+        call.record(name, target, count=operation.total, reason=call["reason"], after=after)
+    return _finish(call, operation, done)
 
 
-def finish(call: Call, operation: Operation, done: str) -> int:
+def _finish(call: Call, operation: Operation, done: str) -> int:
     """Wait for the end of an operation if the caller wants to, and print its state."""
     if call["wait"]:
         operation = _wait(operation)
-    call.write(
-        f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} {done}"
-        + ("" if call["wait"] else _continuation())
-    )
+    text = f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} {done}"
     facts: dict[str, Any] = {"operation_id": operation.id, "state": operation.state, "total": operation.total}
-    call.write_json(facts | {done: operation.changed, "failed_again": operation.failed_again})
+    facts |= {done: operation.changed, "failed_again": operation.failed_again}
+    call.answer(text + ("" if call["wait"] else _continuation()), facts)
     return REFUSED if operation.state == OperationState.STOPPED else OK
 
 

@@ -1,6 +1,5 @@
 """Cancel tasks, by id or filter: waiting tasks end at once, running tasks are asked to stop."""
 
-import uuid
 from argparse import ArgumentParser
 
 from queue_app.exceptions import TaskQueueError
@@ -16,7 +15,6 @@ NEEDS = Needs.DATABASE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of tasks; default: by filter")
     add_task_filter(parser)
     add_options(parser, "cancel")
     add_by_and_json(parser)

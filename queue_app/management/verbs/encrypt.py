@@ -32,7 +32,7 @@ def run(call: Call) -> int:
         entry = encryption.new_key(call["new_key"])
         return call.answer(entry, {"key": entry})
     if not conf.get().encryption.keys:
-        raise EncryptionUnavailable("TASKQUEUE ENCRYPTION.KEYS has no key. `taskqueue encrypt --new-key ID` makes one.")
+        raise EncryptionUnavailable(f"{encryption.NO_KEY} {encryption.MAKE_ONE}")
     wanted = TaskFilter(task_types=[call["task_type"]] if call["task_type"] else ())
     with atomic():
         schedules = 0 if call["task_type"] else reencrypt_schedules()

@@ -1,17 +1,17 @@
 """Queue the tasks of dead letters again, by id or filter; stops when the first tasks fail again."""
 
-import uuid
 from argparse import ArgumentParser
 
 from django.core.management import CommandError
 
-from queue_app.management.verbs import REFUSED, USAGE, Call, Needs, add_by_and_json
-from queue_app.management.verbs._operations import add_options, finish
+from queue_app.management.verbs import REFUSED, Call, Needs, add_by_and_json
+from queue_app.management.verbs._operations import add_ids, add_options, run_operation
 from queue_app.management.verbs._values import past_instant
 from queue_app.models import DeadLetter, Task
-from queue_app.services.operations.request import STOP_AFTER_FAILURES, ReplayOptions, check_options, start_replay
-from queue_app.services.read.dead_letters import DeadLetterFilter, preview
-from queue_app.sql.database import alias, atomic
+from queue_app.models.operation import OperationKind
+from queue_app.services.operations.request import STOP_AFTER_FAILURES, Action, ReplayOptions
+from queue_app.services.read.dead_letters import DeadLetterFilter
+from queue_app.sql.database import alias
 
 EXAMPLE = "taskqueue replay --died-of retries_exhausted --queue mail --rate 5 --dry-run"
 NEEDS = Needs.DATABASE
@@ -19,7 +19,7 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of dead letters; default: by filter")
+    add_ids(parser, "dead letters")
     add("--died-of", metavar="WHAT", help="retries_exhausted, timeout or crash_loop")
     add("--type", dest="task_type", help="task type")
     add("--queue")
@@ -69,23 +69,7 @@ def run(call: Call) -> int:
         died_after=call["since"],
         text=call["text"],
     )
-    if not wanted.as_json() and not call["all"]:
-        call.err.write("Give ids, a filter such as --queue, or --all.")
-        return USAGE
-    call.note_unknown_type(call["task_type"])
     for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
         raise CommandError(_direction(task), returncode=REFUSED)
     options = ReplayOptions(rate=call["rate"], limit=call["limit"], stop_after_failures=call["stop_after"])
-    if call["dry_run"]:
-        check_options(options)
-        found = preview(wanted, options.limit)
-        lines = [f"open dead letters: {found.count}" + ("; the first:" if found.sample else "")]
-        lines += [f"  {letter_id}" for letter_id in found.sample]
-        return call.answer("\n".join(lines), {"count": found.count, "sample": found.sample, "dry_run": True})
-    with atomic():
-        operation = start_replay(wanted, options, by=call.by, reason=call["reason"])
-        call.record(
-            "replay_many", "deadletter", count=operation.total, reason=call["reason"],
-            after={"filter": wanted.as_json(), "operation": str(operation.id)},
-        )  # fmt: skip
-    return finish(call, operation, "replayed")
+    return run_operation(call, Action(kind=OperationKind.REPLAY), wanted, options, "replayed")

@@ -1,6 +1,5 @@
 """Move waiting tasks to another band, by id or filter; they keep their time."""
 
-import uuid
 from argparse import ArgumentParser
 
 from queue_app.core.priorities import parse_band
@@ -15,7 +14,6 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("priority", help="critical, high, normal, low or background")
-    parser.add_argument("ids", nargs="*", type=uuid.UUID, metavar="ID", help="ids of tasks; default: by filter")
     add_task_filter(parser)
     add_options(parser, "move")
     add_by_and_json(parser)

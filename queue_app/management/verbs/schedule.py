@@ -73,10 +73,8 @@ def _list(call: Call) -> int:
     ticks = recent(schedules, 1)
     rows = [["NAME", "WHEN", "NEXT", "LAST", "TASK"]]
     rows += [_row(schedule, ticks[schedule.pk]) for schedule in schedules]
-    call.write_json([_as_dict(schedule) for schedule in schedules])
-    for line in format_table(rows) if schedules else ["no schedules"]:
-        call.write(line)
-    return OK
+    text = "\n".join(format_table(rows)) if schedules else "no schedules"
+    return call.answer(text, [_as_dict(schedule) for schedule in schedules])
 
 
 def _row(schedule: Schedule, ticks: list[RecentTick]) -> list[str]:
@@ -166,13 +164,10 @@ def _import_beat(call: Call) -> int:
     imported, refused = import_entries(find_entries(), dry_run=call["dry_run"])
     if imported and not call["dry_run"]:
         call.record("import", "schedule", imported)
-    call.write_json({"imported": imported, "refused": refused})
-    for name in imported:
-        call.write(f"{'would import' if call['dry_run'] else 'imported'} {name}")
-    for name, why in refused.items():
-        call.write(f"cannot import {name}: {why}")
-    if not imported and not refused:
-        call.write("there is nothing to import: neither CELERY_BEAT_SCHEDULE nor django-celery-beat has an entry")
+    lines = [f"{'would import' if call['dry_run'] else 'imported'} {name}" for name in imported]
+    lines += [f"cannot import {name}: {why}" for name, why in refused.items()]
+    nothing = "there is nothing to import: neither CELERY_BEAT_SCHEDULE nor django-celery-beat has an entry"
+    call.answer("\n".join(lines) or nothing, {"imported": imported, "refused": refused})
     return REFUSED if refused else OK
 
 

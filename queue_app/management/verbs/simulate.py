@@ -59,10 +59,7 @@ def run(call: Call) -> int:
         raise InvalidTaskData("since", "--until needs --since or --last.")
     seconds = scenario.pop("seconds", 86_400)
     answer = simulate(scenario, **window, seconds=seconds, shared_server=call["shared_server"], report=_progress(call))
-    call.write_json(answer)
-    for line in lines(answer, call["by"] or ["band", "queue"]):
-        call.write(line)
-    return OK
+    return call.answer("\n".join(lines(answer, call["by"] or ["band", "queue"])), answer)
 
 
 def lines(answer: dict[str, Any], tables: list[str]) -> list[str]:

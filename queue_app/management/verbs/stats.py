@@ -28,9 +28,7 @@ def run(call: Call) -> int:
         if name not in names:
             raise UnknownQueue(name, names)
         stats["by_queue"] = [queue for queue in stats["by_queue"] if queue["name"] == name]
-    call.write_json(stats)
-    for line in lines(stats):
-        call.write(line)
+    call.answer("\n".join(lines(stats)), stats)
     return UNREACHABLE if stats["index"] == NO_INDEX else OK
 
 

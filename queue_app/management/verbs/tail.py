@@ -131,9 +131,11 @@ class Tail:
         """Yield the events in order, and the lines of a task before the event that ends its attempt."""
         lines: list[LogLine] = []
         if self._level is not None:
+            levels = logging.getLevelNamesMapping()
             ended = {uuid.UUID(event.task_id) for event in found if event.name in ENDS and event.task_id}
             try:
-                lines = [line for line in self._lines.read(ended) if self._is_wanted(line)]
+                found_lines = self._lines.read(ended)
+                lines = [line for line in found_lines if levels.get(line.level, logging.INFO) >= self._level]
             except DatabaseError as error:
                 connections[alias()].close()
                 reason = hide_password(" ".join(str(error).split()))
@@ -146,10 +148,6 @@ class Tail:
                 lines = [line for line in lines if line.task_id != event.task_id]
             yield event
         yield from lines
-
-    def _is_wanted(self, line: LogLine) -> bool:
-        level = logging.getLevelNamesMapping().get(line.level, logging.INFO)
-        return self._level is not None and level >= self._level
 
     def _on_away(self, server: str, notice: str) -> Iterator[str]:
         self.pause = RETRY_SECONDS

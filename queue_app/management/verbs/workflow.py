@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from queue_app.core.ids import parse_id
 from queue_app.exceptions import InvalidTaskData, WorkflowNotFound
-from queue_app.management.verbs import OK, Call, Needs, add_by_and_json
+from queue_app.management.verbs import Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS, WorkflowState
@@ -54,36 +54,29 @@ def _list(call: Call) -> int:
         raise InvalidTaskData("state", f"--state must be one of {known}.", code="unknown_status")
     wanted = STANDINGS.get(state, {"state": state}) if state else {}
     flows = list(Workflow.objects.using(alias()).filter(**wanted).order_by("-id")[:LISTED])
-    call.write_json([{"id": str(flow.pk), "name": flow.name, "state": flow.state} for flow in flows])
     rows = [["ID", "NAME", "STATE", "TASKS", "ENQUEUED"]]
     rows += [
         [str(flow.pk), flow.name, _standing(flow), str(flow.nodes), f"{timezone.localtime(flow.created_at):%F %H:%M}"]
         for flow in flows
     ]
-    for line in format_table(rows) if flows else ["no workflows"]:
-        call.write(line)
-    return OK
+    text = "\n".join(format_table(rows)) if flows else "no workflows"
+    return call.answer(text, [{"id": str(flow.pk), "name": flow.name, "state": flow.state} for flow in flows])
 
 
 def _show(call: Call, flow: Workflow) -> int:
     graph = graph_of(flow.pk)
     names = {group.number: group.name for group in graph.groups}
-    call.write_json(
-        {
-            "id": str(flow.pk), "name": flow.name, "state": flow.state, "tasks": graph.tasks,
-            "holding": [str(task.id) for task in graph.holding], "gaps": flow.gaps,
-            "groups": [{"name": group.name, "states": dict(group.counts)} for group in graph.groups],
-        }
-    )  # fmt: skip
-    call.write(f"{flow.name}: {_standing(flow)}, {graph.tasks} tasks")
     rows = [["TASK", "STATES", "WAITS FOR"], *(_row(group, names) for group in graph.groups)]
-    for line in format_table(rows):
-        call.write(line)
-    for gap in flow.gaps:
-        call.write(f"not undone: {gap['name']} {gap['task_id']}" + (f": {gap['reason']}" if gap["reason"] else ""))
-    for task in graph.holding:
-        call.write(f"held by {task.name} {task.id} ({task.status.replace('_', ' ')})")
-    return OK
+    lines = [f"{flow.name}: {_standing(flow)}, {graph.tasks} tasks", *format_table(rows)]
+    gaps = [(f"{gap['name']} {gap['task_id']}", gap["reason"]) for gap in flow.gaps]
+    lines += [f"not undone: {what}: {why}" if why else f"not undone: {what}" for what, why in gaps]
+    lines += [f"held by {task.name} {task.id} ({task.status.replace('_', ' ')})" for task in graph.holding]
+    facts = {
+        "id": str(flow.pk), "name": flow.name, "state": flow.state, "tasks": graph.tasks,
+        "holding": [str(task.id) for task in graph.holding], "gaps": flow.gaps,
+        "groups": [{"name": group.name, "states": dict(group.counts)} for group in graph.groups],
+    }  # fmt: skip
+    return call.answer("\n".join(lines), facts)
 
 
 def _row(group: TaskGroup, names: Mapping[int, str]) -> list[str]:
@@ -100,31 +93,28 @@ def _standing(flow: Workflow) -> str:
 
 
 def _steer(call: Call, flow: Workflow) -> int:
+    action, given = call["action"], dict[str, Any]()
+    if action == "skip":
+        given = {"task_id": _needed(call, "task"), "done": call["done"]}
+    elif action == "reprioritise":
+        given = {"band": _needed(call, "priority")}
     with atomic():
-        number = _STEER[call["action"]](call, flow, {"by": call.by, "via": audit.COMMAND, "reason": call["reason"]})
-    return call.answer(
-        f"{call['action']} {flow.name}: tasks changed: {number}", {"id": str(flow.pk), "changed": number}
-    )
+        number = _STEER[action](flow.pk, **given, by=call.by, via=audit.COMMAND, reason=call["reason"])
+    return call.answer(f"{action} {flow.name}: tasks changed: {number}", {"id": str(flow.pk), "changed": number})
 
 
-def _reprioritise(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
-    if not call["priority"]:
-        raise InvalidTaskData("priority", "workflow reprioritise needs --priority.", code="required")
-    return steer.reprioritise_workflow(flow.pk, call["priority"], **why)
+def _needed(call: Call, option: str) -> str:
+    if not call[option]:
+        raise InvalidTaskData(option, f"workflow {call['action']} needs --{option}.", code="required")
+    return str(call[option])
 
 
-def _skip(call: Call, flow: Workflow, why: Mapping[str, str]) -> int:
-    if not call["task"]:
-        raise InvalidTaskData("task", "workflow skip needs --task.", code="required")
-    return steer.skip_task(flow.pk, call["task"], done=call["done"], **why)
-
-
-_STEER: Final[Mapping[str, Callable[[Call, Any, Mapping[str, str]], int]]] = {
-    "skip": _skip,
-    "stop-undoing": lambda _call, flow, why: steer.stop_undoing(flow.pk, **why),
-    "cancel": lambda _call, flow, why: steer.cancel_workflow(flow.pk, **why),
-    "pause": lambda _call, flow, why: steer.pause_workflow(flow.pk, **why),
-    "resume": lambda _call, flow, why: steer.resume_workflow(flow.pk, **why),
-    "retry": lambda _call, flow, why: steer.retry_workflow(flow.pk, **why),
-    "reprioritise": _reprioritise,
+_STEER: Final[Mapping[str, Callable[..., int]]] = {
+    "skip": steer.skip_task,
+    "stop-undoing": steer.stop_undoing,
+    "cancel": steer.cancel_workflow,
+    "pause": steer.pause_workflow,
+    "resume": steer.resume_workflow,
+    "retry": steer.retry_workflow,
+    "reprioritise": steer.reprioritise_workflow,
 }

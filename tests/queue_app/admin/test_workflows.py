@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from queue_app import Workflow, group
 from queue_app.core import shared
@@ -132,6 +132,12 @@ def test_a_button_acts_on_the_whole_workflow_and_records_it(staff, committed, fl
     assert Counter(task.status for task in tasks(flow)) == after
     entry = AuditEntry.objects.get(target="workflow")
     assert (entry.action, entry.reason, entry.target_id) == (f"workflow.{button}", "because", str(flow.id))
+
+
+def test_a_button_answers_in_the_language_of_the_reader(staff, committed, flow, settings):
+    settings.LANGUAGE_CODE = "de"
+    with translation.override("de"), committed():
+        assert press(staff, flow, "cancel") == "Abgebrochene Aufgaben: 4."
 
 
 def test_a_pause_ends_by_its_button(staff, committed, flow):

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from queue_app.admin.task_search import waiting_for
+from queue_app.admin.task_search import NARROW
 from queue_app.core import shared
 from queue_app.core.reasons import KINDS, Kind, Level, Source, reason
 from queue_app.core.states import Status
@@ -14,6 +15,7 @@ from queue_app.diagnose.stalls import Stall
 from queue_app.diagnose.waits import Workforce
 from queue_app.metrics.exposition import families
 from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.upkeep.jobs import take_lead
 from tests.docs.pages import ROOT
 from tests.support.engine import put
@@ -80,7 +82,7 @@ def test_a_new_reason_of_tasks_is_in_explain_and_counted_in_the_overview(engine,
     shared.forget()
     assert "No live worker has the permit of default." in overview()
     assert "no_permit" in waits.wait_codes()
-    assert waiting_for("no_permit").kinds
+    assert NARROW["wait"](TaskFilter(), "no_permit", timezone.now()).kinds
 
 
 def test_another_room_can_add_a_finder(engine, add, monkeypatch):
