@@ -10,7 +10,7 @@ from django.urls import re_path
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api.base import accepts
+from queue_app.api.base import accepts, for_staff
 from queue_app.api.permissions import may_view
 from queue_app.api.serializers.base import Field
 from queue_app.api.serializers.control import EventQuery
@@ -45,7 +45,7 @@ class ExecutionPriorityView(AdminTaskPriorityView):
 class ExecutionQueueView(AdminQueueView):
     """The queue as system A names it."""
 
-    @accepts("view_task", staff=("view_task",))
+    @for_staff("view_task")
     def get(self, request: Request) -> Response:
         """Return depth, running tasks, limit and counts by priority of all queues together."""
         found = admin_queue()

@@ -60,7 +60,7 @@ class WorkerView(ApiView):
 
 
 class RegisterView(WorkerView):
-    @accepts(body=serializers.WorkerRegistration)
+    @accepts(body=serializers.WorkerRegistration, id="register_worker", answer="RegisteredWorker", status=201)
     def post(self, request: Request) -> Response:
         """Register a worker.
 
@@ -77,7 +77,7 @@ class RegisterView(WorkerView):
 
 
 class PollView(WorkerView):
-    @accepts(body=serializers.Poll)
+    @accepts(body=serializers.Poll, id="poll", answer="ClaimedTasks", problems=(409,))
     def post(self, request: Request, worker_id: str) -> Response:
         """Claim tasks for a worker.
 
@@ -98,7 +98,7 @@ class PollView(WorkerView):
 
 
 class WaitView(WorkerView):
-    @accepts(body=serializers.WakeRequest)
+    @accepts(body=serializers.WakeRequest, id="wait_for_call", answer="WorkerCall", problems=(409,))
     def post(self, request: Request, worker_id: str) -> Response:
         """Wait until there may be work for a worker.
 
@@ -111,7 +111,7 @@ class WaitView(WorkerView):
 
 
 class ResultView(WorkerView):
-    @accepts(body=serializers.Report)
+    @accepts(body=serializers.Report, id="report", answer="ReportedResults", problems=(409,))
     def post(self, request: Request, worker_id: str) -> Response:
         """Report how attempts ended.
 
@@ -154,7 +154,7 @@ class ResultView(WorkerView):
 
 
 class StepView(WorkerView):
-    @accepts(body=serializers.StepCall)
+    @accepts(body=serializers.StepCall, id="steps", answer="StoredSteps", problems=(409,))
     def post(self, request: Request, worker_id: str) -> Response:
         """Read or store the steps of a running task, or let it wait for a signal.
 
@@ -170,7 +170,7 @@ class StepView(WorkerView):
 
 
 class HeartbeatView(WorkerView):
-    @accepts(body=serializers.WorkerHeartbeat)
+    @accepts(body=serializers.WorkerHeartbeat, id="heartbeat", answer="HeartbeatReply", problems=(409,))
     def post(self, request: Request, worker_id: str) -> Response:
         """Send the heartbeat of a worker.
 
@@ -196,7 +196,7 @@ class HeartbeatView(WorkerView):
 
 
 class DeregisterView(WorkerView):
-    @accepts(body=serializers.Deregistration)
+    @accepts(body=serializers.Deregistration, id="deregister_worker", answer="Acknowledgement", problems=(409,))
     def post(self, request: Request, worker_id: str) -> Response:
         """Deregister a worker.
 

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Final
 
 from django.db import models
 
-from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, Query
 from queue_app.api.serializers.rules import Rule, a_change
@@ -22,10 +21,8 @@ from queue_app.services.read.autoscale import TARGET_SECONDS
 MAX_SLOTS: Final = 1000
 MAX_SECONDS: Final = 86_400
 ENTRY: Final = r"^[0-9]{1,19}(-[0-9]{1,19})?$"
-_SET_BY_THE_QUEUE: Final = (
-    "name", "priority", "paused", "paused_at", "paused_by", "paused_reason", "throttled_until", "created_at",
-    "current_concurrent", "updated_at",
-)  # fmt: skip
+#: The columns of a pause.
+PAUSE_NAMES: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
 
 
 def columns(model: type[models.Model], names: Iterable[str]) -> dict[str, Any]:
@@ -37,11 +34,13 @@ class Edit(Body):
     """A change of at least one field."""
 
     rules = (a_change(),)
-    read_only_names = _SET_BY_THE_QUEUE
+    read_only_names = (
+        "name", "priority", *PAUSE_NAMES, "throttled_until", "created_at", "current_concurrent", "updated_at",
+    )  # fmt: skip
 
 
 class _LimitEdit(Body):
-    read_only_names = ("id", "scope", *representation.PAUSE.names, "current_concurrent", "updated_at")
+    read_only_names = ("id", "scope", *PAUSE_NAMES, "current_concurrent", "updated_at")
 
 
 def edit(

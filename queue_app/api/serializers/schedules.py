@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
-from queue_app.api.serializers.control import Edit, WithReason, columns
+from queue_app.api.serializers.control import PAUSE_NAMES, Edit, WithReason, columns
 from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
 from queue_app.core.options import Door
 from queue_app.core.parsing import timestamp
@@ -17,7 +16,7 @@ from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 
 MAX_ARGS: Final = 100
 _OF_THE_SCHEDULER: Final = (
-    "id", "words", "next_instant", "declared", "overridden", *representation.PAUSE.names, "created_at", "updated_at",
+    "id", "words", "next_instant", "declared", "overridden", *PAUSE_NAMES, "created_at", "updated_at",
 )  # fmt: skip
 _FIELDS: Final[Mapping[str, Any]] = {
     "read_only_names": _OF_THE_SCHEDULER,

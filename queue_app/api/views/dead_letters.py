@@ -6,7 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_id
+from queue_app.api.base import ApiView, accepts, for_staff, parse_id
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import dead_letters as serializers
@@ -29,7 +29,7 @@ NO_SECRETS: Final = Secrets()
 
 
 class DeadLetterListView(ApiView):
-    @accepts("view_deadletter", query=serializers.LetterListQuery)
+    @accepts("view_deadletter", query=serializers.LetterListQuery, id="list_dead_letters", answer="DeadLetterPage")
     def get(self, request: Request) -> Response:
         """List dead letters, latest death first.
 
@@ -63,7 +63,7 @@ class _OneLetterView(ApiView):
 class DeadLetterView(_OneLetterView):
     """One dead letter, by its id or the id of its task."""
 
-    @accepts("view_deadletter")
+    @accepts("view_deadletter", id="get_dead_letter", answer="DeadLetterDetail")
     def get(self, request: Request, letter_id: str) -> Response:
         """Inspect a dead letter.
 
@@ -77,7 +77,9 @@ class DeadLetterView(_OneLetterView):
             | {"task_status": dead_letters.task_status(letter)}
         )
 
-    @accepts("discard_deadletter", body=WithReason)
+    @accepts(
+        "discard_deadletter", body=WithReason, id="discard_dead_letter", answer="DiscardedDeadLetter", problems=(409,)
+    )
     def delete(self, request: Request, letter_id: str) -> Response:
         """Discard a dead letter.
 
@@ -91,7 +93,9 @@ class DeadLetterView(_OneLetterView):
 
 
 class ReplayView(_OneLetterView):
-    @accepts("replay_deadletter", body=serializers.Replay, once=True)
+    @accepts(
+        "replay_deadletter", body=serializers.Replay, once=True, id="replay_dead_letter", answer="ReplayedDeadLetter"
+    )
     def post(self, request: Request, letter_id: str) -> Response:
         """Queue the task of a dead letter again.
 
@@ -118,9 +122,10 @@ class _ManyLettersView(ApiView):
 
 
 class ReplayManyView(_ManyLettersView):
-    @accepts(
-        "replay_deadletter", body=serializers.ReplaySelection, staff=("view_deadletter", "replay_deadletter"), once=True
-    )
+    @for_staff(
+        "replay_deadletter", "view_deadletter", body=serializers.ReplaySelection, once=True, id="replay_dead_letters",
+        answer="Operation", status=202, also={200: "Preview"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Replay many dead letters.
 
@@ -136,12 +141,10 @@ class ReplayManyView(_ManyLettersView):
 
 
 class DiscardManyView(_ManyLettersView):
-    @accepts(
-        "discard_deadletter",
-        body=serializers.DiscardSelection,
-        staff=("view_deadletter", "discard_deadletter"),
-        once=True,
-    )
+    @for_staff(
+        "discard_deadletter", "view_deadletter", body=serializers.DiscardSelection, once=True,
+        id="discard_dead_letters", answer="DiscardOrPreview",
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Discard many dead letters.
 

@@ -6,7 +6,7 @@ from typing import Final
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api.base import PublicView
+from queue_app.api.base import PublicView, accepts
 from queue_app.diagnose import health
 
 WITHIN_SECONDS: Final = 2.0
@@ -16,6 +16,7 @@ ALIVE: Final = {"status": "ok"}
 class LiveView(PublicView):
     """Whether the process answers at all."""
 
+    @accepts(id="live", answer="Acknowledgement")
     def get(self, request: Request) -> Response:
         """Report liveness."""
         return Response(ALIVE)
@@ -24,6 +25,7 @@ class LiveView(PublicView):
 class ReadyView(PublicView):
     """Whether the process can accept tasks, and whether tasks are started."""
 
+    @accepts(id="ready", answer="Readiness", also={503: "Readiness"})
     def get(self, request: Request) -> Response:
         """Report readiness.
 

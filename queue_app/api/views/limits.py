@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_number
+from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_number
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import control as serializers
@@ -28,13 +28,13 @@ from queue_app.sql.database import atomic
 
 
 class LimitListView(ApiView):
-    @accepts("view_limit", query=NumberPage, staff=("view_limit",))
+    @for_staff("view_limit", query=NumberPage, id="list_limits", answer="LimitPage")
     def get(self, request: Request) -> Response:
         """List the limits of task types and keys, oldest first."""
         query = self.read_query(request)
         return Response(paged(request, Limit.objects.all(), query, "id", each(representation.limit)))
 
-    @accepts("add_limit", body=serializers.NewLimit, staff=("add_limit",), once=True)
+    @for_staff("add_limit", body=serializers.NewLimit, once=True, id="add_limit", answer="Limit", status=201)
     def post(self, request: Request) -> Response:
         """Limit a task type or a key.
 
@@ -49,7 +49,7 @@ class LimitListView(ApiView):
 
 
 class LimitView(ApiView):
-    @accepts("view_limit", staff=("view_limit",))
+    @for_staff("view_limit", id="get_limit", answer="Limit")
     def get(self, request: Request, limit_id: str) -> Response:
         """Inspect the limits of a task type or key."""
         found = Limit.objects.filter(pk=parse_number(limit_id, LimitNotFound(limit_id))).first()
@@ -57,7 +57,7 @@ class LimitView(ApiView):
             raise LimitNotFound(limit_id)
         return Response(representation.limit(found))
 
-    @accepts("change_limit", body=serializers.LimitEdit, staff=("change_limit",))
+    @for_staff("change_limit", body=serializers.LimitEdit, id="edit_limit", answer="Limit")
     def patch(self, request: Request, limit_id: str) -> Response:
         """Change the limits of a task type or key.
 
@@ -69,7 +69,7 @@ class LimitView(ApiView):
             _record(request, "limit.change", found, changes)
         return Response(representation.limit(found))
 
-    @accepts("delete_limit", staff=("delete_limit",))
+    @for_staff("delete_limit", id="lift_limit", answer="Deleted")
     def delete(self, request: Request, limit_id: str) -> Response:
         """Remove all limits of a task type or key, and its pause."""
         with atomic():
@@ -79,13 +79,13 @@ class LimitView(ApiView):
 
 
 class OverallLimitsView(ApiView):
-    @accepts("view_runtimesettings", staff=("view_runtimesettings",))
+    @for_staff("view_runtimesettings", id="get_overall_limits", answer="OverallLimits")
     def get(self, request: Request) -> Response:
         """Inspect the limits over all queues."""
         found = RuntimeSettings.objects.filter(pk=1).first() or RuntimeSettings()
         return Response(representation.overall(found))
 
-    @accepts("change_runtimesettings", body=serializers.OverallEdit, staff=("change_runtimesettings",))
+    @for_staff("change_runtimesettings", body=serializers.OverallEdit, id="edit_overall_limits", answer="OverallLimits")
     def patch(self, request: Request) -> Response:
         """Change the limits over all queues, with a ``reason`` for the audit log.
 
@@ -111,7 +111,7 @@ class _PauseView(ApiView):
 
 
 class PauseTypeOrKeyView(_PauseView):
-    @accepts(BY_CONTENT, body=serializers.Pause)
+    @accepts(BY_CONTENT, body=serializers.Pause, id="pause", answer="PauseState")
     def post(self, request: Request) -> Response:
         """Pause a task type, a key, or everything.
 
@@ -126,7 +126,7 @@ class PauseTypeOrKeyView(_PauseView):
 
 
 class ResumeTypeOrKeyView(_PauseView):
-    @accepts(BY_CONTENT, body=serializers.Resumption)
+    @accepts(BY_CONTENT, body=serializers.Resumption, id="resume", answer="PauseState", problems=(404,))
     def post(self, request: Request) -> Response:
         """Resume a task type, a key, or everything.
 

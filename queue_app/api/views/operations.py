@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_id
+from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_id
 from queue_app.api.idempotency import KEY_META
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import is_staff_with, require_staff
@@ -41,7 +41,10 @@ FOR_STAFF: Final = frozenset(
 
 
 class BulkActionView(ApiView):
-    @accepts(BY_CONTENT, body=TaskSelection, throttle="heavy", once=True)
+    @accepts(
+        BY_CONTENT, body=TaskSelection, throttle="heavy", once=True, id="act_on_tasks", tag="tasks", answer="Operation",
+        status=202, also={200: "Preview"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Cancel, reprioritise, replay, retry, run or delete many tasks.
 
@@ -72,7 +75,7 @@ class BulkActionView(ApiView):
 
 
 class OperationListView(ApiView):
-    @accepts("view_operation", query=IdPage)
+    @accepts("view_operation", query=IdPage, id="list_operations", answer="OperationPage")
     def get(self, request: Request) -> Response:
         """List operations, newest first.
 
@@ -86,7 +89,7 @@ class OperationListView(ApiView):
 
 
 class AuditView(ApiView):
-    @accepts("view_auditentry", query=IdPage, staff=("view_auditentry",))
+    @for_staff("view_auditentry", query=IdPage, id="list_audit_entries", tag="staff", answer="AuditEntryPage")
     def get(self, request: Request) -> Response:
         """List what people changed in the admin, over the API and by commands, newest first."""
         shown = each(representation.audit_entry)
@@ -94,12 +97,12 @@ class AuditView(ApiView):
 
 
 class OperationView(ApiView):
-    @accepts("view_operation")
+    @accepts("view_operation", id="get_operation", answer="Operation")
     def get(self, request: Request, operation_id: str) -> Response:
         """Inspect an operation: its state and its progress."""
         return Response(representation.operation(_find(request, operation_id), request.user))
 
-    @accepts("change_operation")
+    @accepts("change_operation", id="cancel_operation", answer="Operation", problems=(409,))
     def delete(self, request: Request, operation_id: str) -> Response:
         """Cancel an operation.
 

@@ -10,9 +10,9 @@ from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts
+from queue_app.api.base import ApiView, accepts, for_staff
 from queue_app.api.errors import NoSuchQueue
-from queue_app.api.etags import expected_version, with_version
+from queue_app.api.etags import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import may_view
 from queue_app.api.serializers import control as serializers
@@ -31,7 +31,7 @@ MAX_LISTED: Final = 1000
 
 
 class StatsView(ApiView):
-    @accepts("view_queue", permission=may_view("queue"))
+    @accepts("view_queue", permission=may_view("queue"), id="get_stats", answer="Stats")
     def get(self, request: Request) -> Response:
         """Return depth, age, workers and throughput of all queues.
 
@@ -45,7 +45,7 @@ class StatsView(ApiView):
 
 
 class QueueListView(ApiView):
-    @accepts("view_queue", query=NamePage, permission=may_view("queue"))
+    @accepts("view_queue", query=NamePage, permission=may_view("queue"), id="list_queues", answer="QueuePage")
     def get(self, request: Request) -> Response:
         """List queues with their settings, by name."""
         query = self.read_query(request)
@@ -53,7 +53,7 @@ class QueueListView(ApiView):
 
 
 class QueueView(ApiView):
-    @accepts("view_queue", permission=may_view("queue"))
+    @accepts("view_queue", permission=may_view("queue"), id="get_queue", answer="Queue")
     def get(self, request: Request, name: str) -> Response:
         """Inspect a queue.
 
@@ -62,7 +62,7 @@ class QueueView(ApiView):
         found = _existing(_queue, name)
         return with_version(version_of(found), representation.queue(found))
 
-    @accepts("change_queue", body=serializers.QueueEdit, staff=("change_queue",))
+    @for_staff("change_queue", body=serializers.QueueEdit, headers=(IF_MATCH,), id="edit_queue", answer="Queue")
     def patch(self, request: Request, name: str) -> Response:
         """Edit the settings of a queue.
 
@@ -75,7 +75,10 @@ class QueueView(ApiView):
 
 
 class QueueStatsView(ApiView):
-    @accepts("view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"))
+    @accepts(
+        "view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"), id="get_queue_stats",
+        answer="QueueStats",
+    )  # fmt: skip
     def get(self, request: Request, name: str) -> Response:
         """Return depth, age, running tasks and limit of a queue.
 
@@ -88,7 +91,9 @@ class QueueStatsView(ApiView):
 
 
 class AutoscaleView(ApiView):
-    @accepts("view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"))
+    @accepts(
+        "view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"), id="get_demand", answer="Demand"
+    )
     def get(self, request: Request, name: str) -> Response:
         """Return how many workers a queue could use.
 
@@ -101,7 +106,10 @@ class AutoscaleView(ApiView):
 
 
 class PolicyListView(ApiView):
-    @accepts("view_prioritypolicy", query=NumberPage, permission=may_view("prioritypolicy"))
+    @accepts(
+        "view_prioritypolicy", query=NumberPage, permission=may_view("prioritypolicy"), id="list_policies",
+        answer="PolicyPage",
+    )  # fmt: skip
     def get(self, request: Request) -> Response:
         """List the policies of all bands, highest first."""
         query, policies = self.read_query(request), PriorityPolicy.objects.all()
@@ -111,7 +119,7 @@ class PolicyListView(ApiView):
 class PolicyView(ApiView):
     """The defaults of a band's tasks, which a task or its queue can override."""
 
-    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"))
+    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"), id="get_policy", answer="Policy")
     def get(self, request: Request, band: str) -> Response:
         """Inspect the policy of a band.
 
@@ -120,7 +128,9 @@ class PolicyView(ApiView):
         policy = _policy(band)
         return with_version(version_of(policy), representation.policy(policy))
 
-    @accepts("change_prioritypolicy", body=serializers.PolicyEdit, staff=("change_prioritypolicy",))
+    @for_staff(
+        "change_prioritypolicy", body=serializers.PolicyEdit, headers=(IF_MATCH,), id="edit_policy", answer="Policy"
+    )
     def patch(self, request: Request, band: str) -> Response:
         """Edit the policy of a band.
 
@@ -134,7 +144,7 @@ class PolicyView(ApiView):
 
 
 class QueuePauseView(ApiView):
-    @accepts("pause_queue", body=serializers.PauseUntil, staff=("pause_queue",))
+    @for_staff("pause_queue", body=serializers.PauseUntil, id="pause_queue", answer="Queue")
     def post(self, request: Request, name: str) -> Response:
         """Pause a queue.
 
@@ -148,7 +158,7 @@ class QueuePauseView(ApiView):
 
 
 class QueueResumeView(ApiView):
-    @accepts("pause_queue", body=serializers.Nothing, staff=("pause_queue",))
+    @for_staff("pause_queue", body=serializers.Nothing, id="resume_queue", answer="Queue")
     def post(self, request: Request, name: str) -> Response:
         """Resume a queue."""
         self.read_body(request)
@@ -158,14 +168,14 @@ class QueueResumeView(ApiView):
 
 
 class AdminQueueView(ApiView):
-    @accepts("view_task", staff=("view_task",))
+    @for_staff("view_task", id="get_whole_queue", tag="staff", answer="AdminQueue")
     def get(self, request: Request) -> Response:
         """Return depth, running tasks and limit of all queues together."""
         return Response(admin_queue())
 
 
 class WorkerListView(ApiView):
-    @accepts("view_worker", query=WorkerPage, staff=("view_worker",))
+    @for_staff("view_worker", query=WorkerPage, id="list_workers", tag="staff", answer="WorkerPage")
     def get(self, request: Request) -> Response:
         """List workers, newest first, including stopped ones."""
         return Response(paged(request, Worker.objects.all(), self.read_query(request), "-id", _with_tasks))

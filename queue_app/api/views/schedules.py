@@ -12,8 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_number
-from queue_app.api.etags import expected_version, with_version
+from queue_app.api.base import ApiView, for_staff, parse_number
+from queue_app.api.etags import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
 from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
@@ -30,14 +30,17 @@ from queue_app.sql.database import alias
 
 
 class ScheduleListView(ApiView):
-    @accepts("view_schedule", query=NamePage, staff=("view_schedule",))
+    @for_staff("view_schedule", query=NamePage, id="list_schedules", answer="SchedulePage")
     def get(self, request: Request) -> Response:
         """List schedules by name."""
         query, schedules = self.read_query(request), Schedule.objects.using(alias()).all()
         shown = each(partial(representation.schedule, user=request.user))
         return Response(paged(request, schedules, query, "name", shown))
 
-    @accepts("add_schedule", body=serializers.NewSchedule, staff=("view_schedule", "add_schedule"), once=True)
+    @for_staff(
+        "add_schedule", "view_schedule", body=serializers.NewSchedule, once=True, id="add_schedule", answer="Schedule",
+        status=201,
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Make a schedule.
 
@@ -52,7 +55,7 @@ class ScheduleListView(ApiView):
 
 
 class ScheduleView(ApiView):
-    @accepts("view_schedule", staff=("view_schedule",))
+    @for_staff("view_schedule", id="get_schedule", answer="Schedule")
     def get(self, request: Request, schedule_id: str) -> Response:
         """Inspect a schedule.
 
@@ -61,7 +64,10 @@ class ScheduleView(ApiView):
         found = _find(schedule_id)
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
-    @accepts("change_schedule", body=serializers.ScheduleEdit, staff=("view_schedule", "change_schedule"))
+    @for_staff(
+        "change_schedule", "view_schedule", body=serializers.ScheduleEdit, headers=(IF_MATCH,), id="edit_schedule",
+        answer="Schedule",
+    )  # fmt: skip
     def patch(self, request: Request, schedule_id: str) -> Response:
         """Change a schedule from its next tick on.
 
@@ -75,7 +81,7 @@ class ScheduleView(ApiView):
             found = edit.update_schedule(found.name, changes, version=version)
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
-    @accepts("delete_schedule", staff=("view_schedule", "delete_schedule"))
+    @for_staff("delete_schedule", "view_schedule", id="delete_schedule", answer="Deleted")
     def delete(self, request: Request, schedule_id: str) -> Response:
         """Delete a schedule and its history; keep its tasks.
 
@@ -87,7 +93,7 @@ class ScheduleView(ApiView):
 
 
 class SchedulePauseView(ApiView):
-    @accepts("pause_schedule", body=PauseUntil, staff=("pause_schedule",))
+    @for_staff("pause_schedule", body=PauseUntil, id="pause_schedule", answer="Schedule")
     def post(self, request: Request, schedule_id: str) -> Response:
         """Pause a schedule.
 
@@ -101,7 +107,7 @@ class SchedulePauseView(ApiView):
 
 
 class ScheduleResumeView(ApiView):
-    @accepts("pause_schedule", body=Nothing, staff=("pause_schedule",))
+    @for_staff("pause_schedule", body=Nothing, id="resume_schedule", answer="Schedule")
     def post(self, request: Request, schedule_id: str) -> Response:
         """Resume a schedule from its next tick on."""
         self.read_body(request)
@@ -111,7 +117,7 @@ class ScheduleResumeView(ApiView):
 
 
 class RunView(ApiView):
-    @accepts("run_schedule", body=WithReason, staff=("run_schedule",), once=True)
+    @for_staff("run_schedule", body=WithReason, once=True, id="run_schedule", answer="StartedTick", status=201)
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
         self.read_body(request)
@@ -122,7 +128,10 @@ class RunView(ApiView):
 
 
 class BackfillView(ApiView):
-    @accepts("run_schedule", body=serializers.Backfill, staff=("run_schedule",), once=True)
+    @for_staff(
+        "run_schedule", body=serializers.Backfill, once=True, id="backfill_schedule", answer="Operation", status=202,
+        also={200: "BackfillPreview"},
+    )  # fmt: skip
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the tasks of the missing ticks in a range.
 
@@ -143,7 +152,7 @@ class BackfillView(ApiView):
 
 
 class TickListView(ApiView):
-    @accepts("view_schedule", query=serializers.TickQuery, staff=("view_schedule",))
+    @for_staff("view_schedule", query=serializers.TickQuery, id="list_ticks", answer="TickPage")
     def get(self, request: Request, schedule_id: str) -> Response:
         """List the ticks of a schedule, newest first."""
         query, found = self.read_query(request), _find(schedule_id)

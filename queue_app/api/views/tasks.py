@@ -12,13 +12,13 @@ from rest_framework.response import Response
 
 from queue_app.api import export, representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, parse_id
-from queue_app.api.idempotency import KEY_META, REPLAYED
+from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, for_staff, parse_id
+from queue_app.api.idempotency import KEY_HEADER, KEY_META, REPLAYED
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import MaySubmit, is_staff_with
-from queue_app.api.representation import SUMMARY_FIELDS
+from queue_app.api.permissions import MaySubmit, is_staff_with, staff_with
 from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import WithReason
+from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
 from queue_app.diagnose.explain import explain
@@ -40,7 +40,7 @@ SEND: Final = "queue_app.send_signal"
 
 
 class TaskListView(ApiView):
-    @accepts("view_task", query=serializers.TaskListQuery)
+    @accepts("view_task", query=serializers.TaskListQuery, id="list_tasks", answer="TaskPage")
     def get(self, request: Request) -> Response:
         """List tasks, newest first."""
         query = self.read_query(request)
@@ -49,7 +49,10 @@ class TaskListView(ApiView):
         page = list_tasks(visible_tasks(request.user, wanted), wanted, page_size=size, before=before)
         return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
 
-    @accepts("add_task", body=serializers.Submission, throttle="submits", permission=MaySubmit)
+    @accepts(
+        "add_task", body=serializers.Submission, throttle="submits", permission=MaySubmit, headers=(KEY_HEADER,),
+        id="submit_task", answer="Submitted", status=201, also={200: "Submitted"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit a task.
 
@@ -66,14 +69,14 @@ class TaskListView(ApiView):
 class AdminTaskListView(TaskListView):
     http_method_names = ("get", "head", "options")
 
-    @accepts("view_task", query=serializers.TaskListQuery, staff=("view_task",))
+    @for_staff("view_task", query=serializers.TaskListQuery, id="list_all_tasks", tag="staff", answer="TaskPage")
     def get(self, request: Request) -> Response:
         """List the tasks of all users, newest first."""
         return super().get(request)
 
 
 class TaskCountView(ApiView):
-    @accepts("view_task", query=serializers.TaskCountQuery)
+    @accepts("view_task", query=serializers.TaskCountQuery, id="count_tasks", answer="TaskCount")
     def get(self, request: Request) -> Response:
         """Count tasks.
 
@@ -89,7 +92,7 @@ class TaskCountView(ApiView):
 class TaskExportView(ApiView):
     content_negotiation_class = AnyFormat
 
-    @accepts("view_task", query=serializers.TaskExportQuery, throttle="heavy")
+    @accepts("view_task", query=serializers.TaskExportQuery, throttle="heavy", id="export_tasks", answer="TaskExport")
     def get(self, request: Request) -> Any:
         """Export tasks as NDJSON or CSV, newest first.
 
@@ -106,7 +109,10 @@ class TaskExportView(ApiView):
 class TaskBulkView(ApiView):
     body_factor = 8
 
-    @accepts("add_task", body=serializers.Submissions, throttle="heavy", permission=MaySubmit)
+    @accepts(
+        "add_task", body=serializers.Submissions, throttle="heavy", permission=MaySubmit, headers=(KEY_HEADER,),
+        id="submit_tasks", answer="StoredTasks", status=201, also={200: "StoredTasks"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks, all or none.
 
@@ -133,7 +139,7 @@ class _OneTaskView(ApiView):
 
 
 class TaskView(_OneTaskView):
-    @accepts("view_task", query=serializers.WaitQuery)
+    @accepts("view_task", query=serializers.WaitQuery, id="get_task", answer="TaskDetail")
     def get(self, request: Request, task_id: str) -> Response:
         """Inspect a task, or wait for its end.
 
@@ -148,7 +154,7 @@ class TaskView(_OneTaskView):
             found = task_detail(wanted, user=user)
         return Response(representation.detail(found, request.user))
 
-    @accepts(BY_CONTENT, query=serializers.TaskDeleteQuery)
+    @accepts(BY_CONTENT, query=serializers.TaskDeleteQuery, id="cancel_task", answer="CancelledTask", problems=(409,))
     def delete(self, request: Request, task_id: str) -> Response:
         """Cancel a task, or delete one that has ended.
 
@@ -169,7 +175,7 @@ class TaskView(_OneTaskView):
 
 
 class TaskExplainView(ApiView):
-    @accepts("view_task")
+    @accepts("view_task", id="explain_task", answer="Explanation")
     def get(self, request: Request, task_id: str) -> Response:
         """Explain why a task is not running.
 
@@ -182,7 +188,7 @@ class TaskExplainView(ApiView):
 
 
 class TaskDecryptView(_OneTaskView):
-    @accepts("view_encrypted", body=WithReason)
+    @accepts("view_encrypted", body=WithReason, id="decrypt_task", answer="DecryptedTask", problems=(409, 503))
     def post(self, request: Request, task_id: str) -> Response:
         """Decrypt the data of a task.
 
@@ -199,7 +205,10 @@ class TaskDecryptView(_OneTaskView):
 
 
 class TaskPriorityView(_OneTaskView):
-    @accepts("reprioritise_task", body=serializers.PriorityChange)
+    @accepts(
+        "reprioritise_task", body=serializers.PriorityChange, id="reprioritise_task", answer="MovedTask",
+        problems=(409,),
+    )  # fmt: skip
     def put(self, request: Request, task_id: str) -> Response:
         """Move a waiting task to another band."""
         band = self.read_body(request)["band"]
@@ -212,7 +221,7 @@ class TaskPriorityView(_OneTaskView):
 
 
 class TaskSignalView(_OneTaskView):
-    @accepts("send_signal", body=serializers.NewSignal, once=True)
+    @accepts("send_signal", body=serializers.NewSignal, once=True, id="signal_task", answer="TaskSignal", status=201)
     def post(self, request: Request, task_id: str) -> Response:
         """Send a signal to a task, such as an approval.
 
@@ -229,7 +238,10 @@ class TaskSignalView(_OneTaskView):
 
 
 class AdminTaskPriorityView(TaskPriorityView):
-    @accepts("reprioritise_task", body=serializers.PriorityChange, staff=("view_task",))
+    @accepts(
+        "reprioritise_task", body=serializers.PriorityChange, permission=staff_with(VIEW), id="reprioritise_any_task",
+        tag="staff", answer="MovedTask", problems=(409,),
+    )  # fmt: skip
     def put(self, request: Request, task_id: str) -> Response:
         """Move any user's waiting task to another band."""
         return super().put(request, task_id)

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_id
+from queue_app.api.base import ApiView, accepts, for_staff, parse_id
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
@@ -34,7 +34,7 @@ SEND = "queue_app.send_signal"
 class WorkflowListView(ApiView):
     body_factor = 8
 
-    @accepts("view_workflow", query=serializers.WorkflowQuery)
+    @accepts("view_workflow", query=serializers.WorkflowQuery, id="list_workflows", answer="WorkflowPage")
     def get(self, request: Request) -> Response:
         """List workflows, newest first."""
         query = self.read_query(request)
@@ -46,7 +46,10 @@ class WorkflowListView(ApiView):
         page = paged(request, found, query, "-id", each(partial(representation.workflow, user=request.user)))
         return Response(page | {"next_before": page["next_cursor"]})
 
-    @accepts("add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit, once=True)
+    @accepts(
+        "add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit, once=True,
+        id="submit_workflow", answer="SubmittedWorkflow", status=201,
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit a workflow: all of its tasks, or none.
 
@@ -62,7 +65,7 @@ class WorkflowListView(ApiView):
 
 
 class WorkflowView(ApiView):
-    @accepts("view_workflow", query=WaitQuery)
+    @accepts("view_workflow", query=WaitQuery, id="get_workflow", answer="Workflow")
     def get(self, request: Request, workflow_id: str) -> Response:
         """Inspect a workflow, or wait for its end.
 
@@ -76,7 +79,7 @@ class WorkflowView(ApiView):
 
 
 class GraphView(ApiView):
-    @accepts("view_workflow")
+    @accepts("view_workflow", id="get_workflow_graph", answer="WorkflowGraph")
     def get(self, request: Request, workflow_id: str) -> Response:
         """Return the graph of a workflow.
 
@@ -124,7 +127,7 @@ class _OwnersToo(_SteeringView):
 
 
 class CancelView(_OwnersToo):
-    @accepts("steer_workflow", body=WithReason, once=True)
+    @accepts("steer_workflow", body=WithReason, once=True, id="cancel_workflow", answer="SteeredWorkflow")
     def post(self, request: Request, workflow_id: str) -> Response:
         """Cancel the pending tasks of a workflow, and compensate the completed ones. A second cancel changes nothing.
 
@@ -134,35 +137,49 @@ class CancelView(_OwnersToo):
 
 
 class StopUndoingView(_SteeringView):
-    @accepts("stop_undoing_workflow", body=WithReason, staff=("view_workflow", "stop_undoing_workflow"))
+    @for_staff(
+        "stop_undoing_workflow", "view_workflow", body=WithReason, id="stop_undoing_workflow", answer="SteeredWorkflow",
+        problems=(409,),
+    )  # fmt: skip
     def post(self, request: Request, workflow_id: str) -> Response:
         """Give up the compensations that have not completed; ``gaps`` names the tasks that stay as they are."""
         return self._steer(request, workflow_id, steer.stop_undoing)
 
 
 class SkipView(_SteeringView):
-    @accepts("steer_workflow", body=serializers.Skip, staff=("view_workflow", "steer_workflow"))
+    @for_staff(
+        "steer_workflow", "view_workflow", body=serializers.Skip, id="skip_workflow_task", answer="SteeredWorkflow",
+        problems=(409,),
+    )  # fmt: skip
     def post(self, request: Request, workflow_id: str) -> Response:
         """Give up a task that failed and holds its workflow; or say that a person did what it should have undone."""
         return self._steer(request, workflow_id, steer.skip_task)
 
 
 class WorkflowPauseView(_SteeringView):
-    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"))
+    @for_staff(
+        "steer_workflow", "view_workflow", body=WithReason, id="pause_workflow", answer="SteeredWorkflow",
+        problems=(409,),
+    )  # fmt: skip
     def post(self, request: Request, workflow_id: str) -> Response:
         """Pause a workflow; running tasks finish."""
         return self._steer(request, workflow_id, steer.pause_workflow)
 
 
 class WorkflowResumeView(_SteeringView):
-    @accepts("steer_workflow", body=Nothing, staff=("view_workflow", "steer_workflow"))
+    @for_staff(
+        "steer_workflow", "view_workflow", body=Nothing, id="resume_workflow", answer="SteeredWorkflow", problems=(409,)
+    )
     def post(self, request: Request, workflow_id: str) -> Response:
         """Resume a workflow."""
         return self._steer(request, workflow_id, steer.resume_workflow)
 
 
 class SignalView(ApiView):
-    @accepts("send_signal", body=NewSignal, staff=("view_workflow", "send_signal"), once=True)
+    @for_staff(
+        "send_signal", "view_workflow", body=NewSignal, once=True, id="signal_workflow", answer="WorkflowSignal",
+        status=201,
+    )  # fmt: skip
     def post(self, request: Request, workflow_id: str) -> Response:
         """Send a signal to the first task of a workflow that waits for it; keep it until one does."""
         body = self.read_body(request)
@@ -174,7 +191,7 @@ class SignalView(ApiView):
 
 
 class PriorityView(_OwnersToo):
-    @accepts("steer_workflow", body=PriorityChange)
+    @accepts("steer_workflow", body=PriorityChange, id="reprioritise_workflow", answer="SteeredWorkflow")
     def put(self, request: Request, workflow_id: str) -> Response:
         """Move the waiting tasks of a workflow to another band.
 
@@ -184,7 +201,9 @@ class PriorityView(_OwnersToo):
 
 
 class RetryView(_SteeringView):
-    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"), once=True)
+    @for_staff(
+        "steer_workflow", "view_workflow", body=WithReason, once=True, id="retry_workflow", answer="SteeredWorkflow"
+    )
     def post(self, request: Request, workflow_id: str) -> Response:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
         return self._steer(request, workflow_id, steer.retry_workflow)
