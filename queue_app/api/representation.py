@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from queue_app import models
 from queue_app.api.answers import (
     ANYTHING,
     BAND,
@@ -40,24 +41,6 @@ from queue_app.core.states import Status
 from queue_app.core.steps import Step
 from queue_app.diagnose.health import PARTS
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import (
-    AuditEntry,
-    DeadLetter,
-    Limit,
-    Operation,
-    PriorityPolicy,
-    Queue,
-    RuntimeSettings,
-    Schedule,
-    ScheduleTick,
-    Signal,
-    StepResult,
-    Task,
-    TaskAttempt,
-    TaskProgress,
-    Worker,
-    Workflow,
-)
 from queue_app.models.dead_letter import STATE_NAMES
 from queue_app.models.limit import SCOPES
 from queue_app.models.operation import OperationKind
@@ -80,33 +63,33 @@ _ARGS: Final = {
 _SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
 
 submitted: Final = Shape(
-    Task, "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority",
+    models.Task, "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority",
     "required_capabilities", "created_at", "trace_id", task_id="id", queue_position=maybe(COUNT), replayed=FLAG,
     task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
     required_capabilities="spec.capabilities", trace_id=TEXT,
 )  # fmt: skip
 answer("Submitted", submitted.schemas)
-stored: Final = Shape(Task, "id", "task_id", "status", task_id="id")
+stored: Final = Shape(models.Task, "id", "task_id", "status", task_id="id")
 summary: Final = Shape(
-    Task, *SUMMARY_FIELDS, task_id="id", priority="band.label", effective_priority="effective_band.label",
+    models.Task, *SUMMARY_FIELDS, task_id="id", priority="band.label", effective_priority="effective_band.label",
     required_capabilities="capabilities", retry_count="failures", assigned_worker_id="worker_id",
     completed_at="finished_at", trace_id=TEXT,
 )  # fmt: skip
 answer("Task", summary.schemas, optional=SUMMARY_FIELDS)  # the parameter ``fields`` selects them
 #: The options of a task that its summary does not say.
 OPTIONS: Final = Shape(
-    Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES
+    models.Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES
 )
 IN_FORCE: Final = Shape(
-    Task, "timeout_seconds", "max_retries", "retry_delay", timeout_seconds=("timeout", NUMBER), max_retries=COUNT,
-    retry_delay=NUMBER,
+    models.Task, "timeout_seconds", "max_retries", "retry_delay", timeout_seconds=("timeout", NUMBER),
+    max_retries=COUNT, retry_delay=NUMBER,
 )  # fmt: skip
-ATTEMPT: Final = Shape(TaskAttempt, "attempt", "worker_id", "started_at", "finished_at", "exception_class")
-PROGRESS: Final = Shape(TaskProgress, "attempt", "fraction", "message", "updated_at", message=maybe(TEXT))
-STEP: Final = Shape(StepResult, "position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
-SIGNAL: Final = Shape(Signal, "id", "name", "sent_at", "taken_at")
+ATTEMPT: Final = Shape(models.TaskAttempt, "attempt", "worker_id", "started_at", "finished_at", "exception_class")
+PROGRESS: Final = Shape(models.TaskProgress, "attempt", "fraction", "message", "updated_at", message=maybe(TEXT))
+STEP: Final = Shape(models.StepResult, "position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
+SIGNAL: Final = Shape(models.Signal, "id", "name", "sent_at", "taken_at")
 sent: Final = Shape(
-    Signal, "id", "signal_id", "awaited", signal_id=("id", FORMER | COUNT), awaited=("is_awaited", FLAG)
+    models.Signal, "id", "signal_id", "awaited", signal_id=("id", FORMER | COUNT), awaited=("is_awaited", FLAG)
 )
 _TASK: Final = stored.schemas
 _STORED: Final = answer("StoredTask", _TASK | {"replayed": FLAG})
@@ -126,9 +109,9 @@ answer(
 component("TaskExport", TEXT)
 component("EventStream", TEXT)
 CLAIMED: Final = Shape(
-    Task, "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS), "args",
-    "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id", "traceparent",
-    "metadata",
+    models.Task, "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS),
+    "args", "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id",
+    "traceparent", "metadata",
     task_id="id", priority=BAND, required_capabilities="capabilities", timeout_seconds=("timeout", NUMBER),
     args=listed(ANYTHING), parameters=OBJECT, retry_count="failures", max_retries=COUNT, queued_at=TIME,
     started_at=TIME, trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
@@ -156,21 +139,24 @@ answer("StoredSteps", {"steps": listed(_STORED_STEP)})
 answer("Acknowledgement", {"status": TEXT})
 answer("Readiness", {"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 
-PAUSE: Final = Shape(Limit, *PAUSE_NAMES)
+PAUSE: Final = Shape(models.Limit, *PAUSE_NAMES)
 queue: Final = Shape(
-    Queue, "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent",
-    *QUEUE_FIELDS, current_concurrent=maybe(COUNT), **editable(Queue, QUEUE_FIELDS),
+    models.Queue, "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent",
+    *QUEUE_FIELDS, current_concurrent=maybe(COUNT), **editable(models.Queue, QUEUE_FIELDS),
 )  # fmt: skip
 answer("Queue", queue.schemas)
-POLICY: Final = Shape(PriorityPolicy, "priority", *POLICY_FIELDS, priority=BAND)
+POLICY: Final = Shape(models.PriorityPolicy, "priority", *POLICY_FIELDS, priority=BAND)
 answer("Policy", POLICY.schemas)
-limit: Final = Shape(Limit, "id", "scope", "name", "current_concurrent", *PACE, *PAUSE_NAMES, **editable(Limit, PACE))
+limit: Final = Shape(
+    models.Limit, "id", "scope", "name", "current_concurrent", *PACE, *PAUSE_NAMES, **editable(models.Limit, PACE)
+)
 #: The answer to a removal of something that has a number.
 answer("Deleted", {"id": COUNT, "deleted": FLAG})
 answer("Limit", limit.schemas)
 overall: Final = Shape(
-    RuntimeSettings, "current_concurrent", *OVERALL_FIELDS, *PAUSE_NAMES, **editable(RuntimeSettings, OVERALL_FIELDS)
-)
+    models.RuntimeSettings, "current_concurrent", *OVERALL_FIELDS, *PAUSE_NAMES,
+    **editable(models.RuntimeSettings, OVERALL_FIELDS),
+)  # fmt: skip
 answer("OverallLimits", overall.schemas)
 answer("PauseState", {"scope": enum([EVERYTHING, *SCOPES]), "name": maybe(TEXT), **PAUSE.schemas})
 _BANDS: Final = named(record({"depth": COUNT, "oldest_age_seconds": maybe(NUMBER)}))
@@ -199,12 +185,14 @@ answer(
 )
 
 WORKER: Final = Shape(
-    Worker, "id", "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version",
+    models.Worker, "id", "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version",
     "started_at", "last_heartbeat", "stopped_at", "tasks_done", worker_id="id", capacity="concurrency",
     last_heartbeat="last_heartbeat_at",
 )  # fmt: skip
 answer("Worker", WORKER.schemas | {"current_tasks": listed(UUID), "current_load": COUNT})
-REGISTERED: Final = Shape(Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
+REGISTERED: Final = Shape(
+    models.Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id"
+)
 HEARTBEAT_REPLY: Final = Shape(
     None, "cancel", "lost", "drain", "unserved", "again", cancel=listed(UUID), lost=listed(UUID),
     drain=FLAG, unserved=listed(TEXT), again=FLAG,
@@ -216,9 +204,9 @@ answer(
 answer("HeartbeatReply", HEARTBEAT_REPLY.schemas | {"acknowledged": FLAG, "status": TEXT, "cancel_requested": FLAG})
 
 LETTER: Final = Shape(
-    DeadLetter, "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts", "exception_class",
-    "died_at", "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited", "operation_id",
-    "discarded_at", "discarded_by", "discard_reason", priority=BAND, state=enum(STATE_NAMES),
+    models.DeadLetter, "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts",
+    "exception_class", "died_at", "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited",
+    "operation_id", "discarded_at", "discarded_by", "discard_reason", priority=BAND, state=enum(STATE_NAMES),
     **dict.fromkeys(("exception_class", "replayed_by", "discarded_by", "discard_reason"), maybe(TEXT)),
 )  # fmt: skip
 _LETTER: Final = LETTER.schemas | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}
@@ -229,27 +217,28 @@ answer("ReplayedDeadLetter", {"id": UUID, "task_id": UUID, "status": TEXT, "queu
 _DISCARDED: Final = answer("Discarded", {"discarded": COUNT, "remaining": COUNT})
 component("DiscardOrPreview", {"anyOf": [_DISCARDED, ref("Preview")]})
 OPERATION: Final = Shape(
-    Operation, "id", "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit",
+    models.Operation, "id", "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit",
     "stop_after_failures", "by", "reason", "total", "changed", "skipped", "remaining", "failed_again",
     "waiting_for_the_first", "created_at", "finished_at", "ended_by", operation_id="id", filter=OBJECT,
     arguments=OBJECT, remaining=COUNT, waiting_for_the_first=("is_waiting_for_the_first", FLAG),
 )  # fmt: skip
 answer("Operation", OPERATION.schemas)
 audit_entry: Final = Shape(
-    AuditEntry, "id", "at", "by", "via", "action", "target", "target_id", "count", "before", "after", "reason",
+    models.AuditEntry, "id", "at", "by", "via", "action", "target", "target_id", "count", "before", "after", "reason",
     before=OBJECT, after=OBJECT,
 )  # fmt: skip
 answer("AuditEntry", audit_entry.schemas)
 
 SCHEDULE: Final = Shape(
-    Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
+    models.Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
     *PAUSE_NAMES, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(_ARGS),
     parameters=maybe(OBJECT), instants=listed(TIME), **_SOURCES,
 )  # fmt: skip
 answer("Schedule", SCHEDULE.schemas | {"overridden": listed(TEXT)})
 tick: Final = Shape(
-    ScheduleTick, "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count", "run_seconds"
-)
+    models.ScheduleTick, "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count",
+    "run_seconds",
+)  # fmt: skip
 _PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
 answer("Preview", _PREVIEW | {"sample": listed(UUID)})
 answer("BackfillPreview", _PREVIEW | {"sample": listed(TIME)})
@@ -257,7 +246,7 @@ answer("StartedTick", {"id": UUID, "task_id": UUID, "instant": TIME})
 answer("Tick", tick.schemas | {"status": maybe(STATUS)})
 
 WORKFLOW: Final = Shape(
-    Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
+    models.Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
     "held_at", "finished_at", "cancel_requested_at", "cancel_reason", "paused", "paused_at", "paused_by",
     "paused_reason", **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
 )  # fmt: skip
@@ -390,19 +379,19 @@ def _error(found: TaskDetail, secrets: frozenset[str]) -> dict[str, Any] | None:
     }
 
 
-def _progress(found: TaskProgress | None, secrets: frozenset[str], *, visible: bool) -> dict[str, Any] | None:
+def _progress(found: models.TaskProgress | None, secrets: frozenset[str], *, visible: bool) -> dict[str, Any] | None:
     if found is None:
         return None
     return PROGRESS(found) | {"message": redact(found.message, secrets) if visible else None}
 
 
-def worker(found: Worker, running: Sequence[tuple[uuid.UUID, int]]) -> dict[str, Any]:
+def worker(found: models.Worker, running: Sequence[tuple[uuid.UUID, int]]) -> dict[str, Any]:
     """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
     load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
     return WORKER(found) | load
 
 
-def schedule(found: Schedule, user: Any) -> dict[str, Any]:
+def schedule(found: models.Schedule, user: Any) -> dict[str, Any]:
     """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
     visible = may_view_payload(user, found.user)
     _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
@@ -414,7 +403,7 @@ def schedule(found: Schedule, user: Any) -> dict[str, Any]:
     }
 
 
-def workflow(found: Workflow, user: Any) -> dict[str, Any]:
+def workflow(found: models.Workflow, user: Any) -> dict[str, Any]:
     """Return a workflow; only staff see who paused or cancelled it, and why."""
     hidden = () if user.is_staff else ("cancel_reason", "paused_by", "paused_reason")
     shown = ("task_id", "name", "reason") if user.is_staff else ("task_id", "name")
@@ -422,18 +411,18 @@ def workflow(found: Workflow, user: Any) -> dict[str, Any]:
     return WORKFLOW(found) | dict.fromkeys(hidden) | {"gaps": gaps}
 
 
-def policy(found: PriorityPolicy) -> dict[str, Any]:
+def policy(found: models.PriorityPolicy) -> dict[str, Any]:
     """Return the defaults of a band's tasks."""
     return POLICY(found) | {"priority": Band(found.priority).label}
 
 
-def pause(found: Limit | RuntimeSettings) -> dict[str, Any]:
+def pause(found: models.Limit | models.RuntimeSettings) -> dict[str, Any]:
     """Return the pause of a task type, a key or everything."""
-    identity = (found.scope, found.name) if isinstance(found, Limit) else (EVERYTHING, None)
+    identity = (found.scope, found.name) if isinstance(found, models.Limit) else (EVERYTHING, None)
     return dict(zip(("scope", "name"), identity, strict=True)) | PAUSE(found)
 
 
-def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
+def dead_letter(letter: models.DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
     """Return what ``user`` may read of a dead letter, without secrets; only staff see who handled it and why."""
     visible = may_view_payload(user, letter.user)
     hidden = () if user.is_staff else ("replayed_by", "operation_id", "discarded_by", "discard_reason")
@@ -450,7 +439,7 @@ def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[
 
 
 def letter_detail(
-    letter: DeadLetter, secrets: frozenset[str], payload: tuple[Any, dict[str, Any]] | None, user: Any
+    letter: models.DeadLetter, secrets: frozenset[str], payload: tuple[Any, dict[str, Any]] | None, user: Any
 ) -> dict[str, Any]:
     """Return a dead letter with ``payload``, the (args, parameters) of its task if they are still stored."""
     visible = payload is not None and may_view_payload(user, letter.user)
@@ -458,7 +447,7 @@ def letter_detail(
     return dead_letter(letter, secrets, user) | {"args": args, "parameters": parameters}
 
 
-def operation(found: Operation, user: Any) -> dict[str, Any]:
+def operation(found: models.Operation, user: Any) -> dict[str, Any]:
     """Return the progress of a bulk action; payloads in its filter are hidden as in tasks."""
     wanted = mask(found.filter, all_sensitive_names())
     if not may_view_payload(user, found.by):

@@ -4,6 +4,7 @@ The package is optional, so the views do not know it: importing this module give
 """
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -131,14 +132,10 @@ class EndpointSchema(AutoSchema):
         return {"content": {"application/json": content}, "required": shared(body).is_demanded}
 
     def _parts(self) -> list[str]:
-        """Return the parts of the address, which are arguments of the view's method."""
-        return list(inspect.signature(self._function()).parameters)[1:]
+        return re.findall(r"{(\w+)}", self.path)
 
     def _docstring(self) -> str:
-        return inspect.getdoc(self._function()) or ""
-
-    def _function(self) -> Any:
-        return getattr(self.view, self.method.lower())
+        return inspect.getdoc(getattr(self.view, self.method.lower())) or ""
 
     def _get_format_parameters(self) -> list[Any]:
         """Return no parameters: queries name ``format`` where it is one."""
