@@ -235,12 +235,17 @@ class ApiView(APIView):
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Let no cache keep the answer; let the HTML page set its own media type, also for a problem."""
+        response = self.answered(request, response)
         is_page = isinstance(getattr(request, "accepted_renderer", None), self.page_class or ())
         if is_page and isinstance(response, Response):
             response.content_type = None
         answer = super().finalize_response(request, response, *args, **kwargs)
         answer.setdefault("Cache-Control", "no-store")  # answers hold payloads, or depend on who asks
         return answer
+
+    def answered(self, request: Request, found: Any) -> Any:
+        """Return a response; a method may return only its content, which then has the status that it declares."""
+        return Response(found, self._declared(request).status) if isinstance(found, dict) else found
 
     @contextmanager
     def recording(self, request: Request) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Whether this process is alive and ready; public, and without further details."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,9 +17,9 @@ class LiveView(PublicView):
     """Whether the process answers at all."""
 
     @accepts(id="live", answer="Acknowledgement")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """Report liveness."""
-        return Response(ALIVE)
+        return ALIVE
 
 
 class ReadyView(PublicView):

@@ -32,7 +32,7 @@ MAX_LISTED: Final = 1000
 
 class StatsView(ApiView):
     @accepts("view_queue", permission=may_view("queue"), id="get_stats", answer="Stats")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """Return depth, age, workers and throughput of all queues.
 
         Depth and age of the oldest task are given by band, the throughput for the last minute.
@@ -41,15 +41,15 @@ class StatsView(ApiView):
         if conf.get().says_medium:
             names = {Band.NORMAL.label: "medium"}
             found |= {"queues": {names.get(name, name): stats for name, stats in found["queues"].items()}}
-        return Response(found)
+        return found
 
 
 class QueueListView(ApiView):
     @accepts("view_queue", query=NamePage, permission=may_view("queue"), id="list_queues", answer="QueuePage")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """List queues with their settings, by name."""
         query = self.read_query(request)
-        return Response(paged(request, Queue.objects.all(), query, "name", each(representation.queue)))
+        return paged(request, Queue.objects.all(), query, "name", each(representation.queue))
 
 
 class QueueView(ApiView):
@@ -79,7 +79,7 @@ class QueueStatsView(ApiView):
         "view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"), id="get_queue_stats",
         answer="QueueStats",
     )  # fmt: skip
-    def get(self, request: Request, name: str) -> Response:
+    def get(self, request: Request, name: str) -> dict[str, Any]:
         """Return depth, age, running tasks and limit of a queue.
 
         Depth and age of the oldest task are given by band. With ``totals=true`` the answer also counts all tasks that
@@ -87,14 +87,14 @@ class QueueStatsView(ApiView):
         """
         counts_all = self.read_query(request)["totals"]
         found = queue_summary(_existing(_queue, name)).as_dict()
-        return Response(found | (totals(name)._asdict() if counts_all else {}))
+        return found | (totals(name)._asdict() if counts_all else {})
 
 
 class AutoscaleView(ApiView):
     @accepts(
         "view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"), id="get_demand", answer="Demand"
     )
-    def get(self, request: Request, name: str) -> Response:
+    def get(self, request: Request, name: str) -> dict[str, Any]:
         """Return how many workers a queue could use.
 
         Counts the waiting tasks that could run, and the workers with ``slots`` slots each that would finish them
@@ -102,7 +102,7 @@ class AutoscaleView(ApiView):
         """
         query = self.read_query(request)
         found = autoscale(_existing(_queue, name), slots=query.get("slots"), seconds=query["seconds"])
-        return Response({"queue": name, **asdict(found)})
+        return {"queue": name, **asdict(found)}
 
 
 class PolicyListView(ApiView):
@@ -110,10 +110,10 @@ class PolicyListView(ApiView):
         "view_prioritypolicy", query=NumberPage, permission=may_view("prioritypolicy"), id="list_policies",
         answer="PolicyPage",
     )  # fmt: skip
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """List the policies of all bands, highest first."""
         query, policies = self.read_query(request), PriorityPolicy.objects.all()
-        return Response(paged(request, policies, query, "priority", each(representation.policy)))
+        return paged(request, policies, query, "priority", each(representation.policy))
 
 
 class PolicyView(ApiView):
@@ -145,7 +145,7 @@ class PolicyView(ApiView):
 
 class QueuePauseView(ApiView):
     @for_staff("pause_queue", body=serializers.PauseUntil, id="pause_queue", answer="Queue")
-    def post(self, request: Request, name: str) -> Response:
+    def post(self, request: Request, name: str) -> dict[str, Any]:
         """Pause a queue.
 
         No task starts until it is resumed; running tasks finish. The body may give a ``reason``, and a time
@@ -154,31 +154,31 @@ class QueuePauseView(ApiView):
         options = self.read_body(request)
         with self.recording(request):
             queue = _existing(pause, name, by=self.username(request), **options)
-        return Response(representation.queue(queue))
+        return representation.queue(queue)
 
 
 class QueueResumeView(ApiView):
     @for_staff("pause_queue", body=serializers.Nothing, id="resume_queue", answer="Queue")
-    def post(self, request: Request, name: str) -> Response:
+    def post(self, request: Request, name: str) -> dict[str, Any]:
         """Resume a queue."""
         self.read_body(request)
         with self.recording(request):
             queue = _existing(resume, name)
-        return Response(representation.queue(queue))
+        return representation.queue(queue)
 
 
 class AdminQueueView(ApiView):
     @for_staff("view_task", id="get_whole_queue", tag="staff", answer="AdminQueue")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """Return depth, running tasks and limit of all queues together."""
-        return Response(admin_queue())
+        return admin_queue()
 
 
 class WorkerListView(ApiView):
     @for_staff("view_worker", query=WorkerPage, id="list_workers", tag="staff", answer="WorkerPage")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """List workers, newest first, including stopped ones."""
-        return Response(paged(request, Worker.objects.all(), self.read_query(request), "-id", _with_tasks))
+        return paged(request, Worker.objects.all(), self.read_query(request), "-id", _with_tasks)
 
 
 def _with_tasks(workers: Sequence[Worker]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from django.utils import timezone
@@ -31,17 +30,17 @@ from queue_app.sql.database import alias
 
 class ScheduleListView(ApiView):
     @for_staff("view_schedule", query=NamePage, id="list_schedules", answer="SchedulePage")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """List schedules by name."""
         query, schedules = self.read_query(request), Schedule.objects.using(alias()).all()
         shown = each(partial(representation.schedule, user=request.user))
-        return Response(paged(request, schedules, query, "name", shown))
+        return paged(request, schedules, query, "name", shown)
 
     @for_staff(
         "add_schedule", "view_schedule", body=serializers.NewSchedule, once=True, id="add_schedule", answer="Schedule",
         status=201,
     )  # fmt: skip
-    def post(self, request: Request) -> Response:
+    def post(self, request: Request) -> dict[str, Any]:
         """Make a schedule.
 
         It ticks by ``cron``, at an interval of ``every`` seconds, or at ``instants``. The registered task
@@ -51,7 +50,7 @@ class ScheduleListView(ApiView):
         name = values.pop("name")
         with self.recording(request):
             found = edit.create_schedule(name, {"zone": timezone.get_default_timezone_name()} | values)
-        return Response(representation.schedule(found, request.user), status=HTTPStatus.CREATED)
+        return representation.schedule(found, request.user)
 
 
 class ScheduleView(ApiView):
@@ -82,19 +81,19 @@ class ScheduleView(ApiView):
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
     @for_staff("delete_schedule", "view_schedule", id="delete_schedule", answer="Deleted")
-    def delete(self, request: Request, schedule_id: str) -> Response:
+    def delete(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Delete a schedule and its history; keep its tasks.
 
         A schedule that the code declares can only be paused.
         """
         with self.recording(request):
             edit.delete_schedule(_find(schedule_id).name)
-        return Response({"id": int(schedule_id), "deleted": True})
+        return {"id": int(schedule_id), "deleted": True}
 
 
 class SchedulePauseView(ApiView):
     @for_staff("pause_schedule", body=PauseUntil, id="pause_schedule", answer="Schedule")
-    def post(self, request: Request, schedule_id: str) -> Response:
+    def post(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Pause a schedule.
 
         It does not tick until it is resumed; ticks that come meanwhile are recorded and not made up for. The body may
@@ -103,28 +102,27 @@ class SchedulePauseView(ApiView):
         options = self.read_body(request)
         with self.recording(request):
             found = pause_schedule(_find(schedule_id).name, by=self.username(request), **options)
-        return Response(representation.schedule(found, request.user))
+        return representation.schedule(found, request.user)
 
 
 class ScheduleResumeView(ApiView):
     @for_staff("pause_schedule", body=Nothing, id="resume_schedule", answer="Schedule")
-    def post(self, request: Request, schedule_id: str) -> Response:
+    def post(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Resume a schedule from its next tick on."""
         self.read_body(request)
         with self.recording(request):
             found = resume_schedule(_find(schedule_id).name)
-        return Response(representation.schedule(found, request.user))
+        return representation.schedule(found, request.user)
 
 
 class RunView(ApiView):
     @for_staff("run_schedule", body=WithReason, once=True, id="run_schedule", answer="StartedTick", status=201)
-    def post(self, request: Request, schedule_id: str) -> Response:
+    def post(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
         self.read_body(request)
         with self.recording(request):
             tick = run_schedule(_find(schedule_id).name, by=self.username(request))
-        answer = {"id": tick.task_id, "task_id": tick.task_id, "instant": tick.instant}
-        return Response(answer, status=HTTPStatus.CREATED)
+        return {"id": tick.task_id, "task_id": tick.task_id, "instant": tick.instant}
 
 
 class BackfillView(ApiView):
@@ -153,12 +151,12 @@ class BackfillView(ApiView):
 
 class TickListView(ApiView):
     @for_staff("view_schedule", query=serializers.TickQuery, id="list_ticks", answer="TickPage")
-    def get(self, request: Request, schedule_id: str) -> Response:
+    def get(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """List the ticks of a schedule, newest first."""
         query, found = self.read_query(request), _find(schedule_id)
         ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=found.pk)
         page = paged(request, ticks, query, "-instant", _with_status)
-        return Response(page | {"next_before": page["next_cursor"]})
+        return page | {"next_before": page["next_cursor"]}
 
 
 def _with_status(ticks: Sequence[ScheduleTick]) -> list[dict[str, Any]]:

@@ -41,13 +41,13 @@ SEND: Final = "queue_app.send_signal"
 
 class TaskListView(ApiView):
     @accepts("view_task", query=serializers.TaskListQuery, id="list_tasks", answer="TaskPage")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """List tasks, newest first."""
         query = self.read_query(request)
         fields, size, before = query.pop("fields", ()), query.pop("page_size"), query.pop("cursor", None)
         wanted = TaskFilter(**query)
         page = list_tasks(visible_tasks(request.user, wanted), wanted, page_size=size, before=before)
-        return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
+        return page_of(request, [_select(task, fields) for task in page.tasks], page.before)
 
     @accepts(
         "add_task", body=serializers.Submission, throttle="submits", permission=MaySubmit, headers=(KEY_HEADER,),
@@ -70,14 +70,14 @@ class AdminTaskListView(TaskListView):
     http_method_names = ("get", "head", "options")
 
     @for_staff("view_task", query=serializers.TaskListQuery, id="list_all_tasks", tag="staff", answer="TaskPage")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """List the tasks of all users, newest first."""
         return super().get(request)
 
 
 class TaskCountView(ApiView):
     @accepts("view_task", query=serializers.TaskCountQuery, id="count_tasks", answer="TaskCount")
-    def get(self, request: Request) -> Response:
+    def get(self, request: Request) -> dict[str, Any]:
         """Count tasks.
 
         Counting stops at 10 000 tasks unless ``exact=true``.
@@ -86,7 +86,7 @@ class TaskCountView(ApiView):
         exact = query.pop("exact")
         wanted = TaskFilter(**query)
         count, capped = count_tasks(visible_tasks(request.user, wanted), wanted, exact=exact)
-        return Response({"count": count, "capped": capped})
+        return {"count": count, "capped": capped}
 
 
 class TaskExportView(ApiView):
@@ -140,7 +140,7 @@ class _OneTaskView(ApiView):
 
 class TaskView(_OneTaskView):
     @accepts("view_task", query=serializers.WaitQuery, id="get_task", answer="TaskDetail")
-    def get(self, request: Request, task_id: str) -> Response:
+    def get(self, request: Request, task_id: str) -> dict[str, Any]:
         """Inspect a task, or wait for its end.
 
         With ``wait``, the request waits up to that many seconds for the task to end. If too many requests wait already,
@@ -152,10 +152,10 @@ class TaskView(_OneTaskView):
         waiting = partial(self.waiting, request, self.username(request))
         if seconds and found.task.status not in TERMINAL and wait_for_end(wanted, seconds, waiting):
             found = task_detail(wanted, user=user)
-        return Response(representation.detail(found, request.user))
+        return representation.detail(found, request.user)
 
     @accepts(BY_CONTENT, query=serializers.TaskDeleteQuery, id="cancel_task", answer="CancelledTask", problems=(409,))
-    def delete(self, request: Request, task_id: str) -> Response:
+    def delete(self, request: Request, task_id: str) -> dict[str, Any]:
         """Cancel a task, or delete one that has ended.
 
         A waiting task is cancelled at once; a running one is asked to stop. With ``delete=true`` an ended task is
@@ -171,12 +171,12 @@ class TaskView(_OneTaskView):
                 delete(task.id)
             status = task.status if deletes else cancel(task.id)
         answer = {"status": status, "cancel_requested": not deletes, "deleted": deletes}
-        return Response({"id": task.id, "task_id": task.id} | answer)
+        return {"id": task.id, "task_id": task.id} | answer
 
 
 class TaskExplainView(ApiView):
     @accepts("view_task", id="explain_task", answer="Explanation")
-    def get(self, request: Request, task_id: str) -> Response:
+    def get(self, request: Request, task_id: str) -> dict[str, Any]:
         """Explain why a task is not running.
 
         Lists every reason in order. Only staff who may view tasks see the tasks of other users.
@@ -184,12 +184,12 @@ class TaskExplainView(ApiView):
         found = parse_id(task_id, TaskNotFound(task_id))
         visible = Task.objects.visible_to(request.user)
         answer = explain(found, None if is_staff_with(request, VIEW) else visible).as_dict()
-        return Response({"id": found} | answer)
+        return {"id": found} | answer
 
 
 class TaskDecryptView(_OneTaskView):
     @accepts("view_encrypted", body=WithReason, id="decrypt_task", answer="DecryptedTask", problems=(409, 503))
-    def post(self, request: Request, task_id: str) -> Response:
+    def post(self, request: Request, task_id: str) -> dict[str, Any]:
         """Decrypt the data of a task.
 
         Every caller needs queue_app.view_encrypted, also for their own tasks. The audit log says who has read the data.
@@ -199,9 +199,7 @@ class TaskDecryptView(_OneTaskView):
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied(f"This needs the permission {PERMISSION}.")
         by = self.username(request)
-        return Response(
-            decrypt(task.id, partial(record, "task.decrypt", "task", [task.id], by=by, via=API, reason=reason))
-        )
+        return decrypt(task.id, partial(record, "task.decrypt", "task", [task.id], by=by, via=API, reason=reason))
 
 
 class TaskPriorityView(_OneTaskView):
@@ -209,7 +207,7 @@ class TaskPriorityView(_OneTaskView):
         "reprioritise_task", body=serializers.PriorityChange, id="reprioritise_task", answer="MovedTask",
         problems=(409,),
     )  # fmt: skip
-    def put(self, request: Request, task_id: str) -> Response:
+    def put(self, request: Request, task_id: str) -> dict[str, Any]:
         """Move a waiting task to another band."""
         band = self.read_body(request)["band"]
         task = self.task(request, task_id, "queue_app.reprioritise_task")
@@ -217,12 +215,12 @@ class TaskPriorityView(_OneTaskView):
             reprioritise(task.id, band)
         task.refresh_from_db()
         names = {"id": task.id, "task_id": task.id, "status": task.status, "priority": task.band.label}
-        return Response({**names, "queue_position": position_of(task)})
+        return {**names, "queue_position": position_of(task)}
 
 
 class TaskSignalView(_OneTaskView):
     @accepts("send_signal", body=serializers.NewSignal, once=True, id="signal_task", answer="TaskSignal", status=201)
-    def post(self, request: Request, task_id: str) -> Response:
+    def post(self, request: Request, task_id: str) -> dict[str, Any]:
         """Send a signal to a task, such as an approval.
 
         The task gets the payload when it waits for a signal of this name; until then, the signal is kept. The caller
@@ -233,8 +231,7 @@ class TaskSignalView(_OneTaskView):
         if not request.user.has_perm(SEND):
             raise PermissionDenied(f"This needs the permission {SEND}.")
         sent = signal(task.id, body["name"], body["payload"], by=self.username(request), via=API, reason=body["reason"])
-        answer = representation.sent(sent) | {"task_id": task.id}
-        return Response(answer, HTTPStatus.CREATED)
+        return representation.sent(sent) | {"task_id": task.id}
 
 
 class AdminTaskPriorityView(TaskPriorityView):
@@ -242,7 +239,7 @@ class AdminTaskPriorityView(TaskPriorityView):
         "reprioritise_task", body=serializers.PriorityChange, permission=staff_with(VIEW), id="reprioritise_any_task",
         tag="staff", answer="MovedTask", problems=(409,),
     )  # fmt: skip
-    def put(self, request: Request, task_id: str) -> Response:
+    def put(self, request: Request, task_id: str) -> dict[str, Any]:
         """Move any user's waiting task to another band."""
         return super().put(request, task_id)
 

@@ -27,8 +27,8 @@ from queue_app.core.masking import MASK
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.worker import tokens
 
-#: Requests per endpoint; set more for a long run.
-EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "3"))
+#: Requests per endpoint; `./dev fuzz` sends thousands.
+EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "1"))
 #: Views without a description: the document itself, pages, metrics and unknown addresses.
 UNDESCRIBED = {NotFoundView, docs.DocsView, docs.SchemaView, metrics.MetricsView}
 
