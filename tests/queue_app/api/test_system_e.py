@@ -188,11 +188,18 @@ def test_a_worker_that_misses_three_heartbeats_is_dead_and_its_tasks_run_again(c
 
 #: Metric -> its labels.
 METRICS = {
-    "queue_depth": {"priority"}, "queue_age_seconds": {"priority", "percentile"}, "tasks_promoted_total": {"from", "to"},
-    "task_duration_seconds_count": {"priority", "status"}, "task_retries_total": {"priority", "reason"},
-    "task_state_total": {"status"}, "workers_total": {"status"}, "worker_capacity_used_ratio": set(),
-    "worker_heartbeat_failures_total": set(), "tasks_failed_total": {"reason"}, "tasks_dlq_total": set(),
-}  # fmt: skip
+    "queue_depth": {"priority"},
+    "queue_age_seconds": {"priority", "percentile"},
+    "tasks_promoted_total": {"from", "to"},
+    "task_duration_seconds_count": {"priority", "status"},
+    "task_retries_total": {"priority", "reason"},
+    "task_state_total": {"status"},
+    "workers_total": {"status"},
+    "worker_capacity_used_ratio": set(),
+    "worker_heartbeat_failures_total": set(),
+    "tasks_failed_total": {"reason"},
+    "tasks_dlq_total": set(),
+}
 
 
 def test_metrics(client):
