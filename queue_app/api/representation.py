@@ -28,7 +28,6 @@ from queue_app.api.answers import (
     ref,
 )
 from queue_app.api.serializers.base import component
-from queue_app.api.serializers.control import PAUSE_NAMES
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
@@ -139,7 +138,7 @@ answer("StoredSteps", {"steps": listed(_STORED_STEP)})
 answer("Acknowledgement", {"status": TEXT})
 answer("Readiness", {"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 
-PAUSE: Final = Shape(models.Limit, *PAUSE_NAMES)
+PAUSE: Final = Shape(models.Limit, "paused", "paused_at", "paused_by", "paused_reason", "resume_at")
 queue: Final = Shape(
     models.Queue, "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent",
     *QUEUE_FIELDS, current_concurrent=maybe(COUNT), **editable(models.Queue, QUEUE_FIELDS),
@@ -148,13 +147,13 @@ answer("Queue", queue.schemas)
 POLICY: Final = Shape(models.PriorityPolicy, "priority", *POLICY_FIELDS, priority=BAND)
 answer("Policy", POLICY.schemas)
 limit: Final = Shape(
-    models.Limit, "id", "scope", "name", "current_concurrent", *PACE, *PAUSE_NAMES, **editable(models.Limit, PACE)
+    models.Limit, "id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names, **editable(models.Limit, PACE)
 )
 #: The answer to a removal of something that has a number.
 answer("Deleted", {"id": COUNT, "deleted": FLAG})
 answer("Limit", limit.schemas)
 overall: Final = Shape(
-    models.RuntimeSettings, "current_concurrent", *OVERALL_FIELDS, *PAUSE_NAMES,
+    models.RuntimeSettings, "current_concurrent", *OVERALL_FIELDS, *PAUSE.names,
     **editable(models.RuntimeSettings, OVERALL_FIELDS),
 )  # fmt: skip
 answer("OverallLimits", overall.schemas)
@@ -231,7 +230,7 @@ answer("AuditEntry", audit_entry.schemas)
 
 SCHEDULE: Final = Shape(
     models.Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
-    *PAUSE_NAMES, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(_ARGS),
+    *PAUSE.names, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(_ARGS),
     parameters=maybe(OBJECT), instants=listed(TIME), **_SOURCES,
 )  # fmt: skip
 answer("Schedule", SCHEDULE.schemas | {"overridden": listed(TEXT)})

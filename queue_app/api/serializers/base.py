@@ -145,8 +145,8 @@ class OneOrSeveral(ListOf):
 class Body(serializers.Serializer[Any]):
     """A JSON object."""
 
-    #: Names that answers contain and requests must not.
-    read_only_names: ClassVar[tuple[str, ...]] = ()
+    #: Answers whose other names requests must not have, because the queue sets them.
+    answers: ClassVar[tuple[str, ...]] = ()
     #: What to send instead of some of them.
     read_only_hints: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
@@ -216,7 +216,7 @@ class Body(serializers.Serializer[Any]):
     def _refused(self, data: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         fields = self.fields
         for name in [name for name in data if name not in fields][:MAX_ERRORS]:
-            if name in self.read_only_names:
+            if any(name in COMPONENTS[answer]["properties"] for answer in self.answers):
                 text = self.read_only_hints.get(name, f"{name} is set by the queue, not by callers.")
                 yield InvalidTaskData(name, text, code="read_only_field")
                 continue

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
-from queue_app.api.serializers.control import PAUSE_NAMES, Edit, WithReason, columns
+from queue_app.api.serializers.control import Edit, WithReason, columns
 from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
 from queue_app.core.options import Door
 from queue_app.core.parsing import timestamp
@@ -15,11 +15,8 @@ from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 
 MAX_ARGS: Final = 100
-_OF_THE_SCHEDULER: Final = (
-    "id", "words", "next_instant", "declared", "overridden", *PAUSE_NAMES, "created_at", "updated_at",
-)  # fmt: skip
 _FIELDS: Final[Mapping[str, Any]] = {
-    "read_only_names": _OF_THE_SCHEDULER,
+    "answers": ("Schedule",),
     "aliases": Submission.aliases,
     "args": ListOf(Field(lambda value, _name: value, {}), MAX_ARGS),
     "parameters": kinds.payload_object(),
@@ -46,7 +43,6 @@ ScheduleEdit: Final[type[Body]] = type(
     {
         **_FIELDS,
         "example": {"cron": "30 3 * * *"},
-        "read_only_names": (*_OF_THE_SCHEDULER, "name"),
         "task_type": kinds.text(TYPE_LENGTH),
     },
 )

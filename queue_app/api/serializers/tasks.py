@@ -59,11 +59,7 @@ class Submission(Body):
         "task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high",
     }  # fmt: skip
     read_only_hints: ClassVar[Mapping[str, str]] = {"args": "Name the arguments in `parameters`; args are for Python."}
-    read_only_names = (
-        "args", "assigned_worker_id", "attempt", "attempts", "cancel_requested_at", "completed_at", "created_at",
-        "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count",
-        "started_at", "status", "task_id", "trace_id", "unique_key", "user", "workflow_id",
-    )  # fmt: skip
+    answers = ("TaskDetail", "Submitted")
     task_type = kinds.text(TYPE_LENGTH, required=True)
     parameters = kinds.payload_object()
     queue = kinds.name(allow_null=True)

@@ -138,6 +138,11 @@ def test_delay_and_run_after_exclude_each_other(alice, plain_type):
     assert_problem(response, 400, "conflicting_fields", "delay")
 
 
+@pytest.mark.parametrize("name", ["status", "effective_priority", "steps", "replayed"])
+def test_names_of_answers_are_set_by_the_queue(alice, plain_type, name):
+    assert_problem(alice.post(TASKS, {"task_type": plain_type, name: "x"}), 400, "read_only_field", name)
+
+
 def test_no_other_column_can_be_set(alice, plain_type):
     columns = {field.name for field in Task._meta.get_fields()} - set(properties(Submission))
     for name in (*columns, "task_id", "epoch", "state"):
