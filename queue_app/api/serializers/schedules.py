@@ -37,25 +37,19 @@ _FIELDS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-ScheduleEdit: Final[type[Body]] = type(
-    "ScheduleEdit",
-    (Edit,),
-    {
-        **_FIELDS,
-        "example": {"cron": "30 3 * * *"},
-        "task_type": kinds.text(TYPE_LENGTH),
-    },
-)
-NewSchedule: Final[type[Body]] = type(
-    "NewSchedule",
-    (Body,),
-    {
-        **_FIELDS,
-        "example": {"name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin"},
-        "name": kinds.text(NAME_LENGTH, required=True),
-        "task_type": kinds.text(TYPE_LENGTH, required=True),
-    },
-)
+class ScheduleEdit(Edit):
+    vars().update(_FIELDS)
+    example: ClassVar[Any] = {"cron": "30 3 * * *"}
+    task_type = kinds.text(TYPE_LENGTH)
+
+
+class NewSchedule(Body):
+    vars().update(_FIELDS)
+    example: ClassVar[Any] = {
+        "name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin",
+    }  # fmt: skip
+    name = kinds.text(NAME_LENGTH, required=True)
+    task_type = kinds.text(TYPE_LENGTH, required=True)
 
 
 class Backfill(WithReason):
