@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 import django
 import pytest
@@ -262,13 +261,6 @@ def shared_folder() -> Iterator[Path]:
 @pytest.fixture
 def process_env(transactional_db: None) -> dict[str, str]:
     """Return the environment for a process that uses this test's database and index."""
-    from django.db import connection  # noqa: PLC0415 - needs the settings
+    from tests.support.serving import environment  # noqa: PLC0415 - needs the settings
 
-    parameters = connection.settings_dict
-    address = f"{parameters['HOST']}:{parameters['PORT']}" if parameters["PORT"] else parameters["HOST"]
-    user = ":".join(quote(parameters[name], safe="") for name in ("USER", "PASSWORD") if parameters[name])
-    return os.environ | {
-        "DATABASE_URL": f"postgresql://{user}@{address}/{parameters['NAME']}",
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-        "PYTHONWARNINGS": "default",
-    }
+    return environment()

@@ -31,7 +31,8 @@ from queue_app import conf
 from queue_app.api import errors
 from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
 from queue_app.api.body import RequestBody
-from queue_app.api.idempotency import once
+from queue_app.api.idempotency import KEY_HEADER
+from queue_app.api.idempotency import once as answer_once
 from queue_app.api.permissions import staff_with
 from queue_app.api.serializers.base import Body, Query, shared
 from queue_app.api.serializers.kinds import uuid_of
@@ -98,32 +99,43 @@ class AnyFormat(Negotiation):
 
 
 class Accepted(NamedTuple):
-    """What a method of a view accepts."""
+    """What a method of a view accepts and answers."""
 
-    scope: str = ""
-    body: type[Body] | None = None
+    scope: str = ""  # what a restricted key needs, or ``BY_CONTENT``
+    body: type[Body] | None = None  # the body of a method without one is not read
     query: type[Query] | None = None
-    throttle: str = "reads"
+    throttle: str = "reads"  # the rate limit
     permission: type[BasePermission] | None = None
-    once: bool = False
+    headers: tuple[str, ...] = ()
+    # For the OpenAPI document, which describes the methods with an ``id``.
+    id: str = ""
+    tag: str = ""  # by default the module of the view
+    answer: str = ""  # its name in ``COMPONENTS``
+    status: int = 200
+    also: Mapping[int, str] = MappingProxyType({})  # other statuses, and their answers
+    problems: tuple[int, ...] = ()  # the statuses of errors that do not follow from method, address and headers
 
 
-def accepts[M](scope: str = "", *, staff: Sequence[str] = (), **options: Any) -> Callable[[M], M]:
-    """Declare what a method of a view accepts, in the fields of ``Accepted``; a view without it cannot be routed.
+def accepts[M](scope: str = "", *, once: bool = False, **options: Any) -> Callable[[M], M]:
+    """Declare what a method of a view accepts and answers; a view without it cannot be routed.
 
-    ``scope`` is what a restricted key needs, or ``BY_CONTENT``. ``body`` and ``query`` say what a request may hold; the
-    body of a method without one is not read. ``throttle`` names the rate limit. The caller must have ``permission``, or
-    be staff with the permissions ``staff``. With ``once``, a repeated ``Idempotency-Key`` gets the first answer.
+    ``options`` are the fields of ``Accepted``. With ``once``, a repeated ``Idempotency-Key`` gets the first answer.
     """
-    if staff:
-        options["permission"] = staff_with(*(f"queue_app.{name}" for name in staff))
+    if once:
+        options["headers"] = (KEY_HEADER,)
 
     def declare(method: Any) -> Any:
-        found = once(method) if options.get("once") else method
+        found = answer_once(method) if once else method
         found.accepted = Accepted(scope, **options)
         return found
 
     return declare
+
+
+def for_staff[M](scope: str, *more: str, **options: Any) -> Callable[[M], M]:
+    """Declare a method like ``accepts``, for staff who have the permission ``scope``, and ``more`` of them."""
+    permission = staff_with(*(f"queue_app.{name}" for name in (*more, scope)))
+    return accepts(scope, permission=permission, **options)
 
 
 class ApiView(APIView):
@@ -223,12 +235,17 @@ class ApiView(APIView):
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Let no cache keep the answer; let the HTML page set its own media type, also for a problem."""
+        response = self.answered(request, response)
         is_page = isinstance(getattr(request, "accepted_renderer", None), self.page_class or ())
         if is_page and isinstance(response, Response):
             response.content_type = None
         answer = super().finalize_response(request, response, *args, **kwargs)
         answer.setdefault("Cache-Control", "no-store")  # answers hold payloads, or depend on who asks
         return answer
+
+    def answered(self, request: Request, found: Any) -> Any:
+        """Return a response; a method may return only its content, which then has the status that it declares."""
+        return Response(found, self._declared(request).status) if isinstance(found, dict) else found
 
     @contextmanager
     def recording(self, request: Request) -> Iterator[None]:

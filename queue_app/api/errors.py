@@ -73,43 +73,40 @@ class ErrorAnswer(NamedTuple):
     detail: str | None = None
 
 
-#: The first rule whose class matches applies.
+#: Status -> the errors that have it, with a code and a detail of their own.
+_OF_OWN: Final[dict[int, tuple[type[Exception], ...]]] = {
+    400: (InvalidInput, InvalidTaskData),
+    401: (own.TokenRefused,),
+    403: (own.Veto, own.OutOfScope),
+    404: (own.WorkerNotFound, NoSuchQueue),
+    408: (BodyTooSlow,),
+    409: (
+        own.IdempotencyConflict, own.UniqueConflict, own.WorkerLost, own.WorkerNameTaken, own.StaleLease,
+        own.InvalidTransition, own.OperationEnded, own.Undecryptable, own.AttemptOver, own.ResultMissing,
+    ),
+    412: (own.ChangedMeanwhile,),
+    422: (own.WrongArguments,),
+    428: (PreconditionRequired,),
+    429: (own.QueueFull, own.UserLimitExceeded, waiting.TooManyOfCaller),
+    501: (AsgiRequired, NotInstalled),
+    503: (waiting.TooManyWaiters, waiting.TooBusy, own.EncryptionUnavailable),
+}  # fmt: skip
+_MISSING: Final = {
+    own.TaskNotFound: "is no such task", own.DeadLetterNotFound: "is no such dead letter",
+    own.LimitNotFound: "are no such limits", own.ScheduleNotFound: "is no such schedule",
+    own.OperationNotFound: "is no such operation", own.WorkflowNotFound: "is no such workflow",
+}  # fmt: skip
+_MALFORMED: Final = (drf.APIException, django.SuspiciousOperation, django.BadRequest, MultiPartParserError)
+#: The rule for the class of an error applies, or the one for its nearest base.
 RULES: Final = (
-    ErrorAnswer(InvalidInput, 400),
-    ErrorAnswer(own.WrongArguments, 422),
-    ErrorAnswer(InvalidTaskData, 400),
-    ErrorAnswer(own.QueueFull, 429),
-    ErrorAnswer(own.UserLimitExceeded, 429),
-    ErrorAnswer(own.IdempotencyConflict, 409),
-    ErrorAnswer(own.UniqueConflict, 409),
-    ErrorAnswer(own.Veto, 403),
-    ErrorAnswer(own.TokenRefused, 401),
-    ErrorAnswer(own.OutOfScope, 403),
-    ErrorAnswer(own.WorkerNotFound, 404),
-    ErrorAnswer(own.WorkerLost, 409),
-    ErrorAnswer(own.WorkerNameTaken, 409),
-    ErrorAnswer(own.StaleLease, 409),
-    ErrorAnswer(own.InvalidTransition, 409),
-    ErrorAnswer(own.ChangedMeanwhile, 412),
-    ErrorAnswer(BodyTooSlow, 408),
-    ErrorAnswer(PreconditionRequired, 428),
-    ErrorAnswer(waiting.TooManyWaiters, 503),
-    ErrorAnswer(waiting.TooManyOfCaller, 429),
-    ErrorAnswer(waiting.TooBusy, 503),
-    ErrorAnswer(AsgiRequired, 501),
-    ErrorAnswer(NotInstalled, 501),
-    ErrorAnswer(own.TaskNotFound, 404, None, "There is no such task."),
-    ErrorAnswer(NoSuchQueue, 404),
-    ErrorAnswer(own.DeadLetterNotFound, 404, None, "There is no such dead letter."),
-    ErrorAnswer(own.LimitNotFound, 404, None, "There are no such limits."),
-    ErrorAnswer(own.ScheduleNotFound, 404, None, "There is no such schedule."),
-    ErrorAnswer(own.OperationNotFound, 404, None, "There is no such operation."),
-    ErrorAnswer(own.OperationEnded, 409),
-    ErrorAnswer(own.EncryptionUnavailable, 503),
-    ErrorAnswer(own.Undecryptable, 409),
-    ErrorAnswer(own.WorkflowNotFound, 404, None, "There is no such workflow."),
-    ErrorAnswer(own.AttemptOver, 409),
-    ErrorAnswer(own.ResultMissing, 409),
+    *(ErrorAnswer(error, status) for status, errors in _OF_OWN.items() for error in errors),
+    *(ErrorAnswer(error, 404, None, f"There {text}.") for error, text in _MISSING.items()),
+    *(ErrorAnswer(error, 400, "bad_request", "The request is malformed.") for error in _MALFORMED),
+    *(
+        ErrorAnswer(error, 503, "database_unavailable", "The database is unavailable; try again later.")
+        for error in (OperationalError, InterfaceError)
+    ),
+    *(ErrorAnswer(error, 404, "not_found", "There is nothing at this address.") for error in (drf.NotFound, Http404)),
     ErrorAnswer(own.IndexUnavailable, 503, None, "The index is unavailable; try again later."),
     ErrorAnswer(own.IndexNotReady, 503, None, "The index is being rebuilt; try again later."),
     ErrorAnswer(
@@ -118,24 +115,17 @@ RULES: Final = (
     ErrorAnswer(drf.AuthenticationFailed, 401, "authentication_failed", "These credentials are not valid."),
     ErrorAnswer(drf.PermissionDenied, 403, "permission_denied"),
     ErrorAnswer(django.PermissionDenied, 403, "permission_denied", "You may not do this."),
-    ErrorAnswer(drf.NotFound, 404, "not_found", "There is nothing at this address."),
-    ErrorAnswer(Http404, 404, "not_found", "There is nothing at this address."),
     ErrorAnswer(
         drf.MethodNotAllowed, 405, "method_not_allowed", "This address does not support the method; see Allow."
     ),
     ErrorAnswer(drf.NotAcceptable, 406, "not_acceptable", "Answers are JSON; accept application/json."),
     ErrorAnswer(drf.UnsupportedMediaType, 415, "unsupported_media_type", "Send plain JSON as application/json."),
     ErrorAnswer(drf.Throttled, 429, "throttled", "Too many requests; try again later."),
-    ErrorAnswer(drf.APIException, 400, "bad_request", "The request is malformed."),
     ErrorAnswer(django.RequestDataTooBig, 413, "payload_too_large", "The request is too large."),
-    ErrorAnswer(django.SuspiciousOperation, 400, "bad_request", "The request is malformed."),
-    ErrorAnswer(django.BadRequest, 400, "bad_request", "The request is malformed."),
-    ErrorAnswer(MultiPartParserError, 400, "bad_request", "The request is malformed."),
     ErrorAnswer(UnreadablePostError, 400, "body_incomplete", "The connection ended before the body did."),
     ErrorAnswer(DataError, 400, "invalid_value", "The request holds a value that cannot be stored."),
-    ErrorAnswer(OperationalError, 503, "database_unavailable", "The database is unavailable; try again later."),
-    ErrorAnswer(InterfaceError, 503, "database_unavailable", "The database is unavailable; try again later."),
 )
+_RULE_OF: Final = {rule.error: rule for rule in RULES}
 UNEXPECTED: Final = ErrorAnswer(Exception, 500, "internal_error", "The server failed; the error has been logged.")
 #: Codes with a status of their own, which takes precedence over the rule for the error's class.
 STATUS_OF_CODE: Final = {"payload_too_large": 413}
@@ -144,7 +134,7 @@ DISK_FULL: Final = "53100"
 
 def handle(error: Exception, context: dict[str, Any]) -> Response:
     """Return the problem document of any exception; report one that no rule expects."""
-    rule = next((rule for rule in RULES if isinstance(error, rule.error)), UNEXPECTED)
+    rule = next((_RULE_OF[kind] for kind in type(error).__mro__ if kind in _RULE_OF), UNEXPECTED)
     if rule is UNEXPECTED:
         _report(error, context["request"]._request)  # noqa: SLF001 - the wrapped request of Django
     code = rule.code or str(getattr(error, "code", "bad_request"))

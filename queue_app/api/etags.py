@@ -1,6 +1,6 @@
 """Versions of rows: an answer carries one as its ETag, and an edit names it as ``If-Match``."""
 
-from typing import Any
+from typing import Any, Final
 
 from django.utils.http import parse_etags
 from rest_framework.request import Request
@@ -8,6 +8,8 @@ from rest_framework.response import Response
 
 from queue_app.api.errors import PreconditionRequired
 from queue_app.exceptions import ChangedMeanwhile
+
+IF_MATCH: Final = "If-Match"
 
 
 def with_version(version: str, content: dict[str, Any]) -> Response:

@@ -21,19 +21,19 @@ KEY_META: Final = "HTTP_IDEMPOTENCY_KEY"  # its name in META; reading ``request.
 REPLAYED: Final = "Idempotency-Replayed"
 
 
-def once(method: Callable[..., Response]) -> Any:
+def once(method: Callable[..., Any]) -> Any:
     """Let a method of a view answer a repeated key with its first answer; errors are not stored."""
 
     @wraps(method)
-    def answer(view: Any, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def answer(view: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
         if (key := request.META.get(KEY_META)) is None:
-            return method(view, request, *args, **kwargs)
+            return view.answered(request, method(view, request, *args, **kwargs))
         user, key = view.username(request), check_text(key, "idempotency_key", KEY_LENGTH)
         with atomic():
             if first := first_answer(user, key, _digest(view, request)):
                 headers = {REPLAYED: "true"} | ({"Location": first.location} if first.location else {})
                 return Response(json.loads(first.answer), first.status, headers=headers)
-            response = method(view, request, *args, **kwargs)
+            response = view.answered(request, method(view, request, *args, **kwargs))
             text = JSONRenderer().render(response.data).decode()
             keep_answer(user, key, response.status_code, text, response.headers.get("Location", ""))
         return response

@@ -1,12 +1,35 @@
-"""The JSON of tasks, queues, limits, workers, dead letters and operations in answers."""
+"""The JSON of tasks, queues, limits, workers, dead letters and operations in answers, and its schemas."""
 
 import json
 import math
+import uuid
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Final
-from uuid import UUID
 
+from queue_app import models
+from queue_app.api.answers import (
+    ANYTHING,
+    BAND,
+    COUNT,
+    FLAG,
+    FORMER,
+    NUMBER,
+    STATUS,
+    TEXT,
+    Shape,
+    answer,
+    editable,
+    enum,
+    listed,
+    maybe,
+    named,
+    page,
+    record,
+    ref,
+)
+from queue_app.api.serializers.base import component
+from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
+from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.masking import mask
 from queue_app.core.options import API_NAMES, FORMER_NAMES, OF_ROWS
@@ -15,18 +38,10 @@ from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
+from queue_app.diagnose.health import PARTS
 from queue_app.displayed_payload import displayed_payload
-from queue_app.models import (
-    DeadLetter,
-    Limit,
-    Operation,
-    PriorityPolicy,
-    RuntimeSettings,
-    Schedule,
-    TaskProgress,
-    Worker,
-    Workflow,
-)
+from queue_app.models.dead_letter import STATE_NAMES
+from queue_app.models.limit import SCOPES
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.limits import PACE
@@ -35,92 +50,223 @@ from queue_app.services.control.queues import OVERALL_FIELDS, POLICY_FIELDS, QUE
 from queue_app.services.read.inspect import TaskDetail
 from queue_app.services.schedules.edit import FIELDS, overridden
 
-
-class Shape:
-    """Make a dictionary of named attributes of a row; ``sources`` names attributes that differ from the key."""
-
-    def __init__(self, *names: str, **sources: str) -> None:
-        self.names, self.sources = names, sources
-        self._read = attrgetter(*(sources.get(name, name) for name in names))
-
-    def __call__(self, row: Any) -> dict[str, Any]:
-        return dict(zip(self.names, self._read(row), strict=True))
-
+#: What a task and a dead letter say about payloads that the caller may not read.
+_HIDDEN: Final = FLAG | {
+    "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task belongs"
+    " to another user and the caller lacks queue_app.view_payload."
+}
+_ARGS: Final = {
+    "anyOf": [listed(ANYTHING), OBJECT],
+    "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
+}
+_SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
 
 submitted: Final = Shape(
-    "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority", "required_capabilities",
-    "created_at", "trace_id", task_id="id", task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
-    required_capabilities="spec.capabilities",
+    models.Task, "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority",
+    "required_capabilities", "created_at", "trace_id", task_id="id", queue_position=maybe(COUNT), replayed=FLAG,
+    task_type="spec.task_type", queue="spec.queue", priority="spec.band.label",
+    required_capabilities="spec.capabilities", trace_id=TEXT,
 )  # fmt: skip
+answer("Submitted", submitted.schemas)
+stored: Final = Shape(models.Task, "id", "task_id", "status", task_id="id")
 summary: Final = Shape(
-    "id", "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
-    "workflow_id", "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at",
-    "deadline", "completed_at", "cancel_requested_at", "trace_id", task_id="id", priority="band.label",
-    effective_priority="effective_band.label", required_capabilities="capabilities", retry_count="failures",
-    assigned_worker_id="worker_id", completed_at="finished_at",
+    models.Task, *SUMMARY_FIELDS, task_id="id", priority="band.label", effective_priority="effective_band.label",
+    required_capabilities="capabilities", retry_count="failures", assigned_worker_id="worker_id",
+    completed_at="finished_at", trace_id=TEXT,
 )  # fmt: skip
-SUMMARY_FIELDS: Final = summary.names
-queue: Final = Shape(
-    "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent", *QUEUE_FIELDS
+answer("Task", summary.schemas, optional=SUMMARY_FIELDS)  # the parameter ``fields`` selects them
+#: The options of a task that its summary does not say.
+OPTIONS: Final = Shape(
+    models.Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES
 )
+IN_FORCE: Final = Shape(
+    models.Task, "timeout_seconds", "max_retries", "retry_delay", timeout_seconds=("timeout", NUMBER),
+    max_retries=COUNT, retry_delay=NUMBER,
+)  # fmt: skip
+ATTEMPT: Final = Shape(models.TaskAttempt, "attempt", "worker_id", "started_at", "finished_at", "exception_class")
+PROGRESS: Final = Shape(models.TaskProgress, "attempt", "fraction", "message", "updated_at", message=maybe(TEXT))
+STEP: Final = Shape(models.StepResult, "position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
+SIGNAL: Final = Shape(models.Signal, "id", "name", "sent_at", "taken_at")
+sent: Final = Shape(
+    models.Signal, "id", "signal_id", "awaited", signal_id=("id", FORMER | COUNT), awaited=("is_awaited", FLAG)
+)
+_TASK: Final = stored.schemas
+_STORED: Final = answer("StoredTask", _TASK | {"replayed": FLAG})
+answer("StoredTasks", {"count": COUNT, "tasks": listed(_STORED)})
+answer("TaskCount", {"count": COUNT, "capped": FLAG})
+answer("MovedTask", _TASK | {"priority": BAND, "queue_position": maybe(COUNT)})
+answer("CancelledTask", _TASK | {"cancel_requested": FLAG, "deleted": FLAG})
+answer("TaskSignal", sent.schemas | {"task_id": UUID})
+answer("WorkflowSignal", sent.schemas | {"workflow_id": UUID})
+_REASON: Final = answer("Reason", {"code": TEXT, "text": TEXT, "blocks": FLAG, "until": maybe(TIME), "details": OBJECT})
+answer("Explanation", _TASK | {"blocked": FLAG, "next_start": maybe(TIME), "reasons": listed(_REASON)})
+answer(
+    "DecryptedTask",
+    {"args": ANYTHING, "parameters": OBJECT, "result": ANYTHING, "steps": OBJECT}
+    | dict.fromkeys(("signals", "attempts", "logs"), listed(OBJECT)),
+)
+component("TaskExport", TEXT)
+component("EventStream", TEXT)
+CLAIMED: Final = Shape(
+    models.Task, "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS),
+    "args", "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id",
+    "traceparent", "metadata",
+    task_id="id", priority=BAND, required_capabilities="capabilities", timeout_seconds=("timeout", NUMBER),
+    args=listed(ANYTHING), parameters=OBJECT, retry_count="failures", max_retries=COUNT, queued_at=TIME,
+    started_at=TIME, trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
+)  # fmt: skip
+_CLAIMED: Final = answer("ClaimedTask", CLAIMED.schemas | {"start_within_ms": maybe(COUNT)})
+answer(
+    "ClaimedTasks",
+    {"tasks": listed(_CLAIMED), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG, "loading": FLAG}
+    | {"next_start_ms": maybe(COUNT)},
+)
+answer("WorkerCall", {"called": FLAG, "notified": FLAG})
+_ONE_OR_SEVERAL: Final = {"anyOf": [FLAG, listed(UUID)]}
+_REFUSED: Final = answer("RefusedResult", {"task_id": UUID, "attempt": COUNT, "code": TEXT})
+answer(
+    "ReportedResults",
+    {"accepted": _ONE_OR_SEVERAL, "replayed": _ONE_OR_SEVERAL, "refused": listed(_REFUSED)},
+    optional=("replayed", "refused"),
+)
+_STORED_STEP: Final = answer(
+    "StoredStep",
+    {"position": COUNT, "name": TEXT, "kind": TEXT, "value": ANYTHING, "until": maybe(TIME), "signal": TEXT}
+    | {"is_done": FLAG},
+)
+answer("StoredSteps", {"steps": listed(_STORED_STEP)})
+answer("Acknowledgement", {"status": TEXT})
+answer("Readiness", {"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
+
+PAUSE: Final = Shape(models.Limit, "paused", "paused_at", "paused_by", "paused_reason", "resume_at")
+queue: Final = Shape(
+    models.Queue, "name", "paused", "resume_at", "paused_at", "paused_by", "paused_reason", "current_concurrent",
+    *QUEUE_FIELDS, current_concurrent=maybe(COUNT), **editable(models.Queue, QUEUE_FIELDS),
+)  # fmt: skip
+answer("Queue", queue.schemas)
+POLICY: Final = Shape(models.PriorityPolicy, "priority", *POLICY_FIELDS, priority=BAND)
+answer("Policy", POLICY.schemas)
+limit: Final = Shape(
+    models.Limit, "id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names, **editable(models.Limit, PACE)
+)
+#: The answer to a removal of something that has a number.
+answer("Deleted", {"id": COUNT, "deleted": FLAG})
+answer("Limit", limit.schemas)
+overall: Final = Shape(
+    models.RuntimeSettings, "current_concurrent", *OVERALL_FIELDS, *PAUSE.names,
+    **editable(models.RuntimeSettings, OVERALL_FIELDS),
+)  # fmt: skip
+answer("OverallLimits", overall.schemas)
+answer("PauseState", {"scope": enum([EVERYTHING, *SCOPES]), "name": maybe(TEXT), **PAUSE.schemas})
+_BANDS: Final = named(record({"depth": COUNT, "oldest_age_seconds": maybe(NUMBER)}))
+_ONE_QUEUE: Final = {
+    "name": TEXT, "paused": FLAG, "max_concurrent": maybe(COUNT), "active": COUNT, "depth": COUNT, "bands": _BANDS,
+}  # fmt: skip
+answer("QueueNumbers", _ONE_QUEUE)
+_TOTALS: Final = {
+    "total_enqueued": COUNT, "total_completed": COUNT, "oldest_enqueued_at": maybe(TIME), "last_updated": TIME,
+}  # fmt: skip
+answer("QueueStats", _ONE_QUEUE | _TOTALS, optional=_TOTALS)
+_ALL_QUEUES: Final = {
+    "depth": maybe(COUNT),
+    "active": COUNT,
+    "queues": maybe(_BANDS),
+    "by_queue": maybe(listed(record(_ONE_QUEUE))),
+    "workers": record(dict.fromkeys(("active", "draining", "dead", "total_capacity", "used_capacity"), COUNT)),
+}
+answer("Stats", {"index": TEXT, **_ALL_QUEUES, "throughput": named(COUNT)})
+answer("AdminQueue", {**_ALL_QUEUES, "cap": maybe(COUNT), "by_priority": maybe(named(COUNT))})
+answer(
+    "Demand",
+    {"queue": NAME}
+    | dict.fromkeys(("queued", "runnable", "active_slots", "desired_slots", "desired_workers"), COUNT)
+    | dict.fromkeys(("mean_seconds", "backlog_seconds"), NUMBER),
+)
+
 WORKER: Final = Shape(
-    "id", "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version", "started_at",
-    "last_heartbeat", "stopped_at", "tasks_done", worker_id="id", capacity="concurrency",
+    models.Worker, "id", "worker_id", "name", "status", "queues", "capabilities", "capacity", "host", "pid", "version",
+    "started_at", "last_heartbeat", "stopped_at", "tasks_done", worker_id="id", capacity="concurrency",
     last_heartbeat="last_heartbeat_at",
 )  # fmt: skip
+answer("Worker", WORKER.schemas | {"current_tasks": listed(UUID), "current_load": COUNT})
+REGISTERED: Final = Shape(
+    models.Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id"
+)
+HEARTBEAT_REPLY: Final = Shape(
+    None, "cancel", "lost", "drain", "unserved", "again", cancel=listed(UUID), lost=listed(UUID),
+    drain=FLAG, unserved=listed(TEXT), again=FLAG,
+)  # fmt: skip
+answer(
+    "RegisteredWorker",
+    REGISTERED.schemas | {"missed_heartbeats": COUNT, "poll_interval_ms": COUNT, "unserved": listed(TEXT)},
+)
+answer("HeartbeatReply", HEARTBEAT_REPLY.schemas | {"acknowledged": FLAG, "status": TEXT, "cancel_requested": FLAG})
 
-
-def worker(found: Worker, running: Sequence[tuple[UUID, int]]) -> dict[str, Any]:
-    """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
-    load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
-    return WORKER(found) | load
-
-
-POLICY: Final = Shape("priority", *POLICY_FIELDS)
-PAUSE: Final = Shape("paused", "paused_at", "paused_by", "paused_reason", "resume_at")
-limit: Final = Shape("id", "scope", "name", "current_concurrent", *PACE, *PAUSE.names)
-overall: Final = Shape("current_concurrent", *OVERALL_FIELDS, *PAUSE.names)
-ATTEMPT: Final = Shape("attempt", "worker_id", "started_at", "finished_at", "exception_class")
-_SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
-#: The options of a task that its summary does not say.
-OPTIONS: Final = Shape(*(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES)
-IN_FORCE: Final = Shape("timeout_seconds", "max_retries", "retry_delay", timeout_seconds="timeout")
-STEP: Final = Shape("position", "name", "kind", "attempt", "signal", "until", "stored_at", "done_at")
-SIGNAL: Final = Shape("id", "name", "sent_at", "taken_at")
-PROGRESS: Final = Shape("attempt", "fraction", "message", "updated_at")
 LETTER: Final = Shape(
-    "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts", "exception_class", "died_at",
-    "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited", "operation_id", "discarded_at",
-    "discarded_by", "discard_reason",
+    models.DeadLetter, "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts",
+    "exception_class", "died_at", "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited",
+    "operation_id", "discarded_at", "discarded_by", "discard_reason", priority=BAND, state=enum(STATE_NAMES),
+    **dict.fromkeys(("exception_class", "replayed_by", "discarded_by", "discard_reason"), maybe(TEXT)),
 )  # fmt: skip
+_LETTER: Final = LETTER.schemas | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}
+answer("DeadLetter", _LETTER)
+answer("DeadLetterDetail", _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)})
+answer("DiscardedDeadLetter", {"id": UUID, "task_id": UUID, "state": TEXT})
+answer("ReplayedDeadLetter", {"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)})
+_DISCARDED: Final = answer("Discarded", {"discarded": COUNT, "remaining": COUNT})
+component("DiscardOrPreview", {"anyOf": [_DISCARDED, ref("Preview")]})
 OPERATION: Final = Shape(
-    "id", "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit", "stop_after_failures",
-    "by", "reason", "total", "changed", "skipped", "remaining", "failed_again", "waiting_for_the_first", "created_at",
-    "finished_at", "ended_by", operation_id="id", waiting_for_the_first="is_waiting_for_the_first",
+    models.Operation, "id", "operation_id", "kind", "target", "state", "filter", "arguments", "rate", "limit",
+    "stop_after_failures", "by", "reason", "total", "changed", "skipped", "remaining", "failed_again",
+    "waiting_for_the_first", "created_at", "finished_at", "ended_by", operation_id="id", filter=OBJECT,
+    arguments=OBJECT, remaining=COUNT, waiting_for_the_first=("is_waiting_for_the_first", FLAG),
 )  # fmt: skip
-SCHEDULE: Final = Shape(
-    "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS), *PAUSE.names,
-    words="recurrence.words", declared="is_declared", **_SOURCES,
-)  # fmt: skip
-WORKFLOW: Final = Shape(
-    "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline", "held_at",
-    "finished_at", "cancel_requested_at", "cancel_reason", "paused", "paused_at", "paused_by", "paused_reason",
-)  # fmt: skip
-tick: Final = Shape(
-    "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count", "run_seconds"
-)
-stored: Final = Shape("id", "task_id", "status", task_id="id")
+answer("Operation", OPERATION.schemas)
 audit_entry: Final = Shape(
-    "id", "at", "by", "via", "action", "target", "target_id", "count", "before", "after", "reason"
-)
-sent: Final = Shape("id", "signal_id", "awaited", signal_id="id", awaited="is_awaited")
-REGISTERED: Final = Shape("id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id")
-HEARTBEAT_REPLY: Final = Shape("cancel", "lost", "drain", "unserved", "again")
-CLAIMED: Final = Shape(
-    "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS), "args",
-    "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id", "traceparent",
-    "metadata", task_id="id", retry_count="failures", **_SOURCES,
+    models.AuditEntry, "id", "at", "by", "via", "action", "target", "target_id", "count", "before", "after", "reason",
+    before=OBJECT, after=OBJECT,
 )  # fmt: skip
+answer("AuditEntry", audit_entry.schemas)
+
+SCHEDULE: Final = Shape(
+    models.Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
+    *PAUSE.names, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(_ARGS),
+    parameters=maybe(OBJECT), instants=listed(TIME), **_SOURCES,
+)  # fmt: skip
+answer("Schedule", SCHEDULE.schemas | {"overridden": listed(TEXT)})
+tick: Final = Shape(
+    models.ScheduleTick, "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count",
+    "run_seconds",
+)  # fmt: skip
+_PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
+answer("Preview", _PREVIEW | {"sample": listed(UUID)})
+answer("BackfillPreview", _PREVIEW | {"sample": listed(TIME)})
+answer("StartedTick", {"id": UUID, "task_id": UUID, "instant": TIME})
+answer("Tick", tick.schemas | {"status": maybe(STATUS)})
+
+WORKFLOW: Final = Shape(
+    models.Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
+    "held_at", "finished_at", "cancel_requested_at", "cancel_reason", "paused", "paused_at", "paused_by",
+    "paused_reason", **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
+)  # fmt: skip
+#: The completed tasks that stay as they are, because what undoes them was given up. Only staff see why.
+_GAPS: Final = listed(record({"task_id": UUID, "name": TEXT, "reason": TEXT}, optional=("reason",)))
+_WORKFLOW: Final = WORKFLOW.schemas | {"gaps": _GAPS}
+answer("Workflow", _WORKFLOW)
+_GROUP: Final = answer(
+    "WorkflowGroup",
+    {"number": COUNT, "name": TEXT, "task_type": TEXT, "tasks": COUNT, "task_id": maybe(UUID), "states": named(COUNT),
+     "after": named(TEXT), "compensation": FLAG, "critical": FLAG, "started_at": maybe(TIME),
+     "finished_at": maybe(TIME)},
+)  # fmt: skip
+answer("WorkflowGraph", {"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP), "holding": listed(UUID)})
+answer("SteeredWorkflow", _WORKFLOW | {"changed": COUNT})
+answer("SubmittedWorkflow", _WORKFLOW | {"tasks": named(UUID)})
+
+for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit", "Schedule"):
+    page(_name)
+for _name in ("Tick", "Workflow"):
+    page(_name, next_before=maybe(FORMER | TEXT))
 
 
 def step(found: Step) -> dict[str, Any]:
@@ -137,6 +283,37 @@ def claimed(task: ClaimedTask, polled_at: float) -> dict[str, Any]:
         "parameters": json.loads(task.parameters),
         "metadata": None if task.metadata is None else json.loads(task.metadata),
     }
+
+
+#: Everything about a task.
+answer(
+    "TaskDetail",
+    summary.schemas
+    | OPTIONS.schemas
+    | IN_FORCE.schemas
+    | {
+        "queue_position": maybe(COUNT),
+        "idempotency_key": maybe(TEXT),
+        "unique_key": maybe(TEXT),
+        "error": maybe(record({"class": TEXT, "message": TEXT, "retriable": FLAG})),
+        "payload_hidden": _HIDDEN,
+        "parameters": maybe(OBJECT),
+        "args": maybe(_ARGS),
+        "metadata": maybe(OBJECT),
+        "attempts": listed(
+            record(
+                ATTEMPT.schemas
+                | {"trace_id": TEXT}
+                | dict.fromkeys(("exception_class", "message", "traceback"), maybe(TEXT))
+            )
+        ),
+        "progress": maybe(record(PROGRESS.schemas)),
+        "logs": maybe(listed(record({"attempt": COUNT, "lines": listed(TEXT), "dropped": COUNT}))),
+        "result": ANYTHING,
+        "steps": listed(record(STEP.schemas | {"schema": maybe(listed(OBJECT)), "value": ANYTHING})),
+        "signals": listed(record(SIGNAL.schemas | {"sent_by": maybe(TEXT), "payload": ANYTHING})),
+    },
+)
 
 
 def detail(found: TaskDetail, user: Any) -> dict[str, Any]:
@@ -201,13 +378,19 @@ def _error(found: TaskDetail, secrets: frozenset[str]) -> dict[str, Any] | None:
     }
 
 
-def _progress(found: TaskProgress | None, secrets: frozenset[str], *, visible: bool) -> dict[str, Any] | None:
+def _progress(found: models.TaskProgress | None, secrets: frozenset[str], *, visible: bool) -> dict[str, Any] | None:
     if found is None:
         return None
     return PROGRESS(found) | {"message": redact(found.message, secrets) if visible else None}
 
 
-def schedule(found: Schedule, user: Any) -> dict[str, Any]:
+def worker(found: models.Worker, running: Sequence[tuple[uuid.UUID, int]]) -> dict[str, Any]:
+    """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
+    load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
+    return WORKER(found) | load
+
+
+def schedule(found: models.Schedule, user: Any) -> dict[str, Any]:
     """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
     visible = may_view_payload(user, found.user)
     _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
@@ -219,7 +402,7 @@ def schedule(found: Schedule, user: Any) -> dict[str, Any]:
     }
 
 
-def workflow(found: Workflow, user: Any) -> dict[str, Any]:
+def workflow(found: models.Workflow, user: Any) -> dict[str, Any]:
     """Return a workflow; only staff see who paused or cancelled it, and why."""
     hidden = () if user.is_staff else ("cancel_reason", "paused_by", "paused_reason")
     shown = ("task_id", "name", "reason") if user.is_staff else ("task_id", "name")
@@ -227,18 +410,18 @@ def workflow(found: Workflow, user: Any) -> dict[str, Any]:
     return WORKFLOW(found) | dict.fromkeys(hidden) | {"gaps": gaps}
 
 
-def policy(found: PriorityPolicy) -> dict[str, Any]:
+def policy(found: models.PriorityPolicy) -> dict[str, Any]:
     """Return the defaults of a band's tasks."""
     return POLICY(found) | {"priority": Band(found.priority).label}
 
 
-def pause(found: Limit | RuntimeSettings) -> dict[str, Any]:
+def pause(found: models.Limit | models.RuntimeSettings) -> dict[str, Any]:
     """Return the pause of a task type, a key or everything."""
-    identity = (found.scope, found.name) if isinstance(found, Limit) else (EVERYTHING, None)
+    identity = (found.scope, found.name) if isinstance(found, models.Limit) else (EVERYTHING, None)
     return dict(zip(("scope", "name"), identity, strict=True)) | PAUSE(found)
 
 
-def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
+def dead_letter(letter: models.DeadLetter, secrets: frozenset[str], user: Any) -> dict[str, Any]:
     """Return what ``user`` may read of a dead letter, without secrets; only staff see who handled it and why."""
     visible = may_view_payload(user, letter.user)
     hidden = () if user.is_staff else ("replayed_by", "operation_id", "discarded_by", "discard_reason")
@@ -255,7 +438,7 @@ def dead_letter(letter: DeadLetter, secrets: frozenset[str], user: Any) -> dict[
 
 
 def letter_detail(
-    letter: DeadLetter, secrets: frozenset[str], payload: tuple[Any, dict[str, Any]] | None, user: Any
+    letter: models.DeadLetter, secrets: frozenset[str], payload: tuple[Any, dict[str, Any]] | None, user: Any
 ) -> dict[str, Any]:
     """Return a dead letter with ``payload``, the (args, parameters) of its task if they are still stored."""
     visible = payload is not None and may_view_payload(user, letter.user)
@@ -263,7 +446,7 @@ def letter_detail(
     return dead_letter(letter, secrets, user) | {"args": args, "parameters": parameters}
 
 
-def operation(found: Operation, user: Any) -> dict[str, Any]:
+def operation(found: models.Operation, user: Any) -> dict[str, Any]:
     """Return the progress of a bulk action; payloads in its filter are hidden as in tasks."""
     wanted = mask(found.filter, all_sensitive_names())
     if not may_view_payload(user, found.by):

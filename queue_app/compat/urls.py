@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from django.urls import re_path
 from rest_framework.request import Request
-from rest_framework.response import Response
 
-from queue_app.api.base import accepts
+from queue_app.api.base import accepts, for_staff
 from queue_app.api.permissions import may_view
 from queue_app.api.serializers.base import Field
 from queue_app.api.serializers.control import EventQuery
@@ -45,36 +44,32 @@ class ExecutionPriorityView(AdminTaskPriorityView):
 class ExecutionQueueView(AdminQueueView):
     """The queue as system A names it."""
 
-    @accepts("view_task", staff=("view_task",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_task")
+    def get(self, request: Request) -> dict[str, Any]:
         """Return depth, running tasks, limit and counts by priority of all queues together."""
         found = admin_queue()
-        return Response(
-            {
-                "queue_depth": found["depth"],
-                "active_count": found["active"],
-                "max_concurrent": found["cap"],
-                "by_priority": found["by_priority"],
-            }
-        )
+        return {
+            "queue_depth": found["depth"],
+            "active_count": found["active"],
+            "max_concurrent": found["cap"],
+            "by_priority": found["by_priority"],
+        }
 
 
 class ActionStatsView(QueueStatsView):
     """An action is the queue of its name."""
 
     @accepts("view_queue", permission=may_view("queue"))
-    def get(self, request: Request, ref: str) -> Response:
+    def get(self, request: Request, ref: str) -> dict[str, Any]:
         """Return length, running tasks, limit, oldest task and totals of the queue of an action."""
         found = queue_summary(existing_queue(ref))
-        return Response(
-            {
-                "action_ref": ref,
-                "queue_length": found.depth,
-                "active_count": found.active,
-                "max_concurrent": found.max_concurrent,
-                **totals(ref)._asdict(),
-            }
-        )
+        return {
+            "action_ref": ref,
+            "queue_length": found.depth,
+            "active_count": found.active,
+            "max_concurrent": found.max_concurrent,
+            **totals(ref)._asdict(),
+        }
 
 
 _OURS: Final = {name: str(ours) for ours, name in EVENTS.items()}

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from django.utils import timezone
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api import representation
@@ -60,8 +59,8 @@ class WorkerView(ApiView):
 
 
 class RegisterView(WorkerView):
-    @accepts(body=serializers.WorkerRegistration)
-    def post(self, request: Request) -> Response:
+    @accepts(body=serializers.WorkerRegistration, id="register_worker", answer="RegisteredWorker", status=201)
+    def post(self, request: Request) -> dict[str, Any]:
         """Register a worker.
 
         The answer holds the worker's id, the interval of its heartbeats, and the waiting task types that it lacks.
@@ -73,12 +72,12 @@ class RegisterView(WorkerView):
             "poll_interval_ms": POLL_INTERVAL_MS,
             "unserved": remote.unserved(worker),
         }
-        return Response(representation.REGISTERED(worker) | answer, status=201)
+        return representation.REGISTERED(worker) | answer
 
 
 class PollView(WorkerView):
-    @accepts(body=serializers.Poll)
-    def post(self, request: Request, worker_id: str) -> Response:
+    @accepts(body=serializers.Poll, id="poll", answer="ClaimedTasks", problems=(409,))
+    def post(self, request: Request, worker_id: str) -> dict[str, Any]:
         """Claim tasks for a worker.
 
         Returns up to ``available_capacity`` tasks. If there is none, the request waits up to ``wait`` seconds for the
@@ -94,12 +93,12 @@ class PollView(WorkerView):
         tasks = [representation.claimed(task, found.began) for task in found.tasks]
         next_start = None if found.next_start is None else math.ceil(found.next_start * 1000)
         news = {"drain": found.drain, "notified": found.notified, "next_start_ms": next_start, "loading": found.loading}
-        return Response({"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news)
+        return {"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news
 
 
 class WaitView(WorkerView):
-    @accepts(body=serializers.WakeRequest)
-    def post(self, request: Request, worker_id: str) -> Response:
+    @accepts(body=serializers.WakeRequest, id="wait_for_call", answer="WorkerCall", problems=(409,))
+    def post(self, request: Request, worker_id: str) -> dict[str, Any]:
         """Wait until there may be work for a worker.
 
         Returns whether the queue woke the worker within ``wait`` seconds, and whether it was ``notified``: then a
@@ -107,12 +106,12 @@ class WaitView(WorkerView):
         """
         seconds = self.read_body(request)["wait"]
         call = remote.wait_for_call(self.token, self.worker(worker_id), seconds, self.idle(request))
-        return Response({"called": call is not None, "notified": call is WorkerMessage.NOTIFICATION})
+        return {"called": call is not None, "notified": call is WorkerMessage.NOTIFICATION}
 
 
 class ResultView(WorkerView):
-    @accepts(body=serializers.Report)
-    def post(self, request: Request, worker_id: str) -> Response:
+    @accepts(body=serializers.Report, id="report", answer="ReportedResults", problems=(409,))
+    def post(self, request: Request, worker_id: str) -> dict[str, Any]:
         """Report how attempts ended.
 
         The body holds one outcome, or many in ``results``. An outcome without ``attempt`` belongs to the attempt under
@@ -139,23 +138,21 @@ class ResultView(WorkerView):
             only = next(iter(reported))
             if only[0] not in accepted and not replayed:
                 raise remote.stale_lease(only[0], worker)
-            return Response({"accepted": True} | ({"replayed": True} if replayed else {}))
-        return Response(
-            {
-                "accepted": [key[0] for key in reported if key[0] in accepted or key in replayed],
-                "replayed": [task_id for task_id, *_ in replayed],
-                "refused": [
-                    {"task_id": task_id, "attempt": attempt, "code": "stale_lease"}
-                    for task_id, attempt, stamp in reported
-                    if task_id not in accepted and (task_id, attempt, stamp) not in replayed
-                ],
-            }
-        )
+            return {"accepted": True} | ({"replayed": True} if replayed else {})
+        return {
+            "accepted": [key[0] for key in reported if key[0] in accepted or key in replayed],
+            "replayed": [task_id for task_id, *_ in replayed],
+            "refused": [
+                {"task_id": task_id, "attempt": attempt, "code": "stale_lease"}
+                for task_id, attempt, stamp in reported
+                if task_id not in accepted and (task_id, attempt, stamp) not in replayed
+            ],
+        }
 
 
 class StepView(WorkerView):
-    @accepts(body=serializers.StepCall)
-    def post(self, request: Request, worker_id: str) -> Response:
+    @accepts(body=serializers.StepCall, id="steps", answer="StoredSteps", problems=(409,))
+    def post(self, request: Request, worker_id: str) -> dict[str, Any]:
         """Read or store the steps of a running task, or let it wait for a signal.
 
         The answer lists the steps that were read, or the step as it was stored. If the worker waits for a signal and
@@ -166,12 +163,12 @@ class StepView(WorkerView):
             self.token, self.worker(worker_id), (body["task_id"], body["attempt"], body["leased_at"]), body["action"],
             body.get("step"), body.get("payload_fields"),
         )  # fmt: skip
-        return Response({"steps": [representation.step(one) for one in found]})
+        return {"steps": [representation.step(one) for one in found]}
 
 
 class HeartbeatView(WorkerView):
-    @accepts(body=serializers.WorkerHeartbeat)
-    def post(self, request: Request, worker_id: str) -> Response:
+    @accepts(body=serializers.WorkerHeartbeat, id="heartbeat", answer="HeartbeatReply", problems=(409,))
+    def post(self, request: Request, worker_id: str) -> dict[str, Any]:
         """Send the heartbeat of a worker.
 
         ``running`` names all tasks that the worker holds, and may report their progress. The answer names the tasks to
@@ -192,19 +189,19 @@ class HeartbeatView(WorkerView):
         ]
         found = remote.heartbeat(self.token, worker, reports, **body)
         status = {"acknowledged": True, "status": "ok", "cancel_requested": bool(found.cancel)}
-        return Response(status | representation.HEARTBEAT_REPLY(found))
+        return status | representation.HEARTBEAT_REPLY(found)
 
 
 class DeregisterView(WorkerView):
-    @accepts(body=serializers.Deregistration)
-    def post(self, request: Request, worker_id: str) -> Response:
+    @accepts(body=serializers.Deregistration, id="deregister_worker", answer="Acknowledgement", problems=(409,))
+    def post(self, request: Request, worker_id: str) -> dict[str, Any]:
         """Deregister a worker.
 
         Tasks that the worker still holds return to the queue.
         """
         worker = self.worker(worker_id)
         remote.deregister(self.token, worker, tasks_done=self.read_body(request)["tasks_done"])
-        return Response({"status": "ok"})
+        return {"status": "ok"}
 
 
 def _is_repeated(worker: uuid.UUID, key: AttemptKey, reported: dict[str, Any]) -> bool:

@@ -22,8 +22,8 @@ type Schema = dict[str, Any]
 type Check = Callable[[Any, str], Any]
 
 NAME_LENGTH: Final = 255
-#: Serializers of objects inside of bodies, by their names in the OpenAPI document.
-INNER: Final[dict[str, Any]] = {}
+#: The schemas of answers and of bodies by their names in the OpenAPI document: generated clients have a class for each.
+COMPONENTS: Final[dict[str, Schema]] = {}
 
 
 class Field(serializers.Field[Any, Any, Any, Any]):
@@ -145,8 +145,8 @@ class OneOrSeveral(ListOf):
 class Body(serializers.Serializer[Any]):
     """A JSON object."""
 
-    #: Names that answers contain and requests must not.
-    read_only_names: ClassVar[tuple[str, ...]] = ()
+    #: Answers whose other names requests must not have, because the queue sets them.
+    answers: ClassVar[tuple[str, ...]] = ()
     #: What to send instead of some of them.
     read_only_hints: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
@@ -216,7 +216,7 @@ class Body(serializers.Serializer[Any]):
     def _refused(self, data: Mapping[str, Any]) -> Iterator[InvalidTaskData]:
         fields = self.fields
         for name in [name for name in data if name not in fields][:MAX_ERRORS]:
-            if name in self.read_only_names:
+            if any(name in COMPONENTS[answer]["properties"] for answer in self.answers):
                 text = self.read_only_hints.get(name, f"{name} is set by the queue, not by callers.")
                 yield InvalidTaskData(name, text, code="read_only_field")
                 continue
@@ -293,6 +293,12 @@ def _placed(place: str, error: TaskQueueError) -> list[InvalidTaskData]:
     return found
 
 
+def component(name: str, schema: Schema) -> Schema:
+    """Name a schema, and return a reference to it."""
+    COMPONENTS[name] = schema
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 def properties(serializer: type[Body], *, in_body: bool = True) -> dict[str, Schema]:
     """Return the schemas of the fields by their names and their former names."""
     found = {name: described(field, in_body=in_body) for name, field in shared(serializer).fields.items()}
@@ -308,10 +314,7 @@ def properties(serializer: type[Body], *, in_body: bool = True) -> dict[str, Sch
 
 def _inner(field: Any) -> Schema:
     """Return the schema of a field inside of another one; that of an object is a reference to a named component."""
-    if not isinstance(field, Body):
-        return dict(field.schema())
-    INNER[type(field).__name__] = type(field)
-    return {"$ref": f"#/components/schemas/{type(field).__name__}"}
+    return component(type(field).__name__, field.schema()) if isinstance(field, Body) else dict(field.schema())
 
 
 def described(field: Any, *, in_body: bool = True) -> Schema:

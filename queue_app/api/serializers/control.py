@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Final
 
 from django.db import models
 
-from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, Query
 from queue_app.api.serializers.rules import Rule, a_change
@@ -22,10 +21,6 @@ from queue_app.services.read.autoscale import TARGET_SECONDS
 MAX_SLOTS: Final = 1000
 MAX_SECONDS: Final = 86_400
 ENTRY: Final = r"^[0-9]{1,19}(-[0-9]{1,19})?$"
-_SET_BY_THE_QUEUE: Final = (
-    "name", "priority", "paused", "paused_at", "paused_by", "paused_reason", "throttled_until", "created_at",
-    "current_concurrent", "updated_at",
-)  # fmt: skip
 
 
 def columns(model: type[models.Model], names: Iterable[str]) -> dict[str, Any]:
@@ -37,11 +32,6 @@ class Edit(Body):
     """A change of at least one field."""
 
     rules = (a_change(),)
-    read_only_names = _SET_BY_THE_QUEUE
-
-
-class _LimitEdit(Body):
-    read_only_names = ("id", "scope", *representation.PAUSE.names, "current_concurrent", "updated_at")
 
 
 def edit(
@@ -51,19 +41,18 @@ def edit(
     return type(name, (base,), columns(model, names) | more)
 
 
-QueueEdit: Final = edit("QueueEdit", Queue, QUEUE_FIELDS, example={"max_concurrent": 10})
-PolicyEdit: Final = edit("PolicyEdit", PriorityPolicy, POLICY_FIELDS, example={"max_retries": 5})
+QueueEdit: Final = edit("QueueEdit", Queue, QUEUE_FIELDS, answers=("Queue",), example={"max_concurrent": 10})
+PolicyEdit: Final = edit("PolicyEdit", PriorityPolicy, POLICY_FIELDS, answers=("Policy",), example={"max_retries": 5})
 LimitEdit: Final = edit(
-    "LimitEdit", Limit, PACE, _LimitEdit, read_only_names=(*_LimitEdit.read_only_names, "name"),
-    example={"rate_count": 100, "rate_seconds": 60},
-)  # fmt: skip
+    "LimitEdit", Limit, PACE, Body, answers=("Limit",), example={"rate_count": 100, "rate_seconds": 60}
+)
 NewLimit: Final = edit(
-    "NewLimit", Limit, PACE, _LimitEdit, scope=kinds.word(SCOPES, required=True),
+    "NewLimit", Limit, PACE, Body, answers=("Limit",), scope=kinds.word(SCOPES, required=True),
     name=kinds.text(TYPE_LENGTH, required=True), example={"scope": "key", "name": "customer", "max_concurrent": 2},
 )  # fmt: skip
 OverallEdit: Final = edit(
-    "OverallEdit", RuntimeSettings, OVERALL_FIELDS, rules=(a_change(has_reason=True),), reason=kinds.reason(default=""),
-    example={"max_concurrent": 40, "reason": "a new database"},
+    "OverallEdit", RuntimeSettings, OVERALL_FIELDS, answers=("OverallLimits",), rules=(a_change(has_reason=True),),
+    reason=kinds.reason(default=""), example={"max_concurrent": 40, "reason": "a new database"},
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from queue_app.api import representation
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.control import Edit, WithReason, columns
@@ -16,11 +15,8 @@ from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 
 MAX_ARGS: Final = 100
-_OF_THE_SCHEDULER: Final = (
-    "id", "words", "next_instant", "declared", "overridden", *representation.PAUSE.names, "created_at", "updated_at",
-)  # fmt: skip
 _FIELDS: Final[Mapping[str, Any]] = {
-    "read_only_names": _OF_THE_SCHEDULER,
+    "answers": ("Schedule",),
     "aliases": Submission.aliases,
     "args": ListOf(Field(lambda value, _name: value, {}), MAX_ARGS),
     "parameters": kinds.payload_object(),
@@ -41,26 +37,19 @@ _FIELDS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-ScheduleEdit: Final[type[Body]] = type(
-    "ScheduleEdit",
-    (Edit,),
-    {
-        **_FIELDS,
-        "example": {"cron": "30 3 * * *"},
-        "read_only_names": (*_OF_THE_SCHEDULER, "name"),
-        "task_type": kinds.text(TYPE_LENGTH),
-    },
-)
-NewSchedule: Final[type[Body]] = type(
-    "NewSchedule",
-    (Body,),
-    {
-        **_FIELDS,
-        "example": {"name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin"},
-        "name": kinds.text(NAME_LENGTH, required=True),
-        "task_type": kinds.text(TYPE_LENGTH, required=True),
-    },
-)
+class ScheduleEdit(Edit):
+    vars().update(_FIELDS)
+    example: ClassVar[Any] = {"cron": "30 3 * * *"}
+    task_type = kinds.text(TYPE_LENGTH)
+
+
+class NewSchedule(Body):
+    vars().update(_FIELDS)
+    example: ClassVar[Any] = {
+        "name": "nightly", "task_type": "shop.tasks.report", "cron": "0 3 * * *", "zone": "Europe/Berlin",
+    }  # fmt: skip
+    name = kinds.text(NAME_LENGTH, required=True)
+    task_type = kinds.text(TYPE_LENGTH, required=True)
 
 
 class Backfill(WithReason):

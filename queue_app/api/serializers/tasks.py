@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 
 from queue_app import conf
 from queue_app.api.idempotency import KEY_HEADER
-from queue_app.api.representation import SUMMARY_FIELDS
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Check, Field, InBody, ListOf, Query
 from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of
@@ -34,6 +33,12 @@ MAX_WAIT: Final = 60
 #: Former names of parameters of two lists -> their names.
 FORMER_PAGE: Final = {"before": "cursor", "limit": "page_size"}
 FORMATS: Final = ("ndjson", "csv")
+#: What a list says about a task; the parameter ``fields`` selects from it.
+SUMMARY_FIELDS: Final = (
+    "id", "task_id", "task_type", "queue", "status", "priority", "effective_priority", "required_capabilities", "user",
+    "workflow_id", "attempt", "retry_count", "assigned_worker_id", "created_at", "run_after", "queued_at", "started_at",
+    "deadline", "completed_at", "cancel_requested_at", "trace_id",
+)  # fmt: skip
 ACTIONS: Final = tuple(kind.value for kind in STATES)
 #: Former names of fields in answers -> their names.
 FORMER_FIELDS: Final = {
@@ -54,11 +59,7 @@ class Submission(Body):
         "task_type": "shop.tasks.send_receipt", "parameters": {"order_id": 42}, "priority": "high",
     }  # fmt: skip
     read_only_hints: ClassVar[Mapping[str, str]] = {"args": "Name the arguments in `parameters`; args are for Python."}
-    read_only_names = (
-        "args", "assigned_worker_id", "attempt", "attempts", "cancel_requested_at", "completed_at", "created_at",
-        "deadline", "error", "id", "queue_position", "queued_at", "replayed", "result", "retry_count",
-        "started_at", "status", "task_id", "trace_id", "unique_key", "user", "workflow_id",
-    )  # fmt: skip
+    answers = ("TaskDetail", "Submitted")
     task_type = kinds.text(TYPE_LENGTH, required=True)
     parameters = kinds.payload_object()
     queue = kinds.name(allow_null=True)

@@ -51,10 +51,7 @@ class WorkflowSubmission(Body):
              "parameters": {"address": {"$result": "pay", "path": ["address"]}}},
         ],
     }  # fmt: skip
-    read_only_names = (
-        "id", "user", "state", "nodes", "created_at", "finished_at", "held_at", "paused", "cancel_requested_at",
-        "gaps",
-    )  # fmt: skip
+    answers = ("Workflow",)
     name = kinds.text(WORKFLOW_NAME_LENGTH, required=True)
     tasks = ListOf(NodeSubmission(), MAX_NODES, least=1, required=True)
     on_failure = kinds.word([kind.value for kind in OnFailure])

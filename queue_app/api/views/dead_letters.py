@@ -6,7 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_id
+from queue_app.api.base import ApiView, accepts, for_staff, parse_id
 from queue_app.api.paging import page_of
 from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import dead_letters as serializers
@@ -29,8 +29,8 @@ NO_SECRETS: Final = Secrets()
 
 
 class DeadLetterListView(ApiView):
-    @accepts("view_deadletter", query=serializers.LetterListQuery)
-    def get(self, request: Request) -> Response:
+    @accepts("view_deadletter", query=serializers.LetterListQuery, id="list_dead_letters", answer="DeadLetterPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List dead letters, latest death first.
 
         By default lists replayable ones; ``state`` selects others.
@@ -47,7 +47,7 @@ class DeadLetterListView(ApiView):
             representation.dead_letter(letter, secrets.get(letter.task_id, NO_SECRETS), request.user)
             for letter in page.letters
         ]
-        return Response(page_of(request, results, page.before))
+        return page_of(request, results, page.before)
 
 
 class _OneLetterView(ApiView):
@@ -63,8 +63,8 @@ class _OneLetterView(ApiView):
 class DeadLetterView(_OneLetterView):
     """One dead letter, by its id or the id of its task."""
 
-    @accepts("view_deadletter")
-    def get(self, request: Request, letter_id: str) -> Response:
+    @accepts("view_deadletter", id="get_dead_letter", answer="DeadLetterDetail")
+    def get(self, request: Request, letter_id: str) -> dict[str, Any]:
         """Inspect a dead letter.
 
         Shows why its task died, the parameters of the task, and whether it was replayed or discarded.
@@ -72,13 +72,14 @@ class DeadLetterView(_OneLetterView):
         letter = self.letter(request, letter_id)
         secrets = dead_letters.secrets_by_task([letter.task_id]).get(letter.task_id, NO_SECRETS)
         payload = dead_letters.displayed_parameters(letter.task_id)
-        return Response(
-            representation.letter_detail(letter, secrets, payload, request.user)
-            | {"task_status": dead_letters.task_status(letter)}
-        )
+        return representation.letter_detail(letter, secrets, payload, request.user) | {
+            "task_status": dead_letters.task_status(letter)
+        }
 
-    @accepts("discard_deadletter", body=WithReason)
-    def delete(self, request: Request, letter_id: str) -> Response:
+    @accepts(
+        "discard_deadletter", body=WithReason, id="discard_dead_letter", answer="DiscardedDeadLetter", problems=(409,)
+    )
+    def delete(self, request: Request, letter_id: str) -> dict[str, Any]:
         """Discard a dead letter.
 
         Its task can then no longer be replayed. The body may give a ``reason``.
@@ -87,12 +88,14 @@ class DeadLetterView(_OneLetterView):
         letter = self.letter(request, letter_id, DISCARD)
         with self.recording(request):
             discard(letter.id, by=self.username(request), reason=reason)
-        return Response({"id": letter.id, "task_id": letter.task_id, "state": "discarded"})
+        return {"id": letter.id, "task_id": letter.task_id, "state": "discarded"}
 
 
 class ReplayView(_OneLetterView):
-    @accepts("replay_deadletter", body=serializers.Replay, once=True)
-    def post(self, request: Request, letter_id: str) -> Response:
+    @accepts(
+        "replay_deadletter", body=serializers.Replay, once=True, id="replay_dead_letter", answer="ReplayedDeadLetter"
+    )
+    def post(self, request: Request, letter_id: str) -> dict[str, Any]:
         """Queue the task of a dead letter again.
 
         The body may give new ``parameters``, in which masked values keep their old value, and a ``reason``.
@@ -103,9 +106,7 @@ class ReplayView(_OneLetterView):
             check_payload(request.user, letter.user, "Editing the parameters of tasks")
         with self.recording(request):
             task = replay(letter.id, by=self.username(request), parameters=parameters)
-        return Response(
-            {"id": letter.id, "task_id": task.id, "status": Status.QUEUED, "queue_position": queue_position(task)}
-        )
+        return {"id": letter.id, "task_id": task.id, "status": Status.QUEUED, "queue_position": queue_position(task)}
 
 
 class _ManyLettersView(ApiView):
@@ -118,9 +119,10 @@ class _ManyLettersView(ApiView):
 
 
 class ReplayManyView(_ManyLettersView):
-    @accepts(
-        "replay_deadletter", body=serializers.ReplaySelection, staff=("view_deadletter", "replay_deadletter"), once=True
-    )
+    @for_staff(
+        "replay_deadletter", "view_deadletter", body=serializers.ReplaySelection, once=True, id="replay_dead_letters",
+        answer="Operation", status=202, also={200: "Preview"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Replay many dead letters.
 
@@ -136,13 +138,11 @@ class ReplayManyView(_ManyLettersView):
 
 
 class DiscardManyView(_ManyLettersView):
-    @accepts(
-        "discard_deadletter",
-        body=serializers.DiscardSelection,
-        staff=("view_deadletter", "discard_deadletter"),
-        once=True,
-    )
-    def post(self, request: Request) -> Response:
+    @for_staff(
+        "discard_deadletter", "view_deadletter", body=serializers.DiscardSelection, once=True,
+        id="discard_dead_letters", answer="DiscardOrPreview",
+    )  # fmt: skip
+    def post(self, request: Request) -> Any:
         """Discard many dead letters.
 
         Selects them by ``ids`` or ``filter``, at most 10 000 in a request; with ``dry_run`` it only counts them.
@@ -153,4 +153,4 @@ class DiscardManyView(_ManyLettersView):
         by = self.username(request)
         with self.recording(request):
             discarded = discard_many(wanted, by=by, reason=body["reason"], limit=body.get("limit"))
-        return Response({"discarded": discarded, "remaining": dead_letters.preview(wanted).count})
+        return {"discarded": discarded, "remaining": dead_letters.preview(wanted).count}

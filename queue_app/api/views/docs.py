@@ -37,7 +37,7 @@ class SchemaView(PublicView):
         if wait is not None:
             raise Throttled(wait)
         schemas.add(caller)
-        return HttpResponse(_encoded(settings.ROOT_URLCONF), content_type="application/vnd.oai.openapi+json")
+        return HttpResponse(_encoded(), content_type="application/vnd.oai.openapi+json")
 
 
 class DocsView(PublicView):
@@ -47,7 +47,7 @@ class DocsView(PublicView):
 
     def get(self, request: Request) -> Any:
         """Return the API reference as a page."""
-        found = json.loads(_encoded(settings.ROOT_URLCONF))
+        found = document()
         context = {
             "info": found["info"],
             "sections": sections(found, request.build_absolute_uri("/").rstrip("/")),
@@ -61,22 +61,22 @@ _lock: Final = Lock()
 
 @cache
 def _made(_urls: str) -> bytes:
-    return PlainJSON().render(document())
-
-
-def _encoded(urls: str) -> bytes:
-    """Return the document for a URL configuration; it takes a second to make, so it is made once."""
-    with _lock:
-        return _made(urls)
-
-
-def document() -> dict[str, Any]:
-    """Return the OpenAPI document; raise ``NotInstalled``."""
     try:
         schema = import_module("queue_app.api.schema")
     except ImportError as error:
         raise NotInstalled("Install the extra api-docs: drf-spectacular generates the document.") from error
-    found: dict[str, Any] = schema.served_document()
+    return PlainJSON().render(schema.served_document())
+
+
+def _encoded() -> bytes:
+    """Return the document for the URL configuration; it takes a second to make, so it is made once."""
+    with _lock:
+        return _made(settings.ROOT_URLCONF)
+
+
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document; raise ``NotInstalled``."""
+    found: dict[str, Any] = json.loads(_encoded())
     return found
 
 

@@ -71,7 +71,7 @@ class EventStream(ApiView):
 
 
 class EventView(EventStream):
-    @accepts("view_task", query=EventQuery, throttle="heavy")
+    @accepts("view_task", query=EventQuery, throttle="heavy", id="stream_events", answer="EventStream", problems=(501,))
     def get(self, request: Request) -> Any:
         """Stream the events of tasks as server-sent events.
 

@@ -1,12 +1,12 @@
 """Whether this process is alive and ready; public, and without further details."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api.base import PublicView
+from queue_app.api.base import PublicView, accepts
 from queue_app.diagnose import health
 
 WITHIN_SECONDS: Final = 2.0
@@ -16,14 +16,16 @@ ALIVE: Final = {"status": "ok"}
 class LiveView(PublicView):
     """Whether the process answers at all."""
 
-    def get(self, request: Request) -> Response:
+    @accepts(id="live", answer="Acknowledgement")
+    def get(self, request: Request) -> dict[str, Any]:
         """Report liveness."""
-        return Response(ALIVE)
+        return ALIVE
 
 
 class ReadyView(PublicView):
     """Whether the process can accept tasks, and whether tasks are started."""
 
+    @accepts(id="ready", answer="Readiness", also={503: "Readiness"})
     def get(self, request: Request) -> Response:
         """Report readiness.
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from http import HTTPStatus
 from typing import Any
 
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_number
+from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_number
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import control as serializers
@@ -28,14 +26,14 @@ from queue_app.sql.database import atomic
 
 
 class LimitListView(ApiView):
-    @accepts("view_limit", query=NumberPage, staff=("view_limit",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_limit", query=NumberPage, id="list_limits", answer="LimitPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List the limits of task types and keys, oldest first."""
         query = self.read_query(request)
-        return Response(paged(request, Limit.objects.all(), query, "id", each(representation.limit)))
+        return paged(request, Limit.objects.all(), query, "id", each(representation.limit))
 
-    @accepts("add_limit", body=serializers.NewLimit, staff=("add_limit",), once=True)
-    def post(self, request: Request) -> Response:
+    @for_staff("add_limit", body=serializers.NewLimit, once=True, id="add_limit", answer="Limit", status=201)
+    def post(self, request: Request) -> dict[str, Any]:
         """Limit a task type or a key.
 
         Limits how many tasks run at once, how many start in a period, and the time between two starts.
@@ -45,20 +43,20 @@ class LimitListView(ApiView):
         with atomic():
             found = create_limit(scope, name, changes)
             _record(request, "limit.add", found, changes)
-        return Response(representation.limit(found), status=HTTPStatus.CREATED)
+        return representation.limit(found)
 
 
 class LimitView(ApiView):
-    @accepts("view_limit", staff=("view_limit",))
-    def get(self, request: Request, limit_id: str) -> Response:
+    @for_staff("view_limit", id="get_limit", answer="Limit")
+    def get(self, request: Request, limit_id: str) -> dict[str, Any]:
         """Inspect the limits of a task type or key."""
         found = Limit.objects.filter(pk=parse_number(limit_id, LimitNotFound(limit_id))).first()
         if found is None:
             raise LimitNotFound(limit_id)
-        return Response(representation.limit(found))
+        return representation.limit(found)
 
-    @accepts("change_limit", body=serializers.LimitEdit, staff=("change_limit",))
-    def patch(self, request: Request, limit_id: str) -> Response:
+    @for_staff("change_limit", body=serializers.LimitEdit, id="edit_limit", answer="Limit")
+    def patch(self, request: Request, limit_id: str) -> dict[str, Any]:
         """Change the limits of a task type or key.
 
         A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
@@ -67,26 +65,26 @@ class LimitView(ApiView):
         with atomic():
             found = update_limit(parse_number(limit_id, LimitNotFound(limit_id)), changes)
             _record(request, "limit.change", found, changes)
-        return Response(representation.limit(found))
+        return representation.limit(found)
 
-    @accepts("delete_limit", staff=("delete_limit",))
-    def delete(self, request: Request, limit_id: str) -> Response:
+    @for_staff("delete_limit", id="lift_limit", answer="Deleted")
+    def delete(self, request: Request, limit_id: str) -> dict[str, Any]:
         """Remove all limits of a task type or key, and its pause."""
         with atomic():
             found = delete_limit(parse_number(limit_id, LimitNotFound(limit_id)))
             _record(request, "limit.delete", found)
-        return Response({"id": int(limit_id), "deleted": True})
+        return {"id": int(limit_id), "deleted": True}
 
 
 class OverallLimitsView(ApiView):
-    @accepts("view_runtimesettings", staff=("view_runtimesettings",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_runtimesettings", id="get_overall_limits", answer="OverallLimits")
+    def get(self, request: Request) -> dict[str, Any]:
         """Inspect the limits over all queues."""
         found = RuntimeSettings.objects.filter(pk=1).first() or RuntimeSettings()
-        return Response(representation.overall(found))
+        return representation.overall(found)
 
-    @accepts("change_runtimesettings", body=serializers.OverallEdit, staff=("change_runtimesettings",))
-    def patch(self, request: Request) -> Response:
+    @for_staff("change_runtimesettings", body=serializers.OverallEdit, id="edit_overall_limits", answer="OverallLimits")
+    def patch(self, request: Request) -> dict[str, Any]:
         """Change the limits over all queues, with a ``reason`` for the audit log.
 
         A field that is left out keeps its value; null removes the limit. The change applies from the next claim on.
@@ -94,7 +92,7 @@ class OverallLimitsView(ApiView):
         changes = self.read_body(request)
         reason = changes.pop("reason")
         (found,) = apply({EVERYTHING: changes}, by=self.username(request), via=audit.API, reason=reason)
-        return Response(representation.overall(found))
+        return representation.overall(found)
 
 
 class _PauseView(ApiView):
@@ -111,8 +109,8 @@ class _PauseView(ApiView):
 
 
 class PauseTypeOrKeyView(_PauseView):
-    @accepts(BY_CONTENT, body=serializers.Pause)
-    def post(self, request: Request) -> Response:
+    @accepts(BY_CONTENT, body=serializers.Pause, id="pause", answer="PauseState")
+    def post(self, request: Request) -> dict[str, Any]:
         """Pause a task type, a key, or everything.
 
         The body names a ``scope`` (``type`` or ``key`` with a ``name``, or ``everything``) and may give a ``reason``
@@ -122,12 +120,12 @@ class PauseTypeOrKeyView(_PauseView):
         with atomic():
             found: Any = pause.BY_KIND[scope][0](*names, by=self.username(request), **options)
             _record(request, "pause", found, reason=options["reason"])
-        return Response(representation.pause(found))
+        return representation.pause(found)
 
 
 class ResumeTypeOrKeyView(_PauseView):
-    @accepts(BY_CONTENT, body=serializers.Resumption)
-    def post(self, request: Request) -> Response:
+    @accepts(BY_CONTENT, body=serializers.Resumption, id="resume", answer="PauseState", problems=(404,))
+    def post(self, request: Request) -> dict[str, Any]:
         """Resume a task type, a key, or everything.
 
         The body names the ``scope`` and ``name`` that were paused.
@@ -138,7 +136,7 @@ class ResumeTypeOrKeyView(_PauseView):
             if found is None:
                 raise LimitNotFound(*names)
             _record(request, "resume", found)
-        return Response(representation.pause(found))
+        return representation.pause(found)
 
 
 def _record(

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, ApiView, accepts, parse_id
+from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_id
 from queue_app.api.idempotency import KEY_META
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import is_staff_with, require_staff
@@ -41,8 +41,11 @@ FOR_STAFF: Final = frozenset(
 
 
 class BulkActionView(ApiView):
-    @accepts(BY_CONTENT, body=TaskSelection, throttle="heavy", once=True)
-    def post(self, request: Request) -> Response:
+    @accepts(
+        BY_CONTENT, body=TaskSelection, throttle="heavy", once=True, id="act_on_tasks", tag="tasks", answer="Operation",
+        status=202, also={200: "Preview"},
+    )  # fmt: skip
+    def post(self, request: Request) -> Any:
         """Cancel, reprioritise, replay, retry, run or delete many tasks.
 
         Selects tasks by ``ids`` or ``filter`` and answers 202 with an operation; with ``dry_run`` it only counts them.
@@ -72,8 +75,8 @@ class BulkActionView(ApiView):
 
 
 class OperationListView(ApiView):
-    @accepts("view_operation", query=IdPage)
-    def get(self, request: Request) -> Response:
+    @accepts("view_operation", query=IdPage, id="list_operations", answer="OperationPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List operations, newest first.
 
         Callers see their own; staff with queue_app.view_operation see all.
@@ -82,25 +85,25 @@ class OperationListView(ApiView):
         if not is_staff_with(request, "queue_app.view_operation"):
             found = found.filter(by=self.username(request))
         shown = each(partial(representation.operation, user=request.user))
-        return Response(paged(request, found, self.read_query(request), "-id", shown))
+        return paged(request, found, self.read_query(request), "-id", shown)
 
 
 class AuditView(ApiView):
-    @accepts("view_auditentry", query=IdPage, staff=("view_auditentry",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_auditentry", query=IdPage, id="list_audit_entries", tag="staff", answer="AuditEntryPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List what people changed in the admin, over the API and by commands, newest first."""
         shown = each(representation.audit_entry)
-        return Response(paged(request, AuditEntry.objects.all(), self.read_query(request), "-id", shown))
+        return paged(request, AuditEntry.objects.all(), self.read_query(request), "-id", shown)
 
 
 class OperationView(ApiView):
-    @accepts("view_operation")
-    def get(self, request: Request, operation_id: str) -> Response:
+    @accepts("view_operation", id="get_operation", answer="Operation")
+    def get(self, request: Request, operation_id: str) -> dict[str, Any]:
         """Inspect an operation: its state and its progress."""
-        return Response(representation.operation(_find(request, operation_id), request.user))
+        return representation.operation(_find(request, operation_id), request.user)
 
-    @accepts("change_operation")
-    def delete(self, request: Request, operation_id: str) -> Response:
+    @accepts("change_operation", id="cancel_operation", answer="Operation", problems=(409,))
+    def delete(self, request: Request, operation_id: str) -> dict[str, Any]:
         """Cancel an operation.
 
         What it has already changed stays changed.
@@ -110,7 +113,7 @@ class OperationView(ApiView):
             require_staff(request, PERMISSIONS[OperationKind(found.kind)])
         with self.recording(request):
             operation = cancel_operation(found.id, by=by)
-        return Response(representation.operation(operation, request.user))
+        return representation.operation(operation, request.user)
 
 
 def _find(request: Request, name: str) -> Operation:

@@ -10,9 +10,9 @@ from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts
+from queue_app.api.base import ApiView, accepts, for_staff
 from queue_app.api.errors import NoSuchQueue
-from queue_app.api.etags import expected_version, with_version
+from queue_app.api.etags import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import may_view
 from queue_app.api.serializers import control as serializers
@@ -31,8 +31,8 @@ MAX_LISTED: Final = 1000
 
 
 class StatsView(ApiView):
-    @accepts("view_queue", permission=may_view("queue"))
-    def get(self, request: Request) -> Response:
+    @accepts("view_queue", permission=may_view("queue"), id="get_stats", answer="Stats")
+    def get(self, request: Request) -> dict[str, Any]:
         """Return depth, age, workers and throughput of all queues.
 
         Depth and age of the oldest task are given by band, the throughput for the last minute.
@@ -41,19 +41,19 @@ class StatsView(ApiView):
         if conf.get().says_medium:
             names = {Band.NORMAL.label: "medium"}
             found |= {"queues": {names.get(name, name): stats for name, stats in found["queues"].items()}}
-        return Response(found)
+        return found
 
 
 class QueueListView(ApiView):
-    @accepts("view_queue", query=NamePage, permission=may_view("queue"))
-    def get(self, request: Request) -> Response:
+    @accepts("view_queue", query=NamePage, permission=may_view("queue"), id="list_queues", answer="QueuePage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List queues with their settings, by name."""
         query = self.read_query(request)
-        return Response(paged(request, Queue.objects.all(), query, "name", each(representation.queue)))
+        return paged(request, Queue.objects.all(), query, "name", each(representation.queue))
 
 
 class QueueView(ApiView):
-    @accepts("view_queue", permission=may_view("queue"))
+    @accepts("view_queue", permission=may_view("queue"), id="get_queue", answer="Queue")
     def get(self, request: Request, name: str) -> Response:
         """Inspect a queue.
 
@@ -62,7 +62,7 @@ class QueueView(ApiView):
         found = _existing(_queue, name)
         return with_version(version_of(found), representation.queue(found))
 
-    @accepts("change_queue", body=serializers.QueueEdit, staff=("change_queue",))
+    @for_staff("change_queue", body=serializers.QueueEdit, headers=(IF_MATCH,), id="edit_queue", answer="Queue")
     def patch(self, request: Request, name: str) -> Response:
         """Edit the settings of a queue.
 
@@ -75,8 +75,11 @@ class QueueView(ApiView):
 
 
 class QueueStatsView(ApiView):
-    @accepts("view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"))
-    def get(self, request: Request, name: str) -> Response:
+    @accepts(
+        "view_queue", query=serializers.QueueStatsQuery, permission=may_view("queue"), id="get_queue_stats",
+        answer="QueueStats",
+    )  # fmt: skip
+    def get(self, request: Request, name: str) -> dict[str, Any]:
         """Return depth, age, running tasks and limit of a queue.
 
         Depth and age of the oldest task are given by band. With ``totals=true`` the answer also counts all tasks that
@@ -84,12 +87,14 @@ class QueueStatsView(ApiView):
         """
         counts_all = self.read_query(request)["totals"]
         found = queue_summary(_existing(_queue, name)).as_dict()
-        return Response(found | (totals(name)._asdict() if counts_all else {}))
+        return found | (totals(name)._asdict() if counts_all else {})
 
 
 class AutoscaleView(ApiView):
-    @accepts("view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"))
-    def get(self, request: Request, name: str) -> Response:
+    @accepts(
+        "view_queue", query=serializers.AutoscaleQuery, permission=may_view("queue"), id="get_demand", answer="Demand"
+    )
+    def get(self, request: Request, name: str) -> dict[str, Any]:
         """Return how many workers a queue could use.
 
         Counts the waiting tasks that could run, and the workers with ``slots`` slots each that would finish them
@@ -97,21 +102,24 @@ class AutoscaleView(ApiView):
         """
         query = self.read_query(request)
         found = autoscale(_existing(_queue, name), slots=query.get("slots"), seconds=query["seconds"])
-        return Response({"queue": name, **asdict(found)})
+        return {"queue": name, **asdict(found)}
 
 
 class PolicyListView(ApiView):
-    @accepts("view_prioritypolicy", query=NumberPage, permission=may_view("prioritypolicy"))
-    def get(self, request: Request) -> Response:
+    @accepts(
+        "view_prioritypolicy", query=NumberPage, permission=may_view("prioritypolicy"), id="list_policies",
+        answer="PolicyPage",
+    )  # fmt: skip
+    def get(self, request: Request) -> dict[str, Any]:
         """List the policies of all bands, highest first."""
         query, policies = self.read_query(request), PriorityPolicy.objects.all()
-        return Response(paged(request, policies, query, "priority", each(representation.policy)))
+        return paged(request, policies, query, "priority", each(representation.policy))
 
 
 class PolicyView(ApiView):
     """The defaults of a band's tasks, which a task or its queue can override."""
 
-    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"))
+    @accepts("view_prioritypolicy", permission=may_view("prioritypolicy"), id="get_policy", answer="Policy")
     def get(self, request: Request, band: str) -> Response:
         """Inspect the policy of a band.
 
@@ -120,7 +128,9 @@ class PolicyView(ApiView):
         policy = _policy(band)
         return with_version(version_of(policy), representation.policy(policy))
 
-    @accepts("change_prioritypolicy", body=serializers.PolicyEdit, staff=("change_prioritypolicy",))
+    @for_staff(
+        "change_prioritypolicy", body=serializers.PolicyEdit, headers=(IF_MATCH,), id="edit_policy", answer="Policy"
+    )
     def patch(self, request: Request, band: str) -> Response:
         """Edit the policy of a band.
 
@@ -134,8 +144,8 @@ class PolicyView(ApiView):
 
 
 class QueuePauseView(ApiView):
-    @accepts("pause_queue", body=serializers.PauseUntil, staff=("pause_queue",))
-    def post(self, request: Request, name: str) -> Response:
+    @for_staff("pause_queue", body=serializers.PauseUntil, id="pause_queue", answer="Queue")
+    def post(self, request: Request, name: str) -> dict[str, Any]:
         """Pause a queue.
 
         No task starts until it is resumed; running tasks finish. The body may give a ``reason``, and a time
@@ -144,31 +154,31 @@ class QueuePauseView(ApiView):
         options = self.read_body(request)
         with self.recording(request):
             queue = _existing(pause, name, by=self.username(request), **options)
-        return Response(representation.queue(queue))
+        return representation.queue(queue)
 
 
 class QueueResumeView(ApiView):
-    @accepts("pause_queue", body=serializers.Nothing, staff=("pause_queue",))
-    def post(self, request: Request, name: str) -> Response:
+    @for_staff("pause_queue", body=serializers.Nothing, id="resume_queue", answer="Queue")
+    def post(self, request: Request, name: str) -> dict[str, Any]:
         """Resume a queue."""
         self.read_body(request)
         with self.recording(request):
             queue = _existing(resume, name)
-        return Response(representation.queue(queue))
+        return representation.queue(queue)
 
 
 class AdminQueueView(ApiView):
-    @accepts("view_task", staff=("view_task",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_task", id="get_whole_queue", tag="staff", answer="AdminQueue")
+    def get(self, request: Request) -> dict[str, Any]:
         """Return depth, running tasks and limit of all queues together."""
-        return Response(admin_queue())
+        return admin_queue()
 
 
 class WorkerListView(ApiView):
-    @accepts("view_worker", query=WorkerPage, staff=("view_worker",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_worker", query=WorkerPage, id="list_workers", tag="staff", answer="WorkerPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List workers, newest first, including stopped ones."""
-        return Response(paged(request, Worker.objects.all(), self.read_query(request), "-id", _with_tasks))
+        return paged(request, Worker.objects.all(), self.read_query(request), "-id", _with_tasks)
 
 
 def _with_tasks(workers: Sequence[Worker]) -> list[dict[str, Any]]:

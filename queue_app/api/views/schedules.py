@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from django.utils import timezone
@@ -12,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_number
-from queue_app.api.etags import expected_version, with_version
+from queue_app.api.base import ApiView, for_staff, parse_number
+from queue_app.api.etags import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
 from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
@@ -30,15 +29,18 @@ from queue_app.sql.database import alias
 
 
 class ScheduleListView(ApiView):
-    @accepts("view_schedule", query=NamePage, staff=("view_schedule",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_schedule", query=NamePage, id="list_schedules", answer="SchedulePage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List schedules by name."""
         query, schedules = self.read_query(request), Schedule.objects.using(alias()).all()
         shown = each(partial(representation.schedule, user=request.user))
-        return Response(paged(request, schedules, query, "name", shown))
+        return paged(request, schedules, query, "name", shown)
 
-    @accepts("add_schedule", body=serializers.NewSchedule, staff=("view_schedule", "add_schedule"), once=True)
-    def post(self, request: Request) -> Response:
+    @for_staff(
+        "add_schedule", "view_schedule", body=serializers.NewSchedule, once=True, id="add_schedule", answer="Schedule",
+        status=201,
+    )  # fmt: skip
+    def post(self, request: Request) -> dict[str, Any]:
         """Make a schedule.
 
         It ticks by ``cron``, at an interval of ``every`` seconds, or at ``instants``. The registered task
@@ -48,11 +50,11 @@ class ScheduleListView(ApiView):
         name = values.pop("name")
         with self.recording(request):
             found = edit.create_schedule(name, {"zone": timezone.get_default_timezone_name()} | values)
-        return Response(representation.schedule(found, request.user), status=HTTPStatus.CREATED)
+        return representation.schedule(found, request.user)
 
 
 class ScheduleView(ApiView):
-    @accepts("view_schedule", staff=("view_schedule",))
+    @for_staff("view_schedule", id="get_schedule", answer="Schedule")
     def get(self, request: Request, schedule_id: str) -> Response:
         """Inspect a schedule.
 
@@ -61,7 +63,10 @@ class ScheduleView(ApiView):
         found = _find(schedule_id)
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
-    @accepts("change_schedule", body=serializers.ScheduleEdit, staff=("view_schedule", "change_schedule"))
+    @for_staff(
+        "change_schedule", "view_schedule", body=serializers.ScheduleEdit, headers=(IF_MATCH,), id="edit_schedule",
+        answer="Schedule",
+    )  # fmt: skip
     def patch(self, request: Request, schedule_id: str) -> Response:
         """Change a schedule from its next tick on.
 
@@ -75,20 +80,20 @@ class ScheduleView(ApiView):
             found = edit.update_schedule(found.name, changes, version=version)
         return with_version(edit.version_of(found), representation.schedule(found, request.user))
 
-    @accepts("delete_schedule", staff=("view_schedule", "delete_schedule"))
-    def delete(self, request: Request, schedule_id: str) -> Response:
+    @for_staff("delete_schedule", "view_schedule", id="delete_schedule", answer="Deleted")
+    def delete(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Delete a schedule and its history; keep its tasks.
 
         A schedule that the code declares can only be paused.
         """
         with self.recording(request):
             edit.delete_schedule(_find(schedule_id).name)
-        return Response({"id": int(schedule_id), "deleted": True})
+        return {"id": int(schedule_id), "deleted": True}
 
 
 class SchedulePauseView(ApiView):
-    @accepts("pause_schedule", body=PauseUntil, staff=("pause_schedule",))
-    def post(self, request: Request, schedule_id: str) -> Response:
+    @for_staff("pause_schedule", body=PauseUntil, id="pause_schedule", answer="Schedule")
+    def post(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Pause a schedule.
 
         It does not tick until it is resumed; ticks that come meanwhile are recorded and not made up for. The body may
@@ -97,32 +102,34 @@ class SchedulePauseView(ApiView):
         options = self.read_body(request)
         with self.recording(request):
             found = pause_schedule(_find(schedule_id).name, by=self.username(request), **options)
-        return Response(representation.schedule(found, request.user))
+        return representation.schedule(found, request.user)
 
 
 class ScheduleResumeView(ApiView):
-    @accepts("pause_schedule", body=Nothing, staff=("pause_schedule",))
-    def post(self, request: Request, schedule_id: str) -> Response:
+    @for_staff("pause_schedule", body=Nothing, id="resume_schedule", answer="Schedule")
+    def post(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Resume a schedule from its next tick on."""
         self.read_body(request)
         with self.recording(request):
             found = resume_schedule(_find(schedule_id).name)
-        return Response(representation.schedule(found, request.user))
+        return representation.schedule(found, request.user)
 
 
 class RunView(ApiView):
-    @accepts("run_schedule", body=WithReason, staff=("run_schedule",), once=True)
-    def post(self, request: Request, schedule_id: str) -> Response:
+    @for_staff("run_schedule", body=WithReason, once=True, id="run_schedule", answer="StartedTick", status=201)
+    def post(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """Enqueue the task of a schedule now, even if the schedule is paused or a task of it runs."""
         self.read_body(request)
         with self.recording(request):
             tick = run_schedule(_find(schedule_id).name, by=self.username(request))
-        answer = {"id": tick.task_id, "task_id": tick.task_id, "instant": tick.instant}
-        return Response(answer, status=HTTPStatus.CREATED)
+        return {"id": tick.task_id, "task_id": tick.task_id, "instant": tick.instant}
 
 
 class BackfillView(ApiView):
-    @accepts("run_schedule", body=serializers.Backfill, staff=("run_schedule",), once=True)
+    @for_staff(
+        "run_schedule", body=serializers.Backfill, once=True, id="backfill_schedule", answer="Operation", status=202,
+        also={200: "BackfillPreview"},
+    )  # fmt: skip
     def post(self, request: Request, schedule_id: str) -> Response:
         """Enqueue the tasks of the missing ticks in a range.
 
@@ -143,13 +150,13 @@ class BackfillView(ApiView):
 
 
 class TickListView(ApiView):
-    @accepts("view_schedule", query=serializers.TickQuery, staff=("view_schedule",))
-    def get(self, request: Request, schedule_id: str) -> Response:
+    @for_staff("view_schedule", query=serializers.TickQuery, id="list_ticks", answer="TickPage")
+    def get(self, request: Request, schedule_id: str) -> dict[str, Any]:
         """List the ticks of a schedule, newest first."""
         query, found = self.read_query(request), _find(schedule_id)
         ticks = ScheduleTick.objects.using(alias()).filter(schedule_id=found.pk)
         page = paged(request, ticks, query, "-instant", _with_status)
-        return Response(page | {"next_before": page["next_cursor"]})
+        return page | {"next_before": page["next_cursor"]}
 
 
 def _with_status(ticks: Sequence[ScheduleTick]) -> list[dict[str, Any]]:

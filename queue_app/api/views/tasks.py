@@ -12,13 +12,13 @@ from rest_framework.response import Response
 
 from queue_app.api import export, representation
 from queue_app.api.authentication import check_scope
-from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, parse_id
-from queue_app.api.idempotency import KEY_META, REPLAYED
+from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, for_staff, parse_id
+from queue_app.api.idempotency import KEY_HEADER, KEY_META, REPLAYED
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import MaySubmit, is_staff_with
-from queue_app.api.representation import SUMMARY_FIELDS
+from queue_app.api.permissions import MaySubmit, is_staff_with, staff_with
 from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import WithReason
+from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
 from queue_app.diagnose.explain import explain
@@ -40,16 +40,19 @@ SEND: Final = "queue_app.send_signal"
 
 
 class TaskListView(ApiView):
-    @accepts("view_task", query=serializers.TaskListQuery)
-    def get(self, request: Request) -> Response:
+    @accepts("view_task", query=serializers.TaskListQuery, id="list_tasks", answer="TaskPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List tasks, newest first."""
         query = self.read_query(request)
         fields, size, before = query.pop("fields", ()), query.pop("page_size"), query.pop("cursor", None)
         wanted = TaskFilter(**query)
         page = list_tasks(visible_tasks(request.user, wanted), wanted, page_size=size, before=before)
-        return Response(page_of(request, [_select(task, fields) for task in page.tasks], page.before))
+        return page_of(request, [_select(task, fields) for task in page.tasks], page.before)
 
-    @accepts("add_task", body=serializers.Submission, throttle="submits", permission=MaySubmit)
+    @accepts(
+        "add_task", body=serializers.Submission, throttle="submits", permission=MaySubmit, headers=(KEY_HEADER,),
+        id="submit_task", answer="Submitted", status=201, also={200: "Submitted"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit a task.
 
@@ -66,15 +69,15 @@ class TaskListView(ApiView):
 class AdminTaskListView(TaskListView):
     http_method_names = ("get", "head", "options")
 
-    @accepts("view_task", query=serializers.TaskListQuery, staff=("view_task",))
-    def get(self, request: Request) -> Response:
+    @for_staff("view_task", query=serializers.TaskListQuery, id="list_all_tasks", tag="staff", answer="TaskPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List the tasks of all users, newest first."""
         return super().get(request)
 
 
 class TaskCountView(ApiView):
-    @accepts("view_task", query=serializers.TaskCountQuery)
-    def get(self, request: Request) -> Response:
+    @accepts("view_task", query=serializers.TaskCountQuery, id="count_tasks", answer="TaskCount")
+    def get(self, request: Request) -> dict[str, Any]:
         """Count tasks.
 
         Counting stops at 10 000 tasks unless ``exact=true``.
@@ -83,13 +86,13 @@ class TaskCountView(ApiView):
         exact = query.pop("exact")
         wanted = TaskFilter(**query)
         count, capped = count_tasks(visible_tasks(request.user, wanted), wanted, exact=exact)
-        return Response({"count": count, "capped": capped})
+        return {"count": count, "capped": capped}
 
 
 class TaskExportView(ApiView):
     content_negotiation_class = AnyFormat
 
-    @accepts("view_task", query=serializers.TaskExportQuery, throttle="heavy")
+    @accepts("view_task", query=serializers.TaskExportQuery, throttle="heavy", id="export_tasks", answer="TaskExport")
     def get(self, request: Request) -> Any:
         """Export tasks as NDJSON or CSV, newest first.
 
@@ -106,7 +109,10 @@ class TaskExportView(ApiView):
 class TaskBulkView(ApiView):
     body_factor = 8
 
-    @accepts("add_task", body=serializers.Submissions, throttle="heavy", permission=MaySubmit)
+    @accepts(
+        "add_task", body=serializers.Submissions, throttle="heavy", permission=MaySubmit, headers=(KEY_HEADER,),
+        id="submit_tasks", answer="StoredTasks", status=201, also={200: "StoredTasks"},
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit up to 1000 tasks, all or none.
 
@@ -133,8 +139,8 @@ class _OneTaskView(ApiView):
 
 
 class TaskView(_OneTaskView):
-    @accepts("view_task", query=serializers.WaitQuery)
-    def get(self, request: Request, task_id: str) -> Response:
+    @accepts("view_task", query=serializers.WaitQuery, id="get_task", answer="TaskDetail")
+    def get(self, request: Request, task_id: str) -> dict[str, Any]:
         """Inspect a task, or wait for its end.
 
         With ``wait``, the request waits up to that many seconds for the task to end. If too many requests wait already,
@@ -146,10 +152,10 @@ class TaskView(_OneTaskView):
         waiting = partial(self.waiting, request, self.username(request))
         if seconds and found.task.status not in TERMINAL and wait_for_end(wanted, seconds, waiting):
             found = task_detail(wanted, user=user)
-        return Response(representation.detail(found, request.user))
+        return representation.detail(found, request.user)
 
-    @accepts(BY_CONTENT, query=serializers.TaskDeleteQuery)
-    def delete(self, request: Request, task_id: str) -> Response:
+    @accepts(BY_CONTENT, query=serializers.TaskDeleteQuery, id="cancel_task", answer="CancelledTask", problems=(409,))
+    def delete(self, request: Request, task_id: str) -> dict[str, Any]:
         """Cancel a task, or delete one that has ended.
 
         A waiting task is cancelled at once; a running one is asked to stop. With ``delete=true`` an ended task is
@@ -165,12 +171,12 @@ class TaskView(_OneTaskView):
                 delete(task.id)
             status = task.status if deletes else cancel(task.id)
         answer = {"status": status, "cancel_requested": not deletes, "deleted": deletes}
-        return Response({"id": task.id, "task_id": task.id} | answer)
+        return {"id": task.id, "task_id": task.id} | answer
 
 
 class TaskExplainView(ApiView):
-    @accepts("view_task")
-    def get(self, request: Request, task_id: str) -> Response:
+    @accepts("view_task", id="explain_task", answer="Explanation")
+    def get(self, request: Request, task_id: str) -> dict[str, Any]:
         """Explain why a task is not running.
 
         Lists every reason in order. Only staff who may view tasks see the tasks of other users.
@@ -178,12 +184,12 @@ class TaskExplainView(ApiView):
         found = parse_id(task_id, TaskNotFound(task_id))
         visible = Task.objects.visible_to(request.user)
         answer = explain(found, None if is_staff_with(request, VIEW) else visible).as_dict()
-        return Response({"id": found} | answer)
+        return {"id": found} | answer
 
 
 class TaskDecryptView(_OneTaskView):
-    @accepts("view_encrypted", body=WithReason)
-    def post(self, request: Request, task_id: str) -> Response:
+    @accepts("view_encrypted", body=WithReason, id="decrypt_task", answer="DecryptedTask", problems=(409, 503))
+    def post(self, request: Request, task_id: str) -> dict[str, Any]:
         """Decrypt the data of a task.
 
         Every caller needs queue_app.view_encrypted, also for their own tasks. The audit log says who has read the data.
@@ -193,14 +199,15 @@ class TaskDecryptView(_OneTaskView):
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied(f"This needs the permission {PERMISSION}.")
         by = self.username(request)
-        return Response(
-            decrypt(task.id, partial(record, "task.decrypt", "task", [task.id], by=by, via=API, reason=reason))
-        )
+        return decrypt(task.id, partial(record, "task.decrypt", "task", [task.id], by=by, via=API, reason=reason))
 
 
 class TaskPriorityView(_OneTaskView):
-    @accepts("reprioritise_task", body=serializers.PriorityChange)
-    def put(self, request: Request, task_id: str) -> Response:
+    @accepts(
+        "reprioritise_task", body=serializers.PriorityChange, id="reprioritise_task", answer="MovedTask",
+        problems=(409,),
+    )  # fmt: skip
+    def put(self, request: Request, task_id: str) -> dict[str, Any]:
         """Move a waiting task to another band."""
         band = self.read_body(request)["band"]
         task = self.task(request, task_id, "queue_app.reprioritise_task")
@@ -208,12 +215,12 @@ class TaskPriorityView(_OneTaskView):
             reprioritise(task.id, band)
         task.refresh_from_db()
         names = {"id": task.id, "task_id": task.id, "status": task.status, "priority": task.band.label}
-        return Response({**names, "queue_position": position_of(task)})
+        return {**names, "queue_position": position_of(task)}
 
 
 class TaskSignalView(_OneTaskView):
-    @accepts("send_signal", body=serializers.NewSignal, once=True)
-    def post(self, request: Request, task_id: str) -> Response:
+    @accepts("send_signal", body=serializers.NewSignal, once=True, id="signal_task", answer="TaskSignal", status=201)
+    def post(self, request: Request, task_id: str) -> dict[str, Any]:
         """Send a signal to a task, such as an approval.
 
         The task gets the payload when it waits for a signal of this name; until then, the signal is kept. The caller
@@ -224,13 +231,15 @@ class TaskSignalView(_OneTaskView):
         if not request.user.has_perm(SEND):
             raise PermissionDenied(f"This needs the permission {SEND}.")
         sent = signal(task.id, body["name"], body["payload"], by=self.username(request), via=API, reason=body["reason"])
-        answer = representation.sent(sent) | {"task_id": task.id}
-        return Response(answer, HTTPStatus.CREATED)
+        return representation.sent(sent) | {"task_id": task.id}
 
 
 class AdminTaskPriorityView(TaskPriorityView):
-    @accepts("reprioritise_task", body=serializers.PriorityChange, staff=("view_task",))
-    def put(self, request: Request, task_id: str) -> Response:
+    @accepts(
+        "reprioritise_task", body=serializers.PriorityChange, permission=staff_with(VIEW), id="reprioritise_any_task",
+        tag="staff", answer="MovedTask", problems=(409,),
+    )  # fmt: skip
+    def put(self, request: Request, task_id: str) -> dict[str, Any]:
         """Move any user's waiting task to another band."""
         return super().put(request, task_id)
 

@@ -53,7 +53,10 @@ class OneWorkflow:
 
 
 class WorkflowEventView(EventStream):
-    @accepts("view_workflow", query=EventQuery, throttle="heavy")
+    @accepts(
+        "view_workflow", query=EventQuery, throttle="heavy", id="stream_workflow_events", answer="EventStream",
+        problems=(501,),
+    )  # fmt: skip
     def get(self, request: Request, workflow_id: str) -> Any:
         """Stream the events of a workflow's tasks as server-sent events, and ``WorkflowChanged`` for the whole.
 

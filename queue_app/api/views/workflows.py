@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_id
+from queue_app.api.base import ApiView, accepts, for_staff, parse_id
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
 from queue_app.api.serializers import workflows as serializers
@@ -34,8 +35,8 @@ SEND = "queue_app.send_signal"
 class WorkflowListView(ApiView):
     body_factor = 8
 
-    @accepts("view_workflow", query=serializers.WorkflowQuery)
-    def get(self, request: Request) -> Response:
+    @accepts("view_workflow", query=serializers.WorkflowQuery, id="list_workflows", answer="WorkflowPage")
+    def get(self, request: Request) -> dict[str, Any]:
         """List workflows, newest first."""
         query = self.read_query(request)
         found = _visible(request)
@@ -44,9 +45,12 @@ class WorkflowListView(ApiView):
         if "standing" in query:
             found = found.filter(**STANDINGS[query["standing"]])
         page = paged(request, found, query, "-id", each(partial(representation.workflow, user=request.user)))
-        return Response(page | {"next_before": page["next_cursor"]})
+        return page | {"next_before": page["next_cursor"]}
 
-    @accepts("add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit, once=True)
+    @accepts(
+        "add_task", body=serializers.WorkflowSubmission, throttle="submits", permission=MaySubmit, once=True,
+        id="submit_workflow", answer="SubmittedWorkflow", status=201,
+    )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit a workflow: all of its tasks, or none.
 
@@ -62,8 +66,8 @@ class WorkflowListView(ApiView):
 
 
 class WorkflowView(ApiView):
-    @accepts("view_workflow", query=WaitQuery)
-    def get(self, request: Request, workflow_id: str) -> Response:
+    @accepts("view_workflow", query=WaitQuery, id="get_workflow", answer="Workflow")
+    def get(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Inspect a workflow, or wait for its end.
 
         ``wait`` works as for a task; the answer comes within about a second of the end.
@@ -72,12 +76,12 @@ class WorkflowView(ApiView):
         waiting = partial(self.waiting, request, self.username(request))
         if seconds and found.finished_at is None and wait_for_workflow(found.pk, seconds, waiting):
             found = find_workflow(request, workflow_id)
-        return Response(representation.workflow(found, request.user))
+        return representation.workflow(found, request.user)
 
 
 class GraphView(ApiView):
-    @accepts("view_workflow")
-    def get(self, request: Request, workflow_id: str) -> Response:
+    @accepts("view_workflow", id="get_workflow_graph", answer="WorkflowGraph")
+    def get(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Return the graph of a workflow.
 
         Tasks of one type that wait for the same groups are one group. Small workflows are not folded.
@@ -94,18 +98,18 @@ class GraphView(ApiView):
             for group in graph.groups
         ]  # fmt: skip
         holding = [task.id for task in graph.holding]
-        return Response({"tasks": graph.tasks, "edges": graph.edges, "groups": groups, "holding": holding})
+        return {"tasks": graph.tasks, "edges": graph.edges, "groups": groups, "holding": holding}
 
 
 class _SteeringView(ApiView):
     """An action on a whole workflow."""
 
-    def _steer(self, request: Request, workflow_id: str, act: Callable[..., int]) -> Response:
+    def _steer(self, request: Request, workflow_id: str, act: Callable[..., int]) -> dict[str, Any]:
         values = self.read_body(request)
         found = self.workflow(request, workflow_id)
         number = act(found.pk, **values, by=self.username(request), via=audit.API)
         found.refresh_from_db()
-        return Response(representation.workflow(found, request.user) | {"changed": number})
+        return representation.workflow(found, request.user) | {"changed": number}
 
     def workflow(self, request: Request, workflow_id: str) -> Workflow:
         """Return the workflow to steer."""
@@ -124,8 +128,8 @@ class _OwnersToo(_SteeringView):
 
 
 class CancelView(_OwnersToo):
-    @accepts("steer_workflow", body=WithReason, once=True)
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @accepts("steer_workflow", body=WithReason, once=True, id="cancel_workflow", answer="SteeredWorkflow")
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Cancel the pending tasks of a workflow, and compensate the completed ones. A second cancel changes nothing.
 
         Users may cancel their own workflows.
@@ -134,48 +138,62 @@ class CancelView(_OwnersToo):
 
 
 class StopUndoingView(_SteeringView):
-    @accepts("stop_undoing_workflow", body=WithReason, staff=("view_workflow", "stop_undoing_workflow"))
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @for_staff(
+        "stop_undoing_workflow", "view_workflow", body=WithReason, id="stop_undoing_workflow", answer="SteeredWorkflow",
+        problems=(409,),
+    )  # fmt: skip
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Give up the compensations that have not completed; ``gaps`` names the tasks that stay as they are."""
         return self._steer(request, workflow_id, steer.stop_undoing)
 
 
 class SkipView(_SteeringView):
-    @accepts("steer_workflow", body=serializers.Skip, staff=("view_workflow", "steer_workflow"))
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @for_staff(
+        "steer_workflow", "view_workflow", body=serializers.Skip, id="skip_workflow_task", answer="SteeredWorkflow",
+        problems=(409,),
+    )  # fmt: skip
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Give up a task that failed and holds its workflow; or say that a person did what it should have undone."""
         return self._steer(request, workflow_id, steer.skip_task)
 
 
 class WorkflowPauseView(_SteeringView):
-    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"))
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @for_staff(
+        "steer_workflow", "view_workflow", body=WithReason, id="pause_workflow", answer="SteeredWorkflow",
+        problems=(409,),
+    )  # fmt: skip
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Pause a workflow; running tasks finish."""
         return self._steer(request, workflow_id, steer.pause_workflow)
 
 
 class WorkflowResumeView(_SteeringView):
-    @accepts("steer_workflow", body=Nothing, staff=("view_workflow", "steer_workflow"))
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @for_staff(
+        "steer_workflow", "view_workflow", body=Nothing, id="resume_workflow", answer="SteeredWorkflow", problems=(409,)
+    )
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Resume a workflow."""
         return self._steer(request, workflow_id, steer.resume_workflow)
 
 
 class SignalView(ApiView):
-    @accepts("send_signal", body=NewSignal, staff=("view_workflow", "send_signal"), once=True)
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @for_staff(
+        "send_signal", "view_workflow", body=NewSignal, once=True, id="signal_workflow", answer="WorkflowSignal",
+        status=201,
+    )  # fmt: skip
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Send a signal to the first task of a workflow that waits for it; keep it until one does."""
         body = self.read_body(request)
         found = find_workflow(request, workflow_id)
         sent = signal(
             found.pk, body["name"], body["payload"], by=self.username(request), via=audit.API, reason=body["reason"]
         )
-        return Response(representation.sent(sent) | {"workflow_id": found.pk}, HTTPStatus.CREATED)
+        return representation.sent(sent) | {"workflow_id": found.pk}
 
 
 class PriorityView(_OwnersToo):
-    @accepts("steer_workflow", body=PriorityChange)
-    def put(self, request: Request, workflow_id: str) -> Response:
+    @accepts("steer_workflow", body=PriorityChange, id="reprioritise_workflow", answer="SteeredWorkflow")
+    def put(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Move the waiting tasks of a workflow to another band.
 
         Users may move their own workflows.
@@ -184,8 +202,10 @@ class PriorityView(_OwnersToo):
 
 
 class RetryView(_SteeringView):
-    @accepts("steer_workflow", body=WithReason, staff=("view_workflow", "steer_workflow"), once=True)
-    def post(self, request: Request, workflow_id: str) -> Response:
+    @for_staff(
+        "steer_workflow", "view_workflow", body=WithReason, once=True, id="retry_workflow", answer="SteeredWorkflow"
+    )
+    def post(self, request: Request, workflow_id: str) -> dict[str, Any]:
         """Retry the unsuccessful tasks of a workflow in their order; replay its dead letters."""
         return self._steer(request, workflow_id, steer.retry_workflow)
 

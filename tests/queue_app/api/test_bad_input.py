@@ -46,6 +46,8 @@ BODIES: list[tuple[bytes, str, dict[str, str]]] = [
     (b"{}", "", {}),
     (b"\x1f\x8b\x08\x00", JSON, {"Content-Encoding": "gzip"}),
 ]  # fmt: skip
+#: One reader reads all bodies, so each endpoint gets every fourth of these, from another one on.
+STRIDE = 4
 #: Invalid parts of an address, instead of a name or an id.
 PLACES = ("a%0d%0aERROR%20fake%1b", "%00", "..%2f..%2f", "9" * 30, "-1", "%F0%9F%92%A5")
 WRONG: dict[str, list[Any]] = {
@@ -150,7 +152,7 @@ def test_bad_input_changes_nothing(send, stored, plain_type, caplog):
             address = address.replace(name, value)
         tries = [(address, json.dumps(body).encode(), JSON, {}) for body in bodies]
         if bodies:
-            tries += [(address, *body) for body in BODIES]
+            tries += [(address, *body) for body in BODIES[sent % STRIDE :: STRIDE]]
             tries.append((address, b" " * (8 * body_limit(conf.get().payload) + 1), JSON, {}))
         if address != path:
             place = path[path.index("{") : path.index("}") + 1]
@@ -164,7 +166,7 @@ def test_bad_input_changes_nothing(send, stored, plain_type, caplog):
             assert len(answer.content) < 20_000, what
         sent += len(tries)
         assert rows() == before, (method, path)
-    assert sent > 900, sent
+    assert sent > 1500, sent
     for record in caplog.records:
         assert "\x1b" not in record.getMessage()
         assert "\nERROR" not in record.getMessage()

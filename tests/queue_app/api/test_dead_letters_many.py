@@ -115,25 +115,3 @@ def test_operations_are_for_staff(alice, staff, dead):
     assert viewer.get(f"{OPERATIONS}/{operation.id}").status_code == 200
     assert viewer.delete(f"{OPERATIONS}/{operation.id}").status_code == 403
     cancel_operation(operation.id, by="")
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", DLQ),
-        ("GET", f"{DLQ}/x"),
-        ("DELETE", f"{DLQ}/x"),
-        ("POST", f"{DLQ}/x/replay"),
-        ("POST", f"{DLQ}/replay"),
-        ("POST", f"{DLQ}/discard"),
-        ("GET", f"{OPERATIONS}/x"),
-        ("DELETE", f"{OPERATIONS}/x"),
-    ],
-)
-def test_anonymous_callers_are_refused(anonymous, method, path):
-    assert anonymous.call(method, path).data["code"] == "not_authenticated"
-
-
-@pytest.mark.parametrize("path", [f"{DLQ}/a/b", f"{DLQ}/a/replay/b", f"{OPERATIONS}/a/b"])
-def test_addresses_that_do_not_exist(alice, path):
-    assert alice.get(path).data["code"] == "not_found"

@@ -34,11 +34,11 @@ def test_clients_that_accept_json_get_json(alice, accept):
     assert json.loads(response.content)
 
 
-@pytest.mark.parametrize("accept", ["text/plain", "application/xml", "image/*", "nonsense", "/", ";;,,", "a" * 20_000])
 @pytest.mark.parametrize("path", [TASKS, f"{TASKS}/abc", "/healthz", "/readyz", "/api/v1/queue/stats"])
-def test_others_get_406(alice, accept, path):
-    response = alice.get(path, Accept=accept)
-    assert (response.status_code, response.data["code"]) == (406, "not_acceptable")
+def test_others_get_406(alice, path):
+    for accept in ("text/plain", "application/xml", "image/*", "nonsense", "/", ";;,,", "a" * 20_000):
+        response = alice.get(path, Accept=accept)
+        assert (response.status_code, response.data["code"]) == (406, "not_acceptable"), accept
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
@@ -72,14 +72,14 @@ def test_unknown_methods(staff, method, path):
     assert response.headers["Allow"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [f"{TASKS}/a/b", f"{TASKS}//", f"{TASKS}/a/priority/x", "/api/v1/queue/", "/api/v1/queues//", "/api/v1/queues/a/b"],
-)
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_addresses_that_do_not_exist(alice, anonymous, method, path):
-    for client in (alice, anonymous):
-        assert client.call(method, path).data["code"] == "not_found"
+def test_addresses_that_do_not_exist(alice, anonymous):
+    for path in (
+        "tasks/a/b", "tasks//", "tasks/a/priority/x", "queue/", "queues//", "queues/a/b", "dlq/a/b", "dlq/a/replay/b",
+        "operations/a/b",
+    ):  # fmt: skip
+        for method in ("GET", "POST", "DELETE"):
+            for client in (alice, anonymous):
+                assert client.call(method, f"/api/v1/{path}").data["code"] == "not_found", path
 
 
 def test_addresses_of_the_project_are_left_alone():

@@ -7,8 +7,6 @@ import json
 import runpy
 import socket
 import struct
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -23,6 +21,7 @@ from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.lifecycle.actions import cancel
 from tests.support.engine import until
+from tests.support.serving import serving
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "client.py"
 PROGRAM = """
@@ -34,41 +33,19 @@ uvicorn.run(application, port={port}, log_level="warning")
 """
 
 
-@pytest.fixture
-def limits() -> dict[str, str]:
-    """Limits of the served API."""
-    return {
-        "HEAVY_PER_MINUTE": "0", "READS_PER_MINUTE": "0", "MAX_STREAMS": "10", "MAX_OPEN_PER_CALLER": "5",
-        "MAX_CONNECTIONS": "4",
-    }  # fmt: skip
+@pytest.fixture(scope="module")
+def port(django_db_setup):
+    limits = {"HEAVY_PER_MINUTE": 0, "READS_PER_MINUTE": 0}
+    limits |= {"MAX_STREAMS": 10, "MAX_OPEN_PER_CALLER": 5, "MAX_CONNECTIONS": 4}
+    with serving(lambda port: ("-c", PROGRAM.format(port=port)), {"PGAPPNAME": "served"}, **limits) as found:
+        yield found
 
 
-@pytest.fixture
-def port(process_env, limits):
-    """Run a server on the database and index of this test."""
+@pytest.fixture(autouse=True)
+def fresh_keys(transactional_db):
     forget_keys()
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    environment = process_env | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
-    environment |= {f"TASKQUEUE__API__{name}": value for name, value in limits.items()}
-    server = subprocess.Popen([sys.executable, "-W", "ignore", "-c", PROGRAM.format(port=port)], env=environment)
-
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        deadline = time.monotonic() + 60
-        while not listens():
-            assert server.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield port
-    finally:
-        server.kill()  # a graceful stop would wait for open streams
-        server.wait(60)
-        forget_keys()
+    yield
+    forget_keys()
 
 
 class Stream:
@@ -169,11 +146,6 @@ def connections() -> int:
             " AND application_name = 'served'"
         )
         return cursor.fetchone()[0]
-
-
-@pytest.fixture
-def process_env(process_env):
-    return process_env | {"PGAPPNAME": "served"}
 
 
 def test_many_requests_at_once_hold_few_connections(port, alice, stored):

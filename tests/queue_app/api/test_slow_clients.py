@@ -6,15 +6,11 @@ import http.client
 import json
 import os
 import resource
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
 import pytest
 
@@ -23,6 +19,7 @@ from queue_app.api.body import body_limit
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.worker import tokens
 from tests.support.engine import until
+from tests.support.serving import serving
 
 ASGI = (
     "import uvicorn; from taskqueue_project.asgi import application;"
@@ -35,27 +32,35 @@ PATH, LOGIN = "/api/v1/tasks", "/admin/login/"
 MAX_MS = 500
 
 
-@contextmanager
-def serving(process_env: dict[str, str], kind: str, **limits: object) -> Iterator[int]:
-    """Run a server on the database and index of this test; yield its port."""
-    forget_keys()
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    environment = process_env | {"DJANGO_SETTINGS_MODULE": "taskqueue_project.settings.test"}
-    environment |= {f"TASKQUEUE__API__{name}": str(value) for name, value in limits.items()}
-    arguments = ("-c", ASGI.format(port=port)) if kind == "asgi" else (*GUNICORN, f"127.0.0.1:{port}")
-    server = subprocess.Popen([sys.executable, "-W", "ignore", *arguments], env=environment, start_new_session=True)
-    try:
-        until(lambda: request(port, "GET", "/healthz")[0] == 200, "it answers")
+def of_kind(kind: str, **limits: object) -> AbstractContextManager[int]:
+    """Run a server, and give its port."""
+    return serving(
+        lambda port: ("-c", ASGI.format(port=port)) if kind == "asgi" else (*GUNICORN, f"127.0.0.1:{port}"),
+        {},
+        **limits,
+    )
+
+
+@pytest.fixture(scope="module")
+def asgi(django_db_setup):
+    with of_kind("asgi", READS_PER_MINUTE=0) as port:
         yield port
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)  # the workers of gunicorn would serve on, and keep their connections
-        server.wait(60)
-        forget_keys()
 
 
-def request(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict, dict]:
+@pytest.fixture(scope="module")
+def gunicorn(django_db_setup):
+    with of_kind("gunicorn") as port:
+        yield port
+
+
+@pytest.fixture(autouse=True)
+def fresh_keys(transactional_db):
+    forget_keys()
+    yield
+    forget_keys()
+
+
+def ask(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict, dict]:
     """Return status, headers and JSON of an answer; the status is 0 without one."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with closing(connection), suppress(OSError):
@@ -81,7 +86,7 @@ def health_ms(port: int) -> float:
     times = []
     for _ in range(15):
         began = time.monotonic()
-        assert request(port, "GET", "/healthz")[0] == 200
+        assert ask(port, "GET", "/healthz")[0] == 200
         times.append((time.monotonic() - began) * 1000)
         time.sleep(0.02)
     return sorted(times)[len(times) // 4]
@@ -93,16 +98,15 @@ def secret(alice) -> str:
 
 
 @pytest.mark.parametrize("kind", ["asgi", "gunicorn"])
-def test_polls_that_wait_do_not_delay_health_checks(process_env, engine, kind):
+def test_polls_that_wait_do_not_delay_health_checks(request, engine, kind):
     """Ten polls on eight threads once delayed the check by 20 s; four may wait now, and the others hear so at once."""
     token = tokens.create("far")[1]
-    with serving(process_env, kind) as port, ThreadPoolExecutor(10) as pool:
+    port = request.getfixturevalue(kind)
+    with ThreadPoolExecutor(10) as pool:
         bearer, calm = {"Authorization": f"Bearer {token}"}, health_ms(port)
-        worker = request(port, "POST", "/internal/workers/register", b"{}", **bearer)[2]["worker_id"]
-        ask = json.dumps({"wait": 6}).encode()
-        polls = [
-            pool.submit(request, port, "POST", f"/internal/workers/{worker}/poll", ask, **bearer) for _ in range(10)
-        ]
+        worker = ask(port, "POST", "/internal/workers/register", b"{}", **bearer)[2]["worker_id"]
+        wait = json.dumps({"wait": 6}).encode()
+        polls = [pool.submit(ask, port, "POST", f"/internal/workers/{worker}/poll", wait, **bearer) for _ in range(10)]
         if kind == "asgi":
             time.sleep(1)
         else:
@@ -116,23 +120,23 @@ def test_polls_that_wait_do_not_delay_health_checks(process_env, engine, kind):
         assert sorted({poll.result()[0] for poll in polls}) == ([200] if kind == "asgi" else [200, 503])
 
 
-def test_a_burst_of_requests_does_not_delay_health_checks(process_env, secret):
+def test_a_burst_of_requests_does_not_delay_health_checks(asgi, secret):
     """They wait for the database on the event loop, not in a thread each. With 500 the check took 5.4 s before."""
-    with serving(process_env, "asgi", READS_PER_MINUTE=0) as port, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         text = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n\r\n"
-        calm = health_ms(port)
-        clients = [stack.enter_context(closing(socket.create_connection(("127.0.0.1", port)))) for _ in range(300)]
+        calm = health_ms(asgi)
+        clients = [stack.enter_context(closing(socket.create_connection(("127.0.0.1", asgi)))) for _ in range(300)]
         for client in clients:
             client.settimeout(60)
             client.sendall(text.encode())
         answers = pool.submit(lambda: [client.recv(65536).split(b"\r\n")[0] for client in clients])
-        assert health_ms(port) < 2 * calm + MAX_MS
+        assert health_ms(asgi) < 2 * calm + MAX_MS
         assert not answers.done(), "the burst was over before it was measured"
         assert set(answers.result()) == {b"HTTP/1.1 200 OK"}
 
 
-def test_slow_bodies_hold_nothing_and_end(process_env, secret):
-    with serving(process_env, "asgi", BODY_SECONDS=4) as port, ExitStack() as stack:
+def test_slow_bodies_hold_nothing_and_end(secret):
+    with of_kind("asgi", BODY_SECONDS=4) as port, ExitStack() as stack:
         calm = health_ms(port)
         places = [PATH, PATH, PATH, LOGIN] * 50
         slow = [stack.enter_context(closing(opened(port, secret, "Content-Length: 500", place))) for place in places]
@@ -157,29 +161,24 @@ def test_slow_bodies_hold_nothing_and_end(process_env, secret):
         assert b'"code":"body_too_slow"' in answers[0] + rest
 
 
-def test_slow_bodies_hold_a_thread_of_gunicorn_each_until_their_clients_leave(process_env, secret):
+def test_slow_bodies_hold_a_thread_of_gunicorn_each_until_their_clients_leave(gunicorn, secret):
     """Without a proxy that reads whole requests; the other threads answer meanwhile."""
-    with serving(process_env, "gunicorn") as port:
-        calm = health_ms(port)
-        for _ in range(2):
-            with ExitStack() as stack:
-                for _ in range(6):
-                    stack.enter_context(closing(opened(port, secret, "Content-Length: 500"))).sendall(b" ")
-                assert health_ms(port) < 2 * calm + MAX_MS
-        with ThreadPoolExecutor(8) as pool:  # every thread is free again
-            answers = pool.map(lambda _: request(port, "GET", PATH, Authorization=f"Bearer {secret}")[0], range(8))
-            assert list(answers) == [200] * 8
+    calm = health_ms(gunicorn)
+    for _ in range(2):
+        with ExitStack() as stack:
+            for _ in range(6):
+                stack.enter_context(closing(opened(gunicorn, secret, "Content-Length: 500"))).sendall(b" ")
+            assert health_ms(gunicorn) < 2 * calm + MAX_MS
+    with ThreadPoolExecutor(8) as pool:  # every thread is free again
+        answers = pool.map(lambda _: ask(gunicorn, "GET", PATH, Authorization=f"Bearer {secret}")[0], range(8))
+        assert list(answers) == [200] * 8
 
 
 @pytest.mark.parametrize("path", [PATH, LOGIN, "/nothing/"])
 @pytest.mark.parametrize("length", ["Content-Length: 100000000", "Transfer-Encoding: chunked"])
-def test_a_body_that_is_too_large_is_not_taken(process_env, secret, length, path):
+def test_a_body_that_is_too_large_is_not_taken(asgi, secret, length, path):
     """Before, Django wrote all of it to the disk, and the view then refused it."""
-    with (
-        serving(process_env, "asgi") as port,
-        closing(opened(port, secret, length, path)) as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with closing(opened(asgi, secret, length, path)) as client, ThreadPoolExecutor(1) as pool:
         answer, sent, part = pool.submit(client.recv, 65536), 0, b" " * 65536
         with suppress(OSError):  # the server closes the connection
             while sent < 100_000_000 and not answer.done():
@@ -190,25 +189,24 @@ def test_a_body_that_is_too_large_is_not_taken(process_env, secret, length, path
 
 
 @pytest.mark.parametrize("kind", ["asgi", "gunicorn"])
-def test_nothing_is_decompressed(process_env, secret, kind):
-    with serving(process_env, kind) as port:
-        headers = {"Authorization": f"Bearer {secret}"}
-        for encoding in ("gzip", "deflate", "br", "zstd", "gzip, identity"):
-            status, _, told = request(port, "POST", PATH, b"\x1f\x8b", **headers, **{"Content-Encoding": encoding})
-            assert (status, told["code"]) == (415, "unsupported_media_type")
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity"])
+def test_nothing_is_decompressed(request, secret, kind, encoding):
+    headers = {"Authorization": f"Bearer {secret}", "Content-Encoding": encoding}
+    status, _, told = ask(request.getfixturevalue(kind), "POST", PATH, b"\x1f\x8b", **headers)
+    assert (status, told["code"]) == (415, "unsupported_media_type")
 
 
-def test_ten_thousand_idle_connections(process_env, secret):
+def test_ten_thousand_idle_connections(asgi, secret):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = min(10_000, (hard if hard != resource.RLIM_INFINITY else 10**6) - 500)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, many + 500), hard))
     try:
-        with serving(process_env, "asgi") as port, ExitStack() as stack:
-            calm = health_ms(port)
+        with ExitStack() as stack:
+            calm = health_ms(asgi)
             for _ in range(many):
-                stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), timeout=60)))
-            assert health_ms(port) < 2 * calm + MAX_MS
-            assert request(port, "GET", PATH, Authorization=f"Bearer {secret}")[0] == 200
+                stack.enter_context(closing(socket.create_connection(("127.0.0.1", asgi), timeout=60)))
+            assert health_ms(asgi) < 2 * calm + MAX_MS
+            assert ask(asgi, "GET", PATH, Authorization=f"Bearer {secret}")[0] == 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert many >= 10_000 or os.environ.get("CI") is None, "the limit of open files is too low here"

@@ -101,8 +101,8 @@ def test_results_that_flow_into_a_task_are_in_the_answer_of_the_poll(token, sett
     joins = [flow.add(lengths, parts.result, after=[parts]) for _ in range(3)]
     flow.enqueue()
     while (tasks := far.take(want=100))[0]["task_type"] == type_of(large):
-        for task in tasks:
-            far.report(task, result=task["task_id"] + "x" * 964)
+        named = [{"task_id": task["task_id"], "attempt": 1, "status": "completed"} for task in tasks]
+        far.call("result", results=[each | {"result": each["task_id"] + "x" * 964} for each in named])
     [task] = tasks[:1]
     assert [len(part) for part in task["args"][0]] == [1000] * 400, "more than the limit of one payload"
     assert Task.objects.get(pk=task["task_id"]).payload.args[0].keys() == {"$results"}, "it is stored once"
@@ -395,9 +395,9 @@ def test_workers_are_listed_newest_first_also_those_that_the_server_names(remote
     assert Worker.objects.values("name").distinct().count() == 5
 
 
-@pytest.mark.parametrize("name", ["", " ", "\u2003\t", "x" * 201, "a\nb", 5, None, ["far"]])
-def test_a_worker_needs_a_name(token, name):
-    assert Remote(token[1], name=name).answer.status_code == 400
+def test_a_worker_needs_a_name(token):
+    for name in ("", " ", "\u2003\t", "x" * 201, "a\nb", 5, None, ["far"]):
+        assert Remote(token[1], name=name).answer.status_code == 400, name
 
 
 def test_a_living_worker_of_another_token_keeps_its_name(remote, token):
@@ -462,14 +462,14 @@ def test_a_heartbeat_names_an_attempt_once(remote):
     assert remote.call("heartbeat", running=[named, named | {"attempt": 2}]).status_code == 200
 
 
-@pytest.mark.parametrize("change", [
-    {"reason": ["error"]}, {"reason": {}}, {"class": ["x"]}, {"class": None}, {"retriable": None},
-    {"retriable": "yes"}, {"message": 5}, {"retry_after": -1}, {"colour": 1},
-])  # fmt: skip
-def test_errors_are_checked(remote, change):
+def test_errors_are_checked(remote):
     put()
     [task] = remote.take()
-    assert remote.report(task, status="failed", error={"class": "Error"} | change).status_code == 400
+    for change in (
+        {"reason": ["error"]}, {"reason": {}}, {"class": ["x"]}, {"class": None}, {"retriable": None},
+        {"retriable": "yes"}, {"message": 5}, {"retry_after": -1}, {"colour": 1},
+    ):  # fmt: skip
+        assert remote.report(task, status="failed", error={"class": "Error"} | change).status_code == 400, change
     assert Task.objects.get().status == Status.EXECUTING
 
 
