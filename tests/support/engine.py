@@ -29,6 +29,7 @@ from queue_app.models import PriorityPolicy, Queue, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.notify.index import breaker
+from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import snapshot, workers
 from tests.support import index_state
 from tests.support.scene import Hand
@@ -62,6 +63,13 @@ def take(hand: Hand, want: int = 1) -> list[ClaimedTask]:
 def take_ids(hand: Hand, want: int = 1) -> list[uuid.UUID]:
     """Claim for a worker and return the ids."""
     return [task.id for task in take(hand, want)]
+
+
+def enlist(hand: Hand, *, process: str = "elsewhere", pid: int = 1, concurrency: int = 2) -> Hand:
+    """Give a worker a row, as its process does."""
+    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=pid, process_identity=process, version="1")
+    register(identity, hand.profile, concurrency=concurrency, heartbeat_seconds=10)
+    return hand
 
 
 def silent(*hands: Hand) -> dict[uuid.UUID, str]:

@@ -18,11 +18,6 @@ def enabled(engine, settings):
     settings.TASKQUEUE = settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}
 
 
-@pytest.fixture
-def index():
-    return get_index()
-
-
 def test_a_request_becomes_a_task_and_is_answered(index):
     entry = ask(
         request_id="order-17",

@@ -73,16 +73,14 @@ def test_a_pause_stores_person_reason_and_end(kind):
     assert not go_on().paused
 
 
-def test_a_pause_ends_by_itself(kind, caplog):
+def test_a_pause_ends_by_itself(kind, caplog, hear):
     stop, _, what = kind
-    heard = []
-    signals.resumed_by_itself.connect(listener := lambda **event: heard.append(event["what"]))
+    heard = hear(signals.resumed_by_itself, "what")
     stop(by="ada", resume_at=soon())
     assert resume_due() == 0
     make_due()
     with caplog.at_level("INFO", "taskqueue"):
         assert sorted(at_once([resume_due] * 4)) == [0, 0, 0, 1]
-    signals.resumed_by_itself.disconnect(listener)
     assert heard == [what]
     assert f"the pause of {what} ended at its time" in caplog.text
     assert resume_due() == 0

@@ -50,34 +50,6 @@ def test_a_place_that_is_rolled_back_is_free(engine):
     assert Task.objects.count() == 1
 
 
-def test_without_the_lock_two_submitters_take_the_last_place(engine, monkeypatch):
-    """Without the lock the limit is exceeded: this shows what the lock is for."""
-    monkeypatch.setattr(admission, "_LOCK", admission._LOCK.replace("pg_advisory_xact_lock(", "length(''||"))
-    limit(max_length=1)
-    with transaction.atomic():
-        put()
-        assert Side(lambda: outcome_of(put)).result() == "stored"
-    assert Task.objects.count() == 2
-
-
-def test_lock_and_insert_in_one_statement_would_count_before_the_wait(engine, monkeypatch):
-    """This shows why the lock is a statement of its own."""
-    asked = "SELECT current_setting("
-    lock = f"pg_advisory_xact_lock(hashtextextended('queue:default', {admission.SEED}))::text"
-    together = admission._INSERT_PLAIN.replace(asked, f"SELECT {lock} IS NOT NULL AND {asked[7:]}")
-    assert together != admission._INSERT_PLAIN
-    monkeypatch.setattr(admission, "_INSERT_PLAIN", together)
-    parameters = "SELECT %s::text, %s::text, %s::int, %s::int, %s::int, %s::text[], %s::text[], %s::text[]"
-    monkeypatch.setattr(admission, "_LOCK_ONE", parameters)
-    limit(max_length=1)
-    with transaction.atomic():
-        put()
-        side = Side(lambda: outcome_of(from_outside))
-        until(somebody_waits, "the second submitter waits for its turn")
-    assert side.result() == "stored"
-    assert Task.objects.count() == 2
-
-
 # -- far from a limit, submissions over the API do not wait for each other ------------------------------
 
 #: As many submissions as the tests let share a lock at one time; limits over four times as many are shared.
@@ -135,17 +107,6 @@ def test_submissions_that_do_not_see_each_other_reach_a_large_limit_exactly(engi
     assert outcomes.count("stored") == free
 
 
-def test_without_spare_places_submissions_that_share_the_lock_exceed_the_limit(
-    engine, few_in_flight, gate, monkeypatch
-):
-    """This shows what the spare places are for."""
-    spared = f"CASE WHEN is_shared THEN '{IN_FLIGHT}'"
-    assert spared in admission._LOCK_ONE
-    monkeypatch.setattr(admission, "_LOCK_ONE", admission._LOCK_ONE.replace(spared, "CASE WHEN is_shared THEN '0'"))
-    leave_free(3, "max_length")
-    assert submit_at_once().count("stored") > 3
-
-
 def leave_free(places: int, of: str) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")  # without the trigger
@@ -170,7 +131,6 @@ def number_that_waits() -> int:
 
 @pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
 def test_a_submitter_that_waited_sees_that_the_last_place_is_taken(engine, by):
-    """The correct result of the two broken variants above."""
     limit(max_length=1)
     with transaction.atomic():
         put()

@@ -96,15 +96,19 @@ def test_a_default_counts_as_given(engine):
     assert tidy.enqueue().id == tidy.enqueue(deep=False).id != tidy.enqueue(deep=True).id
 
 
-@pytest.mark.parametrize(("rule", "same"), [({}, True), ({"per_user": True}, False), ({"per_queue": True}, True)])
-def test_users_may_be_apart(engine, rule, same):
-    first = enqueue(unique(user="ann", **rule))
-    assert (enqueue(unique(user="bob", **rule)).id == first.id) is same
-
-
-def test_queues_may_be_apart(engine):
-    first = enqueue(unique(per_queue=True))
-    assert enqueue(unique(per_queue=True, queue="other")).id != first.id
+@pytest.mark.parametrize(
+    ("rule", "other", "same"),
+    [
+        ({}, {"user": "bob"}, True),
+        ({"per_user": True}, {"user": "bob"}, False),
+        ({"per_queue": True}, {"user": "bob"}, True),
+        ({"per_queue": True}, {"queue": "other"}, False),
+    ],
+)
+def test_users_and_queues_may_be_apart(engine, rule, other, same):
+    of_ann = {"user": "ann"} | rule
+    first = enqueue(unique(**of_ann))
+    assert (enqueue(unique(**of_ann | other)).id == first.id) is same
 
 
 # -- how long a task stands ------------------------------------------------------------------
@@ -290,12 +294,6 @@ def test_many_callers_store_one_task(engine):
     assert len({answer.id for answer in answers}) == 1
     assert sum(answer.created for answer in answers) == 1
     assert Task.objects.count() == 1
-
-
-def test_a_rolled_back_task_does_not_stand(engine):
-    with rolled_back():
-        enqueue(unique())
-    assert enqueue(unique()).created
 
 
 def test_a_caller_waits_for_the_transaction_of_another(engine):

@@ -5,13 +5,10 @@ import threading
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Task, TaskPayload
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle.actions import cancel
-from queue_app.services.lifecycle.claim import claim
 from queue_app.services.notify.index import breaker
-from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql.database import GENERATION_LOCK, fetch_all
 from tests.queue_app.services.lifecycle.test_claim import reconcile_later
@@ -117,24 +114,6 @@ def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
     assert recovering.result() == 1
     assert history.states(task_id) == "queued executing queued"
     assert_index_agrees()
-
-
-def test_a_young_lease_of_a_queued_row_is_left_to_its_claim(engine):
-    """The claim may be between the index and the row."""
-    task_id = put()
-    hand = engine.worker()
-    proposal = engine.index.claim(hand.profile, hand.id, 1)
-    assert Reconciler().run_once()["leases_ended"] == 0
-    [granted] = claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
-    assert granted.id == task_id
-    assert_index_agrees()
-
-
-def test_a_claim_without_the_index_raises(engine):
-    put()
-    hand = engine.worker()
-    with index_away("claim"), pytest.raises(IndexUnavailable):
-        claim(hand.profile, hand.id, 1)
 
 
 def test_a_claim_leaves_no_trace_in_the_settings_of_the_connection(engine):

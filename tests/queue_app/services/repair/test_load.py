@@ -112,17 +112,6 @@ def test_a_queue_by_arrival_is_loaded_in_the_order_of_its_tasks(engine, between_
     assert_index_agrees()
 
 
-def test_without_the_border_a_new_task_would_pass_older_ones(engine, between_steps, monkeypatch):
-    monkeypatch.setattr(Index, "load_until", lambda *_: True)
-    hand = engine.worker("a")
-    put_many(7)
-    flush(engine)
-    new, taken = [], []
-    between_steps += [lambda: new.append(put()), lambda: taken.extend(claim_again(engine, hand, 50))]
-    rebuild_if_needed()
-    assert new[0] in taken[:5]
-
-
 def test_a_task_of_another_queue_or_band_starts_at_once(engine, between_steps):
     hand = engine.worker("a")
     put_many(9)

@@ -16,12 +16,10 @@ from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import pending_work
-from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import pending_work as rows
 from queue_app.workers.scheduler import Scheduler
-from tests.support.engine import assert_index_agrees, flush, put, put_many, silent, status, take
+from tests.support.engine import assert_index_agrees, enlist, flush, put, put_many, silent, status, take
 from tests.support.leases import release
-from tests.support.scene import Hand
 
 
 @pytest.fixture
@@ -55,16 +53,9 @@ def statements(monkeypatch):
     refuse("overdue")
 
 
-def enlist(scene) -> Hand:
-    hand = scene.worker("a")
-    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="p", version="1")
-    register(identity, hand.profile, concurrency=2, heartbeat_seconds=10)
-    return hand
-
-
 def test_orphans_are_found_among_the_leases(engine, pauses, statements):
     [lost, kept] = put_many(2)
-    hand, other = enlist(engine), enlist(engine)
+    hand, other = enlist(engine.worker()), enlist(engine.worker())
     take(hand), take(other)
     Worker.objects.filter(pk=hand.id).update(status="dead")
     assert Reaper(pauses).run_once() == 1
@@ -76,7 +67,7 @@ def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monk
     """Although one turn otherwise reads a part of them."""
     monkeypatch.setattr("queue_app.index.leases.BATCH", 10)
     put_many(700)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     for _ in range(7):
         take(hand, 100)
     reaper = Reaper(pauses)
@@ -87,7 +78,7 @@ def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monk
 
 def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
     [stuck, _] = put_many(2)
-    take(enlist(engine), 2)
+    take(enlist(engine.worker()), 2)
     hour = timedelta(hours=1)
     Task.objects.filter(pk=stuck).update(
         started_at=timezone.now() - 2 * hour, deadline=timezone.now() - hour, leased_at=1
@@ -109,7 +100,7 @@ def away(monkeypatch):
 
 def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, away):
     put_many(1)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     take(hand)
     Worker.objects.filter(pk=hand.id).update(status="dead")
     assert Reaper(pauses).run_once() == 0
@@ -119,7 +110,7 @@ def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, a
 def test_after_the_pause_all_executing_rows_are_read(engine, pauses, clock):
     """So an executing row that no index knows is found too."""
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     release(engine.index, [(task_id, "default")])
     reaper = Reaper(pauses)
@@ -131,7 +122,7 @@ def test_after_the_pause_all_executing_rows_are_read(engine, pauses, clock):
 
 def test_a_lost_lease_is_restored_after_the_pause_and_then_leads_to_the_row(engine, pauses, statements, clock):
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     release(engine.index, [(task_id, "default")])
     reconciler = Reconciler(pauses=QueryPauses(5.0, lambda: clock[0]))
@@ -146,7 +137,7 @@ def test_a_lost_lease_is_restored_after_the_pause_and_then_leads_to_the_row(engi
 
 def test_a_rebuild_reads_all_executing_rows_whatever_pauses(engine, pauses, statements):
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     flush(engine)
     Scheduler()._rebuild()

@@ -37,24 +37,18 @@ def test_after_the_loss_of_everything(engine, full):
     flush(engine)
     rebuilt = rebuild_if_needed()
     after = assert_index_agrees()
-    assert (after.lanes, after.leases, after.limits, after.overall) == (
-        before.lanes,
-        before.leases,
-        before.limits,
-        before.overall,
-    )
+    for part in ("lanes", "leases", "limits", "overall"):
+        assert getattr(after, part) == getattr(before, part)
     assert (rebuilt.generation, rebuilt.tasks, rebuilt.leases) == (number + 1, len(before.waiting), len(before.leases))
     stored = IndexGeneration.objects.get()
     assert (stored.number, stored.tasks, stored.leases) == (rebuilt.generation, rebuilt.tasks, rebuilt.leases)
     assert stored.ready_at >= stored.started_at
 
 
-def test_a_rebuild_is_announced(engine):
-    heard = []
-    signals.index_rebuilt.connect(listener := lambda **event: heard.append((event["generation"], event["tasks"])))
+def test_a_rebuild_is_announced(engine, hear):
+    heard = hear(signals.index_rebuilt, "generation", "tasks")
     put_many(2)
     rebuilt = rebuild()
-    signals.index_rebuilt.disconnect(listener)
     assert heard == [(rebuilt.generation, 2)]
 
 

@@ -18,7 +18,6 @@ from tests.support.engine import (
     at_once,
     done,
     flush,
-    put,
     put_many,
     row,
     somebody_waits_for_a_lock,
@@ -60,20 +59,6 @@ def test_a_rebuild_waits_for_the_claims_that_are_being_committed(engine):
     assert assert_index_agrees().leases == {task_id}
 
 
-def test_without_the_lock_the_rebuild_would_miss_a_running_task(engine, monkeypatch):
-    """Its slot is not counted: the cap of one would let a second task start."""
-    text = claim_rows._LOCK
-    assert text.count("pg_advisory_xact_lock_shared(%s)") == 1
-    monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
-    set_queue_limits("default", max_concurrent=1)
-    with claim_under_way(engine, engine.worker(), []) as task_id:
-        assert Side(rebuild).result().leases == 0
-    assert row(task_id).status == "executing"
-    assert engine.check().leases == set()
-    put(priority="critical")
-    assert len(take(engine.worker())) == 1, "two run where one may"
-
-
 def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
     [task_id] = put_many(1)
     hand = engine.worker()
@@ -85,17 +70,6 @@ def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
         assert claiming.running
     assert claiming.result() == []
     assert row(task_id).status == "queued"
-
-
-def test_without_the_lock_such_a_claim_would_be_granted(engine, monkeypatch):
-    text = claim_rows._LOCK
-    monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
-    [task_id] = put_many(1)
-    hand = engine.worker()
-    number = snapshot.generation()
-    with transaction.atomic():
-        snapshot.raise_generation()
-        assert len(Side(lambda: claim_rows.claim([task_id], hand.id, number, 1)).result()) == 1
 
 
 def test_caps_hold_while_the_index_is_lost_again_and_again(engine, history):

@@ -115,14 +115,12 @@ def test_the_counts_are_kept(engine):
     }
 
 
-def test_promotions_are_logged(engine, caplog):
+def test_promotions_are_logged(engine, caplog, hear):
     aged(1900)
-    heard = []
-    signals.tasks_promoted.connect(listener := lambda **event: heard.append((event["steps"], event["complete"])))
+    heard = hear(signals.tasks_promoted, "steps", "complete")
     with caplog.at_level("INFO", "taskqueue"):
         promote()
         promote()
-    signals.tasks_promoted.disconnect(listener)
     assert heard == [({(LOW, NORMAL): 1, (NORMAL, HIGH): 1}, True)]
     assert [record.message for record in caplog.records] == ["promoted: 1 from normal to high, 1 from low to normal"]
 
