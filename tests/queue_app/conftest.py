@@ -78,6 +78,41 @@ def hear() -> Iterator[Callable[..., list]]:
 
 
 @pytest.fixture
+def before(monkeypatch) -> Callable[..., None]:
+    """Return a function that lets something happen once, right before the next call of ``owner.name``."""
+
+    def before(owner: object, name: str, action: Callable[[], object]) -> None:
+        plain = getattr(owner, name)
+
+        def call(*args, **options):
+            monkeypatch.setattr(owner, name, plain)
+            action()
+            return plain(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    return before
+
+
+@pytest.fixture
+def after(monkeypatch) -> Callable[..., None]:
+    """Return a function that lets something happen once, right after the next call of ``owner.name``."""
+
+    def after(owner: object, name: str, action: Callable[[], object]) -> None:
+        plain = getattr(owner, name)
+
+        def call(*args, **options):
+            monkeypatch.setattr(owner, name, plain)
+            found = plain(*args, **options)
+            action()
+            return found
+
+        monkeypatch.setattr(owner, name, call)
+
+    return after
+
+
+@pytest.fixture
 def retention(settings) -> Callable[..., None]:
     """Set how long things are kept, in days."""
 

@@ -13,6 +13,7 @@ from queue_app.services import requests
 from queue_app.services.requests import MAX_TRIES, backlog, consume
 from tests.support.asking import answers, aside, ask
 from tests.support.engine import at_once, index_away
+from tests.support.index_state import client_of
 
 
 @pytest.fixture(autouse=True)
@@ -169,8 +170,8 @@ def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
     monkeypatch.setattr(requests, "fetch_all", Mock(side_effect=OperationalError))
     with pytest.raises(OperationalError):
         consume()
-    assert not index._client.exists(index.keys.events)
-    assert index._client.xinfo_groups(index.keys.requests) == []
+    assert not client_of(index).exists(index.keys.events)
+    assert client_of(index).xinfo_groups(index.keys.requests) == []
 
 
 def test_without_redis_consume_raises_and_the_request_is_taken_again(patient):
@@ -185,7 +186,7 @@ def test_after_flushall_the_group_is_created_again_and_unread_requests_are_lost(
     ask(request_id="done")
     consume()
     ask(request_id="lost")
-    index._client.delete(index.keys.requests, index.keys.events)  # what FLUSHALL does to them
+    client_of(index).delete(index.keys.requests, index.keys.events)  # what FLUSHALL does to them
     assert consume() == 0
     ask(request_id="later")
     assert consume() == 1
@@ -195,9 +196,9 @@ def test_after_flushall_the_group_is_created_again_and_unread_requests_are_lost(
 def test_a_deleted_entry_is_forgotten(die_at, patient, index):
     entry = ask()
     die_at("submit")
-    index._client.xdel(index.keys.requests, entry)
+    client_of(index).xdel(index.keys.requests, entry)
     assert consume() == 0
-    assert index._client.xpending(index.keys.requests, "taskqueue")["pending"] == 0
+    assert client_of(index).xpending(index.keys.requests, "taskqueue")["pending"] == 0
 
 
 def test_neither_stream_grows_with_settled_requests(index):
@@ -205,8 +206,8 @@ def test_neither_stream_grows_with_settled_requests(index):
         ask()
         ask(parameters="{")
     assert consume(1000) == 60
-    assert index._client.xlen(index.keys.requests) == 0
-    assert len(index._client.xinfo_consumers(index.keys.requests, "taskqueue")) == 1
+    assert client_of(index).xlen(index.keys.requests) == 0
+    assert len(client_of(index).xinfo_consumers(index.keys.requests, "taskqueue")) == 1
 
 
 def test_the_number_of_quarantined_requests_is_bounded(monkeypatch, index):
@@ -229,4 +230,4 @@ def test_without_events_the_task_is_stored_all_the_same(index, settings):
     ask()
     assert consume() == 1
     assert Task.objects.get().status == Status.QUEUED
-    assert not index._client.exists(index.keys.events)
+    assert not client_of(index).exists(index.keys.events)

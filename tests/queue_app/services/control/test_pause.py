@@ -57,12 +57,8 @@ def test_a_pause_stores_person_reason_and_end(kind):
     until = soon()
     found = stop(by="ada", reason="The bank is down.", resume_at=until)
     found.refresh_from_db()
-    assert (found.paused, found.paused_by, found.paused_reason, found.resume_at) == (
-        True,
-        "ada",
-        "The bank is down.",
-        until,
-    )
+    assert (found.paused, found.paused_by, found.paused_reason) == (True, "ada", "The bank is down.")
+    assert found.resume_at == until
     since = found.paused_at
     assert stop(by="bob", resume_at=until).paused_by == "ada", "it is paused already"
     longer = stop(by="bob", reason="It stays so.")

@@ -7,11 +7,7 @@ from queue_app.sql import admission
 from queue_app.sql.database import fetch_all
 from queue_app.sql.prepared import PREPARE_AFTER
 from tests.support.admission import from_outside, limit, outcome_of
-from tests.support.engine import (
-    new,
-    put,
-    put_many,
-)
+from tests.support.engine import new, put, put_many
 
 
 def test_without_limits_there_is_no_lock_no_count_and_no_further_statement(engine, monkeypatch):

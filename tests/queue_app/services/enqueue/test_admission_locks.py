@@ -11,15 +11,7 @@ from queue_app.models import Task
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.sql import admission
 from tests.support.admission import from_outside, limit, outcome_of
-from tests.support.engine import (
-    Side,
-    assert_index_agrees,
-    at_once,
-    new,
-    put,
-    put_many,
-    until,
-)
+from tests.support.engine import Side, assert_index_agrees, at_once, held_up, new, put, put_many, until
 from tests.support.engine import somebody_waits_for_a_lock as somebody_waits
 
 # -- never exceeded -----------------------------------------------------------------------------------
@@ -43,8 +35,7 @@ def test_a_place_that_is_rolled_back_is_free(engine):
     limit(max_length=1)
     with transaction.atomic():
         put()
-        side = Side(lambda: outcome_of(put))
-        until(somebody_waits, "the second submitter waits for its turn")
+        side = held_up(lambda: outcome_of(put))
         transaction.set_rollback(True)
     assert side.result() == "stored"
     assert Task.objects.count() == 1
@@ -134,8 +125,7 @@ def test_a_submitter_that_waited_sees_that_the_last_place_is_taken(engine, by):
     limit(max_length=1)
     with transaction.atomic():
         put()
-        side = Side(lambda: outcome_of(by))
-        until(somebody_waits, "the second submitter waits for its turn")
+        side = held_up(lambda: outcome_of(by))
     assert side.result() == "queue_full"
     assert Task.objects.count() == 1
 

@@ -80,8 +80,7 @@ def test_what_has_ended_cannot_be_cancelled(engine):
     assert refused.value.status is Status.COMPLETED
 
 
-def test_many_of_every_kind(engine):
-    hand = engine.worker()
+def test_many_of_every_kind(engine, hand):
     ended, running, waiting = put_many(3)
     finish([done(task) for task in take(hand)])
     take(hand)
@@ -107,10 +106,9 @@ def test_enqueued_and_cancelled_in_one_transaction(engine):
     assert assert_index_agrees().waiting == {kept}
 
 
-def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine):
+def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine, hand):
     """Proposed, cancelled before the row was claimed, and then the claimer died."""
     task_id = put()
-    hand = engine.worker()
     engine.index.claim(hand.profile, hand.id, 1)
     cancel(task_id)
     assert engine.check().leases == {task_id}
@@ -120,9 +118,8 @@ def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine):
     assert_index_agrees()
 
 
-def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, history):
+def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, hand, history):
     ids = put_many(40)
-    hand = engine.worker()
     number = snapshot.generation()
     at_once(
         [

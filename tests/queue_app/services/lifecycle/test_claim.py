@@ -15,7 +15,6 @@ from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel, run_now
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 from tests.support.engine import (
@@ -27,21 +26,16 @@ from tests.support.engine import (
     index_away,
     put,
     put_many,
+    reconcile_later,
     row,
     status,
     take,
     take_ids,
 )
+from tests.support.index_state import client_of
 from tests.support.leases import release
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def reconcile_later() -> None:
-    """Reconcile as often as it takes for a lease that no row confirms to be abandoned."""
-    reconciler = Reconciler()
-    for _ in range(2):
-        reconciler.run_once()
 
 
 def test_refused_tasks_do_not_hide_the_tasks_behind_them(engine):
@@ -146,9 +140,8 @@ def test_a_cap_holds_among_claimers_at_once(engine, history):
 
 
 @pytest.mark.parametrize("fate", ["cancelled", "completed", "gone"])
-def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, fate):
+def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, hand, fate):
     task_id, other = put_many(2)
-    hand = engine.worker()
     with index_away("remove"):  # the index does not hear of it
         if fate == "cancelled":
             cancel(task_id)
@@ -174,9 +167,8 @@ def test_the_lease_of_a_row_that_another_worker_runs_stays(engine):
     assert_index_agrees()
 
 
-def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine):
+def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine, hand):
     ids = put_many(3)
-    hand = engine.worker()
     snapshot.raise_generation()  # another process has begun a rebuild; the index does not know yet
     with pytest.raises(IndexNotReady):
         take(hand, 2)
@@ -214,12 +206,12 @@ def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
 
 def test_a_late_grant_changes_nothing_although_its_lease_lost_the_stamp_and_the_clock_went_back(engine):
     hour_ahead = engine.index.now() + 3_600_000_000
-    engine.index._client.hset(engine.index.keys.generation, "stamp", hour_ahead)  # the clock was set back since
+    client_of(engine.index).hset(engine.index.keys.generation, "stamp", hour_ahead)  # the clock was set back since
     slow = engine.worker()
     first = put()
     proposal = engine.index.claim(slow.profile, slow.id, 1)
     assert proposal.leased_at > hour_ahead
-    engine.index._client.delete(engine.index.keys.queue_leases("default"))
+    client_of(engine.index).delete(engine.index.keys.queue_leases("default"))
     reconcile_later()
     assert claim_rows.claim([first], slow.id, proposal.generation, proposal.leased_at) == []
     assert take_ids(engine.worker()) == [first], "its place is free again"

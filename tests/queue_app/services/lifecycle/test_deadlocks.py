@@ -15,19 +15,7 @@ from queue_app.services.lifecycle.claim import give_back, recover
 from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.sql import finish as finish_rows
 from queue_app.sql.database import fetch_all, once_more_after_deadlock
-from tests.support.engine import (
-    Side,
-    at_once,
-    done,
-    failed,
-    new,
-    put,
-    put_many,
-    status,
-    take,
-    take_ids,
-    until,
-)
+from tests.support.engine import Side, at_once, done, failed, new, put, put_many, status, take, take_ids, until
 
 COUNT = 20
 
@@ -104,7 +92,7 @@ def test_the_same_keys_in_opposite_orders(engine):
     def enqueue_all(keys):
         return lambda: enqueue_many([new(idempotency_key=key, user="ann", parameters={"key": key}) for key in keys])
 
-    for number in range(8):
+    for number in range(3):
         keys = [f"{number}:{key}" for key in range(40)]
         first, second = at_once([enqueue_all(keys), enqueue_all(keys[::-1])])
         assert [stored.id for stored in first] == [stored.id for stored in second[::-1]]

@@ -11,7 +11,6 @@ from queue_app import signals
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, Outcome, TaskFailure
 from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
-from queue_app.index import Lease
 from queue_app.models import DeadLetter, Task, TaskAttempt, TaskResult
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel
@@ -210,15 +209,6 @@ def test_the_first_of_two_different_outcomes_counts(engine, hand):
     assert status(task.id) is Status.FAILED
 
 
-def test_a_finished_task_stays_as_it_is(engine, hand):
-    put()
-    [task] = take(hand)
-    finish([done(task, "1")])
-    assert finish([done(task, "2")]) == finish([failed(task)]) == set()
-    assert TaskResult.objects.get().value == 1
-    assert status(task.id) is Status.COMPLETED
-
-
 # -- cancellation ----------------------------------------------------------------------------------
 
 
@@ -275,23 +265,6 @@ def test_a_failing_batch_records_nothing(engine, hand):
     assert {status(good.id), status(bad.id)} == {Status.EXECUTING}
     assert TaskAttempt.objects.count() == 0
     assert finish([failed(good), done(bad, json.dumps({}))]) == {good.id, bad.id}
-    assert_index_agrees()
-
-
-def test_a_late_worker_does_not_free_the_slot_of_the_next_worker(engine, hand):
-    """A worker was stopped between its commit and the release; the reconciler and another claim came in between."""
-    put(retry_delay=0.001)
-    [task] = take(hand)
-    with index_away("release"):
-        finish([failed(task)])
-    Task.objects.update(run_after=task.created_at)
-    Reconciler().run_once()
-    make_due()
-    [again] = take(hand)
-    late = Lease(task.id, task.queue, task.leased_at)
-    assert engine.index.release([late]) == 0
-    assert engine.check().leases == {again.id}
-    assert finish([done(again)]) == {again.id}
     assert_index_agrees()
 
 

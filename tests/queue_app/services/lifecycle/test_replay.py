@@ -18,20 +18,18 @@ from queue_app.services.lifecycle.replay import discard, replay, replay_open
 from queue_app.services.repair.reconcile import Reconciler
 from tests.support.dead_letters import kill, letter_of, make_dead_letter, make_dead_letters
 from tests.support.engine import (
-    Side,
     assert_index_agrees,
     at_once,
     done,
     failed,
+    held_up,
     index_away,
     put,
     rolled_back,
     row,
-    somebody_waits_for_a_lock,
     status,
     take,
     take_ids,
-    until,
 )
 
 
@@ -232,8 +230,7 @@ def test_of_two_decisions_at_once_the_second_waits_and_is_refused(engine, hand, 
     letter = make_dead_letter(hand)
     with transaction.atomic():
         first(letter.id, by="first")
-        side = Side(lambda: second(letter.id, by="second"))
-        until(somebody_waits_for_a_lock, "the second waits")
+        side = held_up(lambda: second(letter.id, by="second"))
     with pytest.raises(InvalidTransition, match="by first"):
         side.result()
     assert history.states(letter.task_id).count("queued") == (2 if first is replay else 1)

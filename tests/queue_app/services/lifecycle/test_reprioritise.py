@@ -85,10 +85,9 @@ def test_a_lost_notification_is_repaired(engine):
     assert_index_agrees()
 
 
-def test_a_task_under_claim_is_left_alone_by_the_index(engine):
+def test_a_task_under_claim_is_left_alone_by_the_index(engine, hand):
     """The lease is there, the row not yet granted: the worker that claims it gets the row with its new band."""
     task_id = put()
-    hand = engine.worker()
     engine.index.claim(hand.profile, hand.id, 1)
     reprioritise(task_id, Band.HIGH)
     assert engine.check().waiting == set()

@@ -19,7 +19,19 @@ from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.services.repair.reconcile import Reconciler
-from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, status, take, take_ids
+from tests.support.engine import (
+    assert_index_agrees,
+    at_once,
+    done,
+    index_away,
+    put,
+    put_many,
+    reconcile_later,
+    status,
+    take,
+    take_ids,
+)
+from tests.support.index_state import client_of
 from tests.support.scene import Hand
 
 
@@ -63,10 +75,9 @@ def cap(scope: str, most: int, *, queue: str = "default", kind: str = "a") -> No
 
 
 @pytest.mark.parametrize("scope", ["type", "key", "user", "everything"])
-def test_slots_of_every_gate(engine, history, scope):
+def test_slots_of_every_gate(engine, hand, history, scope):
     cap(scope, 1)
     ids = put_many(3, concurrency_key="k:1", user="u")
-    hand = engine.worker()
     tasks = take(hand, 10)
     seen = [task.id for task in tasks]
     while tasks:
@@ -117,19 +128,7 @@ def test_a_cap_holds_among_workers_that_turn_over_at_once(engine, history):
     assert_index_agrees()
 
 
-def between(monkeypatch, action) -> None:
-    """Run an action once, after the next turn-over has claimed and before its transaction."""
-    plain = service.rows.turn_over
-
-    def after_action(*arguments):
-        monkeypatch.setattr(service.rows, "turn_over", plain)
-        action()
-        return plain(*arguments)
-
-    monkeypatch.setattr(service.rows, "turn_over", after_action)
-
-
-def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, monkeypatch):
+def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, before):
     """What others exchange at this moment is no room, even for a worker that offers slots of other gates."""
     Limit.objects.create(scope="key", name="k", max_concurrent=3)
     one, other = engine.worker(), engine.worker()
@@ -139,20 +138,20 @@ def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, h
     of_other += take(other, 3)
     waiting = put_many(20, concurrency_key="k")
     nested: list = []
-    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 1)
     assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
 
 
 @pytest.mark.parametrize("scope", ["queue", "type", "user", "everything"])
-def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, history, monkeypatch, scope):
+def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, history, before, scope):
     cap(scope, 4)
     put_many(20, user="u")
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
     nested: list = []
-    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 2)
     assert history.most_executing() == 4
@@ -185,7 +184,7 @@ def test_a_lowered_cap_is_reached_by_one_task_at_a_time_beside_quick_tasks(engin
 
 def later(engine) -> None:
     """Let the index's clock go on by a minute."""
-    engine.index._client.hincrby(engine.index.keys.generation, "behind", 60_000_000)
+    client_of(engine.index).hincrby(engine.index.keys.generation, "behind", 60_000_000)
 
 
 def die_before_the_transaction(monkeypatch, hand: Hand, task) -> None:
@@ -196,7 +195,7 @@ def die_before_the_transaction(monkeypatch, hand: Hand, task) -> None:
             turn_over(hand, [done(task)])
 
 
-def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engine, monkeypatch):
+def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engine, before):
     """The second turn-over cannot know whether the first will end its tasks or keep them."""
     set_queue_limits("default", max_concurrent=4)
     put_many(20)
@@ -205,7 +204,7 @@ def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engin
     set_queue_limits("default", max_concurrent=3)
     later(engine)
     nested: list = []
-    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (1, 1)
     assert len(take(one, 5)) == 1
@@ -233,7 +232,7 @@ def test_after_a_repair_of_leases_too(engine, monkeypatch):
     put_many(20)
     one, other = engine.worker(), engine.worker()
     of_one = take(one, 2)
-    engine.index._client.delete(engine.index.keys.queue_leases("default"))
+    client_of(engine.index).delete(engine.index.keys.queue_leases("default"))
     of_other = take(other, 2)
     assert len(of_other) == 2
     Reconciler().run_once()
@@ -261,32 +260,29 @@ def test_a_worker_with_more_than_its_part_leaves_slots_to_workers_that_lack_task
 
 
 @pytest.mark.parametrize("forgets_scripts", [False, True])
-def test_a_turn_over_claims_no_more_than_ends(engine, forgets_scripts):
+def test_a_turn_over_claims_no_more_than_ends(engine, hand, forgets_scripts):
     """A worker has been woken for any other room; a server that knew no script ends the leases before the claim too."""
     set_queue_limits("default", max_concurrent=6)
     put_many(20)
     if forgets_scripts:
         engine.index._notifier._pipeline.disconnect()
-        engine.index._client.script_flush()
-    hand = engine.worker()
+        client_of(engine.index).script_flush()
     tasks = take(hand, 2)
     assert len(turn_over(hand, [done(task) for task in tasks], 6)[1]) == 2
     assert len(take(hand, 6)) == 4
 
 
-def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine):
+def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine, hand):
     set_queue_limits("default", max_concurrent=1)
     first, second = put_many(2)
-    hand = engine.worker()
     [task] = take(hand, 10)
     cancel(first)
     assert turn_over(hand, [done(task)])[0] == {first}
     assert (status(first), status(second)) == ("cancelled", "executing")
 
 
-def test_when_nothing_waits_it_is_a_plain_end(engine):
+def test_when_nothing_waits_it_is_a_plain_end(engine, hand):
     put()
-    hand = engine.worker()
     tasks = take(hand, 10)
     assert turn_over(hand, [done(task) for task in tasks]) == ({tasks[0].id}, [])
     assert engine.check().leases == set()
@@ -295,9 +291,8 @@ def test_when_nothing_waits_it_is_a_plain_end(engine):
 # -- crash points ---------------------------------------------------------------------------
 
 
-def test_while_redis_is_away_nothing_is_recorded_and_the_caller_reports_as_ever(engine):
+def test_while_redis_is_away_nothing_is_recorded_and_the_caller_reports_as_ever(engine, hand):
     put_many(2)
-    hand = engine.worker()
     [task] = take(hand)
     with index_away("claim"), pytest.raises(IndexUnavailable):
         turn_over(hand, [done(task)])
@@ -313,9 +308,7 @@ def test_a_worker_that_dies_before_the_transaction_leaves_slots_that_come_back(e
 
     die_before_the_transaction(monkeypatch, hand, task)
     assert take_ids(other, 5) == [], "the old lease still counts"
-    reconciler = Reconciler()
-    for _ in range(2):
-        reconciler.run_once()
+    reconcile_later()
     assert engine.check().leases == {first}
     finish([done(task)])
     assert take_ids(other, 5) == [second]

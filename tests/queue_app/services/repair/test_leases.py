@@ -21,7 +21,20 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import claim as claim_rows
 from tests.support import index_state
-from tests.support.engine import Side, assert_index_agrees, done, enlist, failed, index_away, put, take, take_ids
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    done,
+    enlist,
+    failed,
+    index_away,
+    put,
+    reconcile_later,
+    take,
+    take_ids,
+)
+from tests.support.index_state import client_of
+from tests.support.leases import release
 from tests.support.scene import Hand
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,19 +94,44 @@ def test_a_release_from_before_two_rebuilds_frees_nothing(engine, history):
     assert history.most_executing() == 1
 
 
+def test_a_late_worker_does_not_free_the_slot_of_the_worker_that_has_the_task_now(engine, monkeypatch):
+    """Guard: give_back names its lease. Another worker may claim the task between the row and the release."""
+    queue, _ = Queue.objects.get_or_create(name="default")
+    queue.max_concurrent = 1
+    queue.save()
+    task_id = put()
+    first, second = engine.worker(), engine.worker()
+    [mine] = take(first)
+    plain = claim_rows.give_back
+
+    def and_others_are_quicker(tasks):
+        returned = plain(tasks)
+        release(get_index(), [(mine.id, mine.queue)])  # as the reconciler does where a row is queued
+        get_index().push(each.task for each in returned)
+        assert take_ids(second) == [task_id]
+        return returned
+
+    monkeypatch.setattr(claim_rows, "give_back", and_others_are_quicker)
+    assert give_back([mine]) == {mine.id}
+    assert [lease.id for lease in get_index().leases("default")] == [task_id]
+    assert_index_agrees()
+    put()
+    assert take_ids(second) == [], "the only slot is taken"
+
+
 # -- leases that are lost in part --------------------------------------------------------------------------
 
 
 def of_the_hash(index):
-    index._client.delete(index.keys.leases)
+    client_of(index).delete(index.keys.leases)
 
 
 def of_the_queue(index):
-    index._client.delete(index.keys.queue_leases("default"))
+    client_of(index).delete(index.keys.queue_leases("default"))
 
 
 def of_the_gate(index):
-    index._client.delete(index.keys.held("k:customer:7"))
+    client_of(index).delete(index.keys.held("k:customer:7"))
 
 
 def of_all(index):
@@ -141,9 +179,7 @@ def test_the_remains_of_a_lease_are_removed_even_if_its_release_is_lost(engine, 
     lose(engine.index)
     with index_away("release"):
         finish([done(task)])
-    reconciler = Reconciler()
-    for _ in range(2):
-        reconciler.run_once()
+    reconcile_later()
     state = assert_index_agrees()
     assert (state.lease_lanes, state.held) == ({}, {})
 

@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -19,6 +20,7 @@ from queue_app.services.upkeep.jobs import pending_work
 from queue_app.sql import pending_work as rows
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import assert_index_agrees, enlist, flush, put, put_many, silent, status, take
+from tests.support.index_state import client_of
 from tests.support.leases import release
 
 
@@ -91,11 +93,7 @@ def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
 @pytest.fixture
 def away(monkeypatch):
     """Redis does not say which tasks hold a lease."""
-
-    def refuse(_index, _cursor):
-        raise IndexUnavailable("gone")
-
-    monkeypatch.setattr(Index, "leased", refuse)
+    monkeypatch.setattr(Index, "leased", Mock(side_effect=IndexUnavailable("gone")))
 
 
 def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, away):
@@ -150,7 +148,7 @@ def test_the_full_pass_rests_after_its_pages_took_long(engine):
     reconciler = Reconciler()
     reconciler.run_once()
     reconciler.pass_seconds = 1.0  # so the next pass begins 100 s after this one began
-    client, lane = engine.index._client, f"{engine.index.keys.prefix}:lane:default\x1fa\x1f"
+    client, lane = client_of(engine.index), f"{engine.index.keys.prefix}:lane:default\x1fa\x1f"
     Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))  # out of the recent window
     reconciler.pass_began_at -= 99
     client.delete(lane)

@@ -26,6 +26,7 @@ from queue_app.services.worker.registration import deregister
 from queue_app.sql import snapshot
 from tests.support import index_state
 from tests.support.engine import assert_index_agrees, done, enlist, index_away, put_many, row, take, take_ids
+from tests.support.index_state import client_of
 from tests.support.leases import release
 from tests.support.scene import Hand
 
@@ -41,7 +42,7 @@ def running(engine):
 
 def lose_entry(scene, tasks):
     waiting = Task.objects.filter(status="queued").first()
-    scene.index._client.zrem(f"{scene.index.keys.prefix}:lane:default\x1fa\x1f", waiting.id.bytes)
+    client_of(scene.index).zrem(f"{scene.index.keys.prefix}:lane:default\x1fa\x1f", waiting.id.bytes)
 
 
 def misplace_entry(scene, tasks):
@@ -104,7 +105,7 @@ def test_the_lease_of_a_row_that_is_gone_ends_at_the_second_look(engine, running
 
 def test_nothing_to_do_changes_nothing(engine, running):
     def dump() -> dict:
-        client = engine.index._client
+        client = client_of(engine.index)
         return {key: client.dump(key) for key in client.scan_iter(match=engine.index.keys.everything)}
 
     before = dump()
@@ -112,19 +113,10 @@ def test_nothing_to_do_changes_nothing(engine, running):
     assert dump() == before
 
 
-def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, running, monkeypatch):
+def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, running, after):
     """The row was read as executing; its lease had ended before the index was read."""
-    read = snapshot.executing
-
-    def ends_then(*ids):
-        found = read(*ids)
-        if not ids:
-            finish([done(running[0])])
-        return found
-
-    monkeypatch.setattr(snapshot, "executing", ends_then)
+    after(snapshot, "executing", lambda: finish([done(running[0])]))
     assert Reconciler().run_once() == NOTHING
-    monkeypatch.undo()
     assert_index_agrees()
 
 
@@ -311,20 +303,6 @@ def test_the_database_packs_the_places_that_the_index_holds(engine, made):
 
 def _split(packed, size):
     return [packed[at : at + size] for at in range(0, len(packed), size)]
-
-
-def test_pages_follow_one_another_and_hold_each_row_once(engine):
-    ids = put_many(7)
-    cursor, found, sizes = None, [], []
-    while True:
-        page = module.comparison.packed_page(cursor, 3)
-        sizes.append(page.size)
-        found += [task_id for lane in page.lanes for task_id in _split(lane.ids, 16)]
-        cursor = page.end
-        if cursor is None:
-            break
-    assert sizes == [3, 3, 1]
-    assert sorted(found) == sorted(task_id.bytes for task_id in ids)
 
 
 PROFILE = Profile.of([], ["a"], [])
