@@ -2,9 +2,11 @@
 
 # ruff: noqa: E402 - models can be imported once Django is set up, and this file may be read before pytest-django does it
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import django
 import pytest
+from django.dispatch import Signal
 
 django.setup()
 
@@ -55,6 +57,59 @@ def engine(history: History, index: Index) -> Scene:
     """Rows with their history, and an index that was built from them: the whole engine, empty and ready."""
     assert rebuild() is not None
     return Scene(index)
+
+
+@pytest.fixture
+def hear() -> Iterator[Callable[..., list]]:
+    """Return a function that collects, of each event of a signal, the value with a name, or a tuple of several."""
+    with ExitStack() as stack:
+
+        def hear(signal: Signal, *names: str) -> list:
+            heard: list = []
+
+            def listener(**event) -> None:
+                heard.append(event[names[0]] if len(names) == 1 else tuple(event[name] for name in names))
+
+            signal.connect(listener, weak=False)
+            stack.callback(signal.disconnect, listener)
+            return heard
+
+        yield hear
+
+
+@pytest.fixture
+def before(monkeypatch) -> Callable[..., None]:
+    """Return a function that lets something happen once, right before the next call of ``owner.name``."""
+
+    def before(owner: object, name: str, action: Callable[[], object]) -> None:
+        plain = getattr(owner, name)
+
+        def call(*args, **options):
+            monkeypatch.setattr(owner, name, plain)
+            action()
+            return plain(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    return before
+
+
+@pytest.fixture
+def after(monkeypatch) -> Callable[..., None]:
+    """Return a function that lets something happen once, right after the next call of ``owner.name``."""
+
+    def after(owner: object, name: str, action: Callable[[], object]) -> None:
+        plain = getattr(owner, name)
+
+        def call(*args, **options):
+            monkeypatch.setattr(owner, name, plain)
+            found = plain(*args, **options)
+            action()
+            return found
+
+        monkeypatch.setattr(owner, name, call)
+
+    return after
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ INSTALLED = Path("/usr/lib/postgresql")
 #: All migrations, and with them: storing, claims, ends and retries, the comparison with the index, the sweep.
 SERVICES = (
     "lifecycle/test_claim",
-    "lifecycle/test_claim_dead_worker",
+    "lifecycle/test_claim_faults",
     "lifecycle/test_finish",
     "repair/test_reconcile",
     "repair/test_sweep",

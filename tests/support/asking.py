@@ -11,6 +11,7 @@ from queue_app import registry
 from queue_app.core.events import Event
 from queue_app.index import Index, get_index
 from queue_app.services.notify import events
+from tests.support.index_state import client_of
 
 
 @task(queue_name="default")
@@ -29,9 +30,11 @@ def ask(**fields: Any) -> str:
     """Write a request as another service does; ``None`` leaves a field out. Return the id of the entry."""
     asked = {"event": "ExecutionRequested", "request_id": f"r{next(_numbers)}", "task_type": TYPE} | fields
     index = get_index()
-    return index._client.xadd(
-        index.keys.requests, {name: value for name, value in asked.items() if value is not None}
-    ).decode()
+    return (
+        client_of(index)
+        .xadd(index.keys.requests, {name: value for name, value in asked.items() if value is not None})
+        .decode()
+    )
 
 
 def answers() -> list[Event]:
@@ -53,5 +56,5 @@ def aside(index: Index) -> list[dict[str, Any]]:
     """Return what was set aside."""
     return [
         {name.decode(errors="replace"): value for name, value in fields.items()}
-        for _, fields in index._client.xrange(index.keys.poison)
+        for _, fields in client_of(index).xrange(index.keys.poison)
     ]

@@ -5,6 +5,7 @@ from django.db import connection
 from django.db.models import Model
 
 from queue_app.index import get_index
+from tests.support.index_state import client_of
 
 
 def tables() -> str:
@@ -31,7 +32,7 @@ def rows_without(*left_out: type[Model]) -> dict[str, list[str]]:
 
 def index_text() -> str:
     """Return every key and value of the index as text."""
-    client = get_index()._client
+    client = client_of(get_index())
     read = {
         b"string": client.get,
         b"hash": client.hgetall,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import redis
 
 from queue_app.index import Index
+from tests.support.index_state import client_of
 
 #: Members that are no id, no name and no number; and an id that no task has.
 JUNK = (b"junk", b"\xff\xfe", b"\x1e\x1f", b"7", b"\x01" * 16)
@@ -19,7 +20,7 @@ def by_kind(index: Index) -> dict[str, list[bytes]]:
     """Return the keys of the index by kind, in order."""
     index.flush()
     found: dict[str, list[bytes]] = defaultdict(list)
-    for key in sorted(index._client.scan_iter(match=index.keys.everything, count=1000)):
+    for key in sorted(client_of(index).scan_iter(match=index.keys.everything, count=1000)):
         kind = index.keys.kind_of(key)
         assert kind, f"{key!r} is of no kind in queue_app/index/keys.py"
         found[kind].append(key)
@@ -28,13 +29,13 @@ def by_kind(index: Index) -> dict[str, list[bytes]]:
 
 def dump(index: Index, keys: Iterable[bytes]) -> dict[bytes, bytes]:
     """Return a copy of keys."""
-    return {key: copy for key in keys if (copy := index._client.dump(key)) is not None}
+    return {key: copy for key in keys if (copy := client_of(index).dump(key)) is not None}
 
 
 def restore(index: Index, copies: dict[bytes, bytes]) -> None:
     """Put copies in the place of keys."""
     for key, copy in copies.items():
-        index._client.restore(key, 0, copy, replace=True)
+        client_of(index).restore(key, 0, copy, replace=True)
 
 
 def delete(client: redis.Redis, key: bytes) -> None:
@@ -118,4 +119,4 @@ def inflict(index: Index, manner: str, keys: Iterable[bytes], old: dict[bytes, b
         if manner == "an old copy":
             restore(index, {key: old[key]} if key in old else {})
         else:
-            MANNERS[manner](index._client, key)
+            MANNERS[manner](client_of(index), key)

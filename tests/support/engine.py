@@ -29,8 +29,11 @@ from queue_app.models import PriorityPolicy, Queue, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.notify.index import breaker
+from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import snapshot, workers
 from tests.support import index_state
+from tests.support.index_state import client_of
 from tests.support.scene import Hand
 
 #: Maximum seconds that a test waits for another thread; only a hang takes as long.
@@ -62,6 +65,13 @@ def take(hand: Hand, want: int = 1) -> list[ClaimedTask]:
 def take_ids(hand: Hand, want: int = 1) -> list[uuid.UUID]:
     """Claim for a worker and return the ids."""
     return [task.id for task in take(hand, want)]
+
+
+def enlist(hand: Hand, *, process: str = "elsewhere", pid: int = 1, concurrency: int = 2) -> Hand:
+    """Give a worker a row, as its process does."""
+    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=pid, process_identity=process, version="1")
+    register(identity, hand.profile, concurrency=concurrency, heartbeat_seconds=10)
+    return hand
 
 
 def silent(*hands: Hand) -> dict[uuid.UUID, str]:
@@ -196,7 +206,7 @@ REFUSALS = {
 def index_refusing(cause: str) -> Iterator[None]:
     """Let the server of the index refuse writes for the block, for one of the causes in ``REFUSALS``."""
     begin, end = REFUSALS[cause]
-    client = get_index()._client
+    client = client_of(get_index())
     client.execute_command(*begin)
     try:
         yield
@@ -283,7 +293,41 @@ def somebody_waits_for_a_lock() -> bool:
         return cursor.fetchone()[0] > 0
 
 
+def held_up[T](action: Callable[[], T]) -> Side[T]:
+    """Begin something that has to wait for a lock; return it once it waits."""
+    side = Side(action)
+    until(somebody_waits_for_a_lock, "it waits for a lock")
+    return side
+
+
+@contextmanager
+def open_transaction(action: Callable[[], object]) -> Iterator[Callable[[], None]]:
+    """Keep a transaction in which something was done open on another connection for the block; yields its commit."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            action()
+            begun.set()
+            assert may_end.wait(PATIENCE)
+
+    side = Side(hold)
+    assert begun.wait(PATIENCE)
+    try:
+        yield may_end.set
+    finally:
+        may_end.set()
+    side.result()
+
+
+def reconcile_later() -> None:
+    """Reconcile as often as it takes for a lease that no row confirms to be abandoned."""
+    reconciler = Reconciler()
+    for _ in range(2):
+        reconciler.run_once()
+
+
 def flush(engine) -> None:
     """Lose the whole index in one instant, as FLUSHALL does."""
     script = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
-    engine.index._client.eval(script, 0, engine.index.keys.everything)
+    client_of(engine.index).eval(script, 0, engine.index.keys.everything)

@@ -6,6 +6,7 @@ import pytest
 
 from queue_app.index import Index
 from queue_app.index.scripts import NAMES, source
+from tests.support.index_state import client_of
 
 
 def stop_clock(index: Index, at: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,5 +15,5 @@ def stop_clock(index: Index, at: datetime, monkeypatch: pytest.MonkeyPatch) -> N
     time = f"{{ '{seconds}', '{microseconds}' }}"
     scripts = {name: source(name).replace("redis.call('TIME')", time) for name in NAMES}
     assert any(time in text for text in scripts.values())
-    registered = {name: index._client.register_script(text) for name, text in scripts.items()}
+    registered = {name: client_of(index).register_script(text) for name, text in scripts.items()}
     monkeypatch.setattr(index, "_scripts", registered)

@@ -6,6 +6,8 @@ import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+import redis
+
 from queue_app.core.lanes import lane_name
 from queue_app.index import Index
 from queue_app.index.keys import KINDS
@@ -126,11 +128,16 @@ class IndexState:
         return "1" in (own.get("paused"), family.get("paused")) or (cap is not None and used >= int(cap))
 
 
+def client_of(index: Index) -> redis.Redis:
+    """Return the client of the index, to look at its keys and to damage them as another program could."""
+    return index._client
+
+
 def read(index: Index) -> IndexState:  # noqa: C901, PLR0912, PLR0915 - one case for each kind of key
     """Return what the index holds."""
     index.flush()
     state = IndexState()
-    client, prefix = index._client, index.keys.prefix
+    client, prefix = client_of(index), index.keys.prefix
     keys = sorted(client.scan_iter(match=index.keys.everything, count=1000))
     names = [key.decode().removeprefix(f"{prefix}:").partition(":") for key in keys]
     pages = client.pipeline(transaction=False)

@@ -13,6 +13,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Proposal, TaskRef
 from queue_app.index import Index, Profile
 from tests.support import index_state
+from tests.support.index_state import client_of
 from tests.support.leases import release
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,11 +96,11 @@ class Scene:
         """Make workers idle without a claim, as if calls that they got were lost."""
         for rank, hand in enumerate(hands, 1):
             self.called(hand)
-            self.index._client.zadd(f"{self.index.keys.prefix}:idle:{hand.profile.id}", {str(hand.id): rank})
+            client_of(self.index).zadd(f"{self.index.keys.prefix}:idle:{hand.profile.id}", {str(hand.id): rank})
 
     def called(self, hand: Hand) -> bool:
         """Return whether a wake-up call waits for the worker, and take it."""
-        return self.index._client.lpop(self.index.keys.wake(str(hand.id))) is not None
+        return client_of(self.index).lpop(self.index.keys.wake(str(hand.id))) is not None
 
     def who_was_called(self, **hands: Hand) -> str:
         """Return the names of the workers that a call waited for, separated by spaces; takes the calls."""

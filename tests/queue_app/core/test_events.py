@@ -5,16 +5,7 @@ import uuid
 import pytest
 
 from queue_app.core import trace
-from queue_app.core.events import (
-    Event,
-    EventFilter,
-    EventName,
-    Occasion,
-    accepted,
-    in_runs,
-    is_entry_id,
-    traced_each,
-)
+from queue_app.core.events import Event, EventFilter, EventName, Occasion, accepted, in_runs, is_entry_id, traced_each
 from queue_app.core.states import Status
 
 ONE, TWO, THREE = (uuid.UUID(int=number) for number in (1, 2, 3))

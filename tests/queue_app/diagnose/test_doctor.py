@@ -2,12 +2,14 @@
 
 import logging
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from queue_app import registry
 from queue_app.core.reasons import Finding, Level
@@ -22,6 +24,7 @@ from queue_app.sql import doctor as rows
 from queue_app.sql.doctor import TableLock
 from tests.support.engine import REFUSALS, index_refusing, put, put_many
 from tests.support.findings import assert_finding, only, register_live
+from tests.support.index_state import client_of
 from tests.support.sessions import transaction_of_another
 
 
@@ -50,7 +53,7 @@ def test_a_server_that_compiles_short_queries(db, settings, level, text):
 @contextmanager
 def configured(**values: object) -> Iterator[None]:
     """Set options of the real server for the block."""
-    client = get_index()._client
+    client = client_of(get_index())
     names = {name: name.replace("_", "-") for name in values}
     before = {name: client.config_get(names[name])[names[name]] for name in values}
     try:
@@ -119,12 +122,8 @@ def test_a_redis_that_refuses_writes_is_the_only_failure(engine, cause):
 
 
 def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
-    from django.db import OperationalError  # noqa: PLC0415
-
-    def broken(*_):
-        raise OperationalError("connection to postgresql://me:hunter2@db failed")
-
-    monkeypatch.setattr(doctor, "fetch_all", broken)
+    broken = OperationalError("connection to postgresql://me:hunter2@db failed")
+    monkeypatch.setattr(doctor, "fetch_all", Mock(side_effect=broken))
     findings = list(doctor.examine())
     assert "hunter2" not in str(findings)
     assert findings[0].check == "postgresql"
@@ -296,7 +295,7 @@ def test_a_policy_that_drops_keys(index, policy, level):
 
 
 def test_nearly_full_memory(index):
-    used = index._client.info("memory")["used_memory"]
+    used = client_of(index).info("memory")["used_memory"]
     with configured(maxmemory=int(used * 1.25)):
         assert found("memory").level is Level.WARN
         assert "of maxmemory" in found("memory").message
@@ -316,8 +315,6 @@ def test_persistence(index, settings):
 @pytest.mark.parametrize(("ahead", "level"), [(5, Level.WARN), (-3600, Level.FAIL)])
 def test_a_clock_that_is_wrong(engine, monkeypatch, ahead, level):
     assert_finding(servers.check_clocks, Level.OK, "apart")
-    import time  # noqa: PLC0415
-
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + ahead)
     assert_finding(servers.check_clocks, level, "this machine")

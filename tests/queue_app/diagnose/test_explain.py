@@ -4,6 +4,7 @@ import random
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -212,12 +213,9 @@ def test_a_throttled_queue(engine):
 
 
 def test_redis_goes_away_while_it_answers(engine, monkeypatch):
-    def gone(*_):
-        raise IndexUnavailable("gone")
-
     task_id = put()
     pause("default", by="ada", reason="")
-    monkeypatch.setattr(Index, "explain", gone)
+    monkeypatch.setattr(Index, "explain", Mock(side_effect=IndexUnavailable("gone")))
     assert set(explain(task_id).codes) == {"index_unreachable", "paused", "no_worker"}
 
 

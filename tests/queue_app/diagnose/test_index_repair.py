@@ -1,5 +1,7 @@
 """The index is compared first, then rebuilt, ever less often."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from queue_app.diagnose import watchdog as module
@@ -66,9 +68,7 @@ def test_an_index_that_was_condemned_by_an_error_is_built_anew(clock, monkeypatc
 
 
 def test_a_step_that_fails_is_logged_and_counts(clock, monkeypatch, caplog):
-    def broken():
-        raise IndexUnavailable("gone")
-
+    broken = Mock(side_effect=IndexUnavailable("gone"))
     monkeypatch.setattr(module, "reconcile_everything", broken)
     monkeypatch.setattr(module, "rebuild_until_open", broken)
     found = [step for step, _ in steps(IndexRepair(clock), clock, 10)]

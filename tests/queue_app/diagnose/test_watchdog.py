@@ -16,6 +16,7 @@ from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import snapshot
 from queue_app.workers.job import Job
 from tests.support.engine import index_away, index_refusing, put, put_many, row
+from tests.support.index_state import client_of
 from tests.support.yard import Yard, all_done
 
 
@@ -90,10 +91,10 @@ def test_the_watchdog_alone_ends_a_stall_of_the_index(yard, no_comparison, damag
     assert levels() == {Level.OK}
     with index_away("push"):
         put_many(3)
-    damage(get_index()._client)
+    damage(client_of(get_index()))
     if damage is not lose_lanes:
         get_index().push(snapshot.refs(list(Task.objects.values_list("id", flat=True))))
-        damage(get_index()._client)
+        damage(client_of(get_index()))
     told = yard.until(lambda: bool(yard.kinds), most=20)
     assert told >= 10
     assert levels() == {Level.FAIL}
@@ -223,7 +224,7 @@ def test_failures_while_postgresql_was_away_are_no_stall(yard):
 
 def test_a_script_that_fails_again_and_again(yard, no_comparison):
     """WRONGTYPE at every turn of the reconciler: a new generation replaces the key."""
-    get_index()._client.hset(key("queues"), "text", "1")
+    client_of(get_index()).hset(key("queues"), "text", "1")
     job = failing(yard, ValueError("unused"))
     job.action = lambda: setattr(job, "turned_at", yard.now) or list(get_index().lane_sizes())
     assert 10 <= yard.until(lambda: yard.kinds == ["job"]) <= 16

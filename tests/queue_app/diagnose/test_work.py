@@ -8,18 +8,23 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from queue_app import Workflow
 from queue_app.core.reasons import Level
 from queue_app.diagnose import work
+from queue_app.diagnose.work import check_workflows
 from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task, Worker
+from queue_app.models import Workflow as Flow
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
+from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
-from tests.support.engine import flush, index_away, put, put_many, take
+from queue_app.sql import snapshot
+from tests.support.engine import failed, flush, index_away, put, put_many, take
 from tests.support.factories import DeadLetterFactory
 from tests.support.findings import assert_finding, only, register_live
 from tests.workers import chores
@@ -34,8 +39,6 @@ def test_an_index_that_was_lost(engine):
 
 
 def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
-    from queue_app.sql import snapshot  # noqa: PLC0415
-
     number = snapshot.raise_generation()
     assert_finding(work.check_index, Level.FAIL, "The index is of another generation than the rows.")
     engine.index.begin_generation(number)
@@ -219,3 +222,22 @@ def test_many_deaths(engine, monkeypatch):
     DeadLetterFactory.create(task_type="shop.mail", exception_class="", reason="worker_died")
     named = "shop.pay (ValueError) 6, shop.mail (worker_died) 1"
     assert_finding(work.check_deaths, Level.WARN, f"7 tasks died within the last 5 minutes: {named}")
+
+
+def test_a_workflow_that_a_failed_task_holds(engine, django_capture_on_commit_callbacks):
+    flow = Workflow("ship order 7")
+    pay = flow.add(chores.echo.using(max_retries=0), 1)
+    flow.add(chores.echo, 2, after=[pay])
+    with django_capture_on_commit_callbacks(execute=True):
+        flow.enqueue()
+    with django_capture_on_commit_callbacks(execute=True):
+        finish([failed(task) for task in take(engine.worker(type_of(chores.echo)))])
+    levels = []
+    for minutes in (0, 59, 61):
+        Flow.objects.update(held_at=timezone.now() - timedelta(minutes=minutes))
+        (found,) = check_workflows()
+        levels.append(found.level)
+    assert levels == [Level.OK, Level.OK, Level.WARN]
+    assert f"1 held for more than an hour: ship order 7 {flow.id} for 3,66" in found.message
+    assert found.message.endswith("by echo (dead letter)")
+    assert "workflow retry" in found.hint

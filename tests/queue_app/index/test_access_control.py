@@ -15,6 +15,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from tests.support.engine import done, put, put_many, row, take
+from tests.support.index_state import client_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "own-servers.md"
 
@@ -22,7 +23,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "own-servers.md"
 @pytest.fixture
 def as_user(index, settings):
     """Return a function that lets the process connect as a user with the documented rights on the keys of a pattern."""
-    client, own = index._client, settings.TASKQUEUE
+    client, own = client_of(index), settings.TASKQUEUE
     made = []
 
     def connect(pattern: str):
@@ -45,7 +46,7 @@ def as_user(index, settings):
 
 def test_the_documented_rights_are_enough(engine, index, as_user):
     limited = as_user(f"{index.keys.prefix}*")
-    assert limited._client.execute_command("ACL", "WHOAMI") != b"default"
+    assert client_of(limited).execute_command("ACL", "WHOAMI") != b"default"
     assert rebuild() is not None
     hand = engine.worker()
     first, second, third = put_many(3)

@@ -7,6 +7,7 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexNotReady, UnknownProfile
 from queue_app.index import Index, Profile
+from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.scene import Hand, Scene, set_limits
 
@@ -61,30 +62,15 @@ ORDER = {
         3,
         "y z",
     ),
-    "unknown task types are not proposed": (
-        {"x": (1, {"kind": "new"}), "y": (2, {"kind": "a"})},
-        ("a", {}),
-        2,
-        "y",
-    ),
-    "a capability that the worker lacks": (
-        {"x": (1, {"needs": ["gpu"]}), "y": (2, {})},
-        ("a", {}),
-        2,
-        "y",
-    ),
+    "unknown task types are not proposed": ({"x": (1, {"kind": "new"}), "y": (2, {"kind": "a"})}, ("a", {}), 2, "y"),
+    "a capability that the worker lacks": ({"x": (1, {"needs": ["gpu"]}), "y": (2, {})}, ("a", {}), 2, "y"),
     "every capability must be offered": (
         {"x": (1, {"needs": ["gpu", "ssd"]}), "y": (2, {"needs": ["gpu"]}), "z": (3, {"needs": ["ssd", "gpu", "arm"]})},
         ("a", {"offers": ["gpu", "ssd"]}),
         3,
         "x y",
     ),
-    "a capability is a whole name": (
-        {"x": (1, {"needs": ["gpu"]})},
-        ("a", {"offers": ["gp", "gpu2", "g"]}),
-        1,
-        "",
-    ),
+    "a capability is a whole name": ({"x": (1, {"needs": ["gpu"]})}, ("a", {"offers": ["gp", "gpu2", "g"]}), 1, ""),
     "odd but legal names": (
         {
             "x": (1, {"queue": "A.b-c_9", "kind": "pkg.mod.<locals>.f %d [x] 'ü' *", "needs": ["GPU.v-1_b"]}),
@@ -114,16 +100,6 @@ def test_order_and_matching(scene: Scene, case: str):
     assert scene.waiting() == set(given) - set(proposed.split())
 
 
-@pytest.mark.parametrize("register_first", [True, False])
-def test_heads_are_the_same_whether_the_worker_or_the_tasks_came_first(scene: Scene, register_first: bool):
-    if register_first:
-        hand = scene.worker("a b")
-    scene.push(scene.task("y", 2, kind="b"), scene.task("x", 1), scene.task("z", 3, queue="q"))
-    if not register_first:
-        hand = scene.worker("a b")
-    assert scene.claim(hand, 10) == "x y z"
-
-
 def test_a_proposal_says_when_it_was_made_and_of_which_generation(scene: Scene):
     scene.open(7)
     scene.push(scene.task("x"))
@@ -136,44 +112,6 @@ def test_a_proposal_says_when_it_was_made_and_of_which_generation(scene: Scene):
 
 
 # -- limits ----------------------------------------------------------------------------
-
-
-def test_a_queue_never_holds_more_leases_than_its_cap(scene: Scene):
-    set_limits(scene.index, "default", max_concurrent=2)
-    scene.push(*(scene.task(f"t{n}", n) for n in range(4)))
-    hand = scene.worker()
-    assert scene.claim(hand, 10) == "t0 t1"
-    assert scene.claim(hand, 10) == ""
-    scene.release("t0")
-    assert scene.claim(hand, 10) == "t2"
-
-
-def test_a_full_queue_does_not_hide_the_others(scene: Scene):
-    set_limits(scene.index, "p", max_concurrent=1)
-    scene.push(*(scene.task(f"p{n}", n, queue="p") for n in range(3)), scene.task("q0", 9, queue="q"))
-    assert scene.claim(scene.worker(), 10) == "p0 q0"
-
-
-def test_the_cap_over_everything_counts_all_queues(scene: Scene):
-    set_limits(scene.index, "", max_concurrent=3)
-    scene.push(*(scene.task(f"t{n}", n, queue="pq"[n % 2]) for n in range(6)))
-    hand = scene.worker()
-    assert scene.claim(hand, 2) == "t0 t1"
-    assert scene.claim(hand, 2) == "t2"
-    assert scene.claim(hand, 2) == ""
-    scene.release("t1")
-    assert scene.claim(hand, 2) == "t3"
-
-
-def test_a_paused_queue_proposes_nothing(scene: Scene):
-    scene.push(scene.task("x", queue="p"), scene.task("y", 1))
-    hand = scene.worker()
-    set_limits(scene.index, "p", max_concurrent=None, paused=True)
-    scene.check()
-    assert scene.claim(hand, 2) == "y"
-    set_limits(scene.index, "p", max_concurrent=None, paused=False)
-    scene.check()
-    assert scene.claim(hand, 2) == "x"
 
 
 def test_a_queue_filled_through_other_lanes_stays_full_for_all_workers(scene: Scene):
@@ -229,11 +167,7 @@ def test_work_behind_stale_copies_is_found_and_in_order(scene: Scene, stale_lane
         stale = scene.task(f"stale{n}", n, kind="abcdefgh"[n])
         scene.push(stale)
         restore(scene.index, [(stale.id, stale.queue)])
-    scene.push(
-        scene.task("x", 100, kind="f"),
-        scene.task("z", 300, kind="f"),
-        scene.task("y", 200, kind="g"),
-    )
+    scene.push(scene.task("x", 100, kind="f"), scene.task("z", 300, kind="f"), scene.task("y", 200, kind="g"))
     assert scene.claim(hand, 2) == "x y"
     assert scene.claim(hand, 1) == "z"
 
@@ -277,7 +211,7 @@ def test_nothing_is_proposed_by_an_index_of_another_server_run(scene: Scene):
     """A failover, or a snapshot that was loaded: the keys exist, and may be old."""
     scene.push(scene.task("x"))
     hand = scene.worker()
-    scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)
+    client_of(scene.index).hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)
     with pytest.raises(IndexNotReady):
         scene.index.claim(hand.profile, hand.id, 1)
     assert scene.leased() == set()
@@ -288,11 +222,3 @@ def test_an_unknown_worker_must_register_first(scene: Scene):
     with pytest.raises(UnknownProfile):
         scene.index.claim(Profile.of((), ["a"], ()), uuid.uuid4(), 1)
     assert scene.leased() == set()
-
-
-def test_scripts_are_loaded_again_after_the_server_forgot_them(scene: Scene):
-    scene.push(scene.task("x"), scene.task("y", 1))
-    hand = scene.worker()
-    assert scene.claim(hand) == "x"
-    scene.index._client.script_flush()
-    assert scene.claim(hand) == "y"

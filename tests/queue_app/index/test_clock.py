@@ -8,6 +8,7 @@ import pytest
 from queue_app.core.lanes import band_of
 from queue_app.core.priorities import Band
 from tests.support.index_clock import stop_clock
+from tests.support.index_state import client_of
 from tests.support.scene import START, Hand, Scene, set_limits
 
 HOUR = timedelta(hours=1)
@@ -112,9 +113,9 @@ def test_stamps_rise_and_the_clock_of_the_index_does_not_go_back(scene, server):
 @pytest.mark.parametrize("name", ["scheduler", "rebuild"])
 def test_the_lock_of_a_dead_holder_lapses_although_the_clock_went_back(index, name):
     assert index.lock(name, "dead", 15)
-    index._client.pexpire(index.keys.lock(name), 3_600_000)  # the server's clock steps back by an hour
+    client_of(index).pexpire(index.keys.lock(name), 3_600_000)  # the server's clock steps back by an hour
     assert not index.lock(name, "heir", 15)
-    assert index._client.pttl(index.keys.lock(name)) <= 15_000
+    assert client_of(index).pttl(index.keys.lock(name)) <= 15_000
 
 
 def test_a_worker_waits_for_a_refill_in_place_of_one_that_waits_too_long(scene, server):
@@ -125,9 +126,9 @@ def test_a_worker_waits_for_a_refill_in_place_of_one_that_waits_too_long(scene, 
     dead, other = scene.worker(), scene.worker()
     assert scene.claim(dead, 2) == "a"
     scene.claim(other, 1)
-    [key] = scene.index._client.keys(f"{scene.index.keys.prefix}:watch:*")
-    scene.index._client.pexpire(key, 3_600_000)
-    scene.index._client.zrem(f"{scene.index.keys.prefix}:idle:{dead.profile.id}", str(dead.id))
+    [key] = client_of(scene.index).keys(f"{scene.index.keys.prefix}:watch:*")
+    client_of(scene.index).pexpire(key, 3_600_000)
+    client_of(scene.index).zrem(f"{scene.index.keys.prefix}:idle:{dead.profile.id}", str(dead.id))
     assert not scene.called(other)
     scene.index.wake_idle()
     assert scene.called(other)

@@ -6,6 +6,7 @@ from queue_app.core.limit_values import Limits, Scope, gate_of
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Generation, Index
 from queue_app.index import index as index_module
+from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.scene import Scene, set_limits
 
@@ -22,14 +23,14 @@ def test_from_begin_to_finish(index: Index):
 
 
 def test_another_server_run_counts_as_missing(scene: Scene):
-    scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "0" * 40)
+    client_of(scene.index).hset(f"{scene.index.keys.prefix}:generation", "run_id", "0" * 40)
     assert scene.index.generation() == Generation(0, "missing")
     assert scene.index.finish_generation(1) is False
 
 
 def test_an_index_lost_meanwhile_cannot_be_finished(index: Index):
     index.begin_generation(1)
-    index._client.delete(f"{index.keys.prefix}:generation")
+    client_of(index).delete(f"{index.keys.prefix}:generation")
     assert index.finish_generation(1) is False
     assert index.generation().state == "missing"
 
@@ -64,7 +65,7 @@ def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Inde
     scene = Scene(index)
     scene.push(scene.task("old"))
     task = scene.task("running", queue="q")
-    scan = index._client.scan_iter
+    scan = client_of(index).scan_iter
 
     def overtaken(*args: object, **kwargs: object):
         monkeypatch.undo()
@@ -72,7 +73,7 @@ def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Inde
         restore(index, [(task.id, task.queue)])
         yield from scan(*args, **kwargs)
 
-    monkeypatch.setattr(index._client, "scan_iter", overtaken)
+    monkeypatch.setattr(client_of(index), "scan_iter", overtaken)
     assert index.begin_generation(1) is False
     monkeypatch.undo()
     assert scene.leased() == {"running"}
@@ -82,7 +83,7 @@ def test_a_worker_that_registers_during_the_wipe_registers_again(scene: Scene, m
     """The wipe would delete a part of what it writes; the rest would stay in the index until the next rebuild."""
     hand = scene.worker()
     scene.index.set_limits(gate_of(Scope.TYPE, "a"), Limits(max_concurrent=1))  # its lane is grouped behind a gate
-    scan = scene.index._client.scan_iter
+    scan = client_of(scene.index).scan_iter
 
     def interleaved(*args: object, **kwargs: object):
         keys = sorted(scan(*args, **kwargs), key=lambda key: key.endswith(b":gates") or b":profile:" in key)
@@ -94,7 +95,7 @@ def test_a_worker_that_registers_during_the_wipe_registers_again(scene: Scene, m
 
     scene.push(scene.task("y"))
     monkeypatch.setattr(index_module, "BATCH", 1)
-    monkeypatch.setattr(scene.index._client, "scan_iter", interleaved)
+    monkeypatch.setattr(client_of(scene.index), "scan_iter", interleaved)
     scene.index.begin_generation(2)
     monkeypatch.undo()
     assert scene.check().profiles == set()

@@ -26,6 +26,7 @@ from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.scripts import NAMES, source
 from tests.support import index_state
+from tests.support.index_state import client_of
 from tests.support.leases import release, restore
 from tests.support.limits_model import RESERVED, Model
 from tests.support.scene import Hand
@@ -42,11 +43,7 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 CLOCK = "test:clock"
-PROFILES = [
-    Profile.of((), ["a", "b"], ()),
-    Profile.of((), ["a"], (), 2),
-    Profile.of(["p"], ["a", "b"], (), 3),
-]
+PROFILES = [Profile.of((), ["a", "b"], ()), Profile.of((), ["a"], (), 2), Profile.of(["p"], ["a", "b"], (), 3)]
 GATES = ["a", "q:p", "q:q", "t:a", "t:b", "k:c", "k:c:1", "k:d"]
 #: Steps of the clock; never a whole number of intervals, where a start is allowed a microsecond later.
 STEP = 250_001
@@ -84,7 +81,7 @@ def clocked(index: Index) -> Index:
     time += " redis.call('GET', 'test:clock') % 1000000 }"
     for name in NAMES:
         text = source(name).replace("redis.call('TIME')", time).replace("wait + 1000)", "600000)")
-        index._scripts[name] = index._client.register_script(text)
+        index._scripts[name] = client_of(index).register_script(text)
     return index
 
 
@@ -94,11 +91,11 @@ class LimitsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         shared = get_index()
-        for key in shared._client.scan_iter(match=shared.keys.everything):
-            shared._client.delete(key)
+        for key in client_of(shared).scan_iter(match=shared.keys.everything):
+            client_of(shared).delete(key)
         self.index = clocked(Index(shared.alias, shared.keys.prefix.strip("{}")))
         self.model = Model()
-        self.index._client.set(CLOCK, self.model.now)
+        client_of(self.index).set(CLOCK, self.model.now)
         self.generation = 0
         self.count = 0
         self.look_again_at: dict[uuid.UUID, float] = {}  # worker -> when it claims again
@@ -322,7 +319,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def wait(self, steps, wakes):
         """Time passes; a scheduler may repeat wake-up calls."""
         self.model.now += steps * STEP
-        self.index._client.set(CLOCK, self.model.now)
+        client_of(self.index).set(CLOCK, self.model.now)
         if wakes:
             self.index.wake_idle()
 

@@ -3,6 +3,7 @@
 import pytest
 
 from queue_app.index import Index
+from tests.support.index_state import client_of
 
 # calls (token, seconds) -> replies
 CALLS = {
@@ -23,7 +24,7 @@ def test_lock(index: Index, case: str):
 
 def test_a_lock_expires(index: Index):
     assert index.lock("lock", "a", 9)
-    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:lock") <= 9000
+    assert 0 < client_of(index).pttl(f"{index.keys.prefix}:lock:lock") <= 9000
 
 
 def test_locks_with_different_names_are_independent(index: Index):

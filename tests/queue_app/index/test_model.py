@@ -23,6 +23,7 @@ from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
 from tests.support.index_model import Model
+from tests.support.index_state import client_of
 from tests.support.leases import release as free
 from tests.support.leases import restore
 from tests.support.scene import Hand, set_limits
@@ -68,8 +69,8 @@ class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index = get_index()
-        for key in self.index._client.scan_iter(match=self.index.keys.everything):
-            self.index._client.delete(key)
+        for key in client_of(self.index).scan_iter(match=self.index.keys.everything):
+            client_of(self.index).delete(key)
         self.model = Model(datetime.fromtimestamp(self.index.now() / 1e6, UTC))
         self.generation = 0
         self.clock = 0
@@ -291,8 +292,8 @@ class IndexMachine(RuleBasedStateMachine):
     @rule()
     def lose_and_rebuild(self):
         """Everything is flushed, and built again."""
-        for key in self.index._client.scan_iter(match=self.index.keys.everything):
-            self.index._client.delete(key)
+        for key in client_of(self.index).scan_iter(match=self.index.keys.everything):
+            client_of(self.index).delete(key)
         self._rebuild()
 
     @rule(who=workers)

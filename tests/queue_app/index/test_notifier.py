@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -12,6 +13,8 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, notifier
+from tests.support.engine import until
+from tests.support.index_state import client_of
 
 LANE = "default\x1fapp.task\x1f"
 
@@ -22,7 +25,7 @@ def index(settings):
 
 
 def waiting(index):
-    return index._client.zcard(f"{index.keys.prefix}:lane:{LANE}")
+    return client_of(index).zcard(f"{index.keys.prefix}:lane:{LANE}")
 
 
 def entry():
@@ -30,14 +33,7 @@ def entry():
 
 
 def calls(index):
-    return index._client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    return client_of(index).info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
 def test_the_first_notification_is_sent_at_once_and_a_burst_gathers(index, monkeypatch):
@@ -59,7 +55,7 @@ def test_the_last_notifications_of_a_burst_need_no_further_caller(index, monkeyp
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
     for _ in range(20):
         index.notify([entry()])
-    eventually(lambda: waiting(index) == 20)
+    until(lambda: waiting(index) == 20, "the burst")
 
 
 def test_while_callers_come_the_thread_leaves_the_sending_to_them(index, monkeypatch):
@@ -75,7 +71,7 @@ def test_while_callers_come_the_thread_leaves_the_sending_to_them(index, monkeyp
     assert late() == pytest.approx(0.007), "the next caller sends it"
     now[0] += 0.006
     index.notify([entry()])  # sends both
-    eventually(lambda: waiting(index) == 3)
+    until(lambda: waiting(index) == 3, "both")
     now[0] += 0.002
     assert late() == pytest.approx(0.005), "more may follow soon"
     index.notify([entry()])
@@ -83,7 +79,7 @@ def test_while_callers_come_the_thread_leaves_the_sending_to_them(index, monkeyp
     assert late() == pytest.approx(0.003)
     now[0] += 0.003
     assert late() == 0.0, "no caller came"
-    eventually(lambda: waiting(index) == 4)
+    until(lambda: waiting(index) == 4, "the last")
     assert not index._notifier._gathering.is_set(), "the next notification wakes the thread"
 
 
@@ -105,32 +101,23 @@ def test_a_script_call_goes_with_the_notifications_before_it_and_gets_its_own_re
         sent_entry = entry()
         index.notify([sent_entry])
         assert index._call("position", LANE, sent_entry.id.bytes) == place
-        index._client.script_flush()  # all are refused, and sent again in their order
+        client_of(index).script_flush()  # all are refused, and sent again in their order
     assert sent.count(2) == 2
-
-
-def test_scripts_are_loaded_again_after_the_server_forgot_them(index):
-    index.notify([entry()])
-    index.flush()
-    index._client.script_flush()
-    index.notify([entry()])
-    index.flush()
-    assert waiting(index) == 2
 
 
 def test_the_first_notification_arrives_at_a_server_that_knows_no_script(index):
     """A server that has just started refuses the script, and no later caller may come that reads the refusal."""
     index._notifier._pipeline.disconnect()
-    index._client.script_flush()
+    client_of(index).script_flush()
     index.notify([entry()])
-    eventually(lambda: index._client.exists(f"{index.keys.prefix}:queues"))
+    until(lambda: client_of(index).exists(f"{index.keys.prefix}:queues"), "the notification")
 
 
 def test_calls_lost_with_a_broken_connection_are_sent_again(index):
     index.notify([entry()])
     index.flush()
     index.notify([entry()])  # unanswered
-    index._client.client_kill_filter(_type="normal", skipme=True)
+    client_of(index).client_kill_filter(_type="normal", skipme=True)
     index.notify([entry()])
     index.flush()
     assert waiting(index) == 3
@@ -139,24 +126,20 @@ def test_calls_lost_with_a_broken_connection_are_sent_again(index):
 def test_a_connection_that_the_server_closed_meanwhile_is_replaced_before_a_notification(index):
     """As after a restart of the server, or when it ends idle connections: no later caller is needed."""
     index.notify([entry()])
-    eventually(lambda: waiting(index) == 1)
-    index._client.client_kill_filter(_type="normal", skipme=True)
-    eventually(lambda: len(index._client.client_list(_type="normal")) == 1)
+    until(lambda: waiting(index) == 1, "the first")
+    client_of(index).client_kill_filter(_type="normal", skipme=True)
+    until(lambda: len(client_of(index).client_list(_type="normal")) == 1, "the server closes it")
     index.notify([entry()])
-    eventually(lambda: waiting(index) == 2)
+    until(lambda: waiting(index) == 2, "the second")
 
 
 def test_a_failure_in_the_thread_reaches_the_next_caller(index, monkeypatch):
     monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.001)
     index.notify([entry()])
-
-    def refuse(*_):
-        raise redis.ConnectionError("gone")
-
-    monkeypatch.setattr(index._notifier._pipeline, "send", refuse)
+    monkeypatch.setattr(index._notifier._pipeline, "send", Mock(side_effect=redis.ConnectionError("gone")))
     index._notifier._sent_at = time.monotonic() + 1000  # so that it gathers
     index.notify([entry()])
-    eventually(lambda: index._notifier._failure is not None)
+    until(lambda: index._notifier._failure is not None, "the failure")
     with pytest.raises(IndexUnavailable, match="gone"):
         index.notify([entry()])
 
@@ -193,7 +176,7 @@ def test_a_server_that_does_not_answer_costs_the_threads_that_wait_one_timeout(i
         sent = [threads.submit(index.notify, [entry()])]
         assert entered.wait(60)
         sent += [threads.submit(index.notify, [entry()]) for _ in range(5)]
-        eventually(lambda: lock.asked == len(sent))
+        until(lambda: lock.asked == len(sent), "all wait")
         release.set()
         assert {type(one.exception(10)) for one in sent} == {IndexUnavailable}
     assert len(asked) == 1
@@ -207,14 +190,14 @@ def test_a_connection_to_a_server_that_became_a_replica_is_closed(index, ask):
     """The former primary may live on; only a new connection finds the new one."""
     index.flush()
     for name in ("wake_idle", "push"):
-        script = index._client.register_script(f"return redis.error_reply('READONLY {name}: a replica')")
+        script = client_of(index).register_script(f"return redis.error_reply('READONLY {name}: a replica')")
         index._scripts[name] = script
     index._notifier._push = index._scripts["push"]
-    before = index._client.client_id()
+    before = client_of(index).client_id()
     with pytest.raises(IndexUnavailable, match="replica"):
         ask(index)
     assert index._notifier._pipeline.connection is None
-    assert index._client.client_id() != before
+    assert client_of(index).client_id() != before
 
 
 def test_a_child_does_not_touch_its_parents_connection(index):

@@ -52,12 +52,7 @@ CASES = {
     "low, two steps": (LOW, 1800, HIGH, {(LOW, NORMAL): 1, (NORMAL, HIGH): 1}),
     "background, one step": (BACKGROUND, 600, LOW, {(BACKGROUND, LOW): 1}),
     "background, two steps": (BACKGROUND, 1200, NORMAL, {(BACKGROUND, LOW): 1, (LOW, NORMAL): 1}),
-    "background, three steps": (
-        BACKGROUND,
-        2400,
-        HIGH,
-        {(BACKGROUND, LOW): 1, (LOW, NORMAL): 1, (NORMAL, HIGH): 1},
-    ),
+    "background, three steps": (BACKGROUND, 2400, HIGH, {(BACKGROUND, LOW): 1, (LOW, NORMAL): 1, (NORMAL, HIGH): 1}),
 }
 
 

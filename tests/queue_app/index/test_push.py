@@ -58,12 +58,6 @@ def test_more_than_one_batch(scene: Scene):
     assert len(scene.waiting()) == 1203
 
 
-def test_many_lanes_in_one_push(scene: Scene):
-    hand = scene.worker(" ".join(f"k{n}" for n in range(600)))
-    assert scene.push(*(scene.task(f"t{n}", n, kind=f"k{n}") for n in range(600))) == 600
-    assert scene.claim(hand, 3) == "t0 t1 t2"
-
-
 def test_a_push_before_there_is_a_generation_is_kept(index: Index):
     scene = Scene(index)
     scene.push(scene.task("x"))

@@ -1,6 +1,7 @@
 """register.lua, build_heads.lua, unregister.lua and unserved_types.lua: workers come and go."""
 
 import uuid
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,11 +49,7 @@ def test_a_worker_that_died_while_it_registered_leaves_others_of_its_profile_the
     scene.push(scene.task("x"))
     profile = Profile.of((), ["a"], ())
     with monkeypatch.context() as patch:
-
-        def die(*_: object) -> None:
-            raise IndexUnavailable("the connection broke")
-
-        patch.setattr(scene.index, "_walk", die)
+        patch.setattr(scene.index, "_walk", Mock(side_effect=IndexUnavailable("the connection broke")))
         with pytest.raises(IndexUnavailable):
             scene.index.register(profile, uuid.uuid4())
     hand = Hand(uuid.uuid4(), profile)

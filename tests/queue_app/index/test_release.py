@@ -66,11 +66,6 @@ def lease(scene: Scene, name: str, leased_at: int | None = None) -> Lease:
     return Lease(task.id, task.queue, found if leased_at is None else leased_at)
 
 
-def test_it_ends_the_named_lease(busy: Scene):
-    assert busy.index.release([lease(busy, "x"), lease(busy, "y")]) == 2
-    assert busy.leased() == set()
-
-
 def test_it_leaves_a_later_lease(busy: Scene):
     """Read, ended, claimed again by another worker, and only then revoked."""
     seen = lease(busy, "x")
@@ -80,12 +75,6 @@ def test_it_leaves_a_later_lease(busy: Scene):
     assert lease(busy, "x") != seen
     assert busy.index.release([seen]) == 0
     assert "x" in busy.leased()
-
-
-def test_twice_ends_once(busy: Scene):
-    seen = lease(busy, "x")
-    assert busy.index.release([seen, seen]) == 1
-    assert busy.index.release([seen]) == 0
 
 
 def test_it_reopens_a_full_queue(busy: Scene):

@@ -11,6 +11,7 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.index import Profile
+from tests.support.index_state import client_of
 from tests.support.leases import release
 from tests.support.scene import Hand, Scene, set_limits
 
@@ -37,8 +38,8 @@ def reservations(scene: Scene) -> list[str]:
 def store(scene: Scene, value: str) -> None:
     """Overwrite the value of every reservation."""
     key = f"{scene.index.keys.prefix}:reservations"
-    for lane in scene.index._client.hkeys(key):
-        scene.index._client.hset(key, lane, value)
+    for lane in client_of(scene.index).hkeys(key):
+        client_of(scene.index).hset(key, lane, value)
 
 
 def test_one_worker_drains_for_a_heavy_task_and_the_others_start_lighter_ones(scene: Scene):
@@ -82,13 +83,6 @@ def test_a_worker_drains_for_the_more_urgent_of_two_tasks(scene: Scene):
     assert scene.claim(hand, SLOTS) == "b0"
 
 
-def test_every_profile_sees_a_reservation(scene: Scene):
-    drains, other = scene.worker("a"), scene.worker("a b", queues=["default"])
-    push(scene, 2, "a")
-    assert scene.claim(drains, 1) == ""
-    assert scene.claim(other, 1) == "light0"
-
-
 def test_a_reservation_ends_when_its_worker_unregisters(scene: Scene):
     drains, other = scene.worker(), scene.worker()
     push(scene, 2, "a")
@@ -113,7 +107,7 @@ def test_a_reservation_that_lapsed_or_is_unreadable_counts_as_none(scene: Scene,
 def test_a_key_of_another_type_counts_as_no_reservations(scene: Scene):
     hand = scene.worker()
     push(scene, 2, "a")
-    scene.index._client.set(f"{scene.index.keys.prefix}:reservations", "junk")
+    client_of(scene.index).set(f"{scene.index.keys.prefix}:reservations", "junk")
     assert scene.claim(hand, 1) == ""
     assert reservations(scene) == [str(hand.id)]
 
@@ -147,20 +141,6 @@ def test_a_worker_that_will_not_have_the_slots_reserves_nothing(scene: Scene):
     assert [scene.names[task_id] for task_id, _ in proposal.tasks] == ["light0"]
     assert reservations(scene) == []
     assert scene.claim(other, 1) == ""
-
-
-def test_a_claim_that_fills_its_slots_reserves_nothing(scene: Scene):
-    hand = scene.worker()
-    scene.push(task(scene, "pair", 0, weight=2), task(scene, "light", 1))
-    assert scene.claim(hand, 2) == "pair"
-    assert reservations(scene) == []
-
-
-def test_a_rebuild_forgets_reservations(scene: Scene):
-    push(scene, 2, "a")
-    assert scene.claim(scene.worker(), 1) == ""
-    scene.open(2)
-    assert reservations(scene) == []
 
 
 # -- wake-up calls -----------------------------------------------------------------------
@@ -322,7 +302,7 @@ def test_a_heavy_task_starts_within_the_longest_running_task(scene: Scene, fair:
 def test_claims_without_heavy_tasks_read_no_reservations(scene: Scene):
     hand = scene.worker()
     scene.push(*(task(scene, f"t{n}", n) for n in range(5)))
-    scene.index._client.set(f"{scene.index.keys.prefix}:reservations", "not a hash")
+    client_of(scene.index).set(f"{scene.index.keys.prefix}:reservations", "not a hash")
     assert scene.index.claim(hand.profile, hand.id, 3).tasks
     assert len(scene.index.claim(hand.profile, hand.id, 3).tasks) == 2
-    assert scene.index._client.delete(f"{scene.index.keys.prefix}:reservations"), "a claim that reads it deletes it"
+    assert client_of(scene.index).delete(f"{scene.index.keys.prefix}:reservations"), "a claim that reads it deletes it"

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from queue_app.index import scripts
+from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.scene import Scene
 
@@ -41,7 +42,7 @@ def locals_left(client, text: str) -> int:
 
 def test_every_script_compiles_and_none_is_close_to_the_limit_of_local_variables(scene: Scene):
     """A script that reaches the limit would be refused at its first call, and the index be built anew for ever."""
-    left = {name: locals_left(scene.index._client, scripts.source(name)) for name in scripts.NAMES}
+    left = {name: locals_left(client_of(scene.index), scripts.source(name)) for name in scripts.NAMES}
     fullest = sorted(left.items(), key=lambda item: item[1])[:5]
     print("local variables left:", ", ".join(f"{name} {count}" for name, count in fullest))
     assert [each for each in fullest if each[1] < SPARE] == []
@@ -56,7 +57,7 @@ def test_leases_are_a_table_however_few_they_are(scene: Scene, how: str):
     else:
         task = scene.task("z")
         restore(scene.index, [(task.id, task.lane)])
-    client, leases = scene.index._client, scene.index.keys.leases
+    client, leases = client_of(scene.index), scene.index.keys.leases
     assert client.object("encoding", leases) == b"hashtable"
     assert client.hlen(leases) == 1
     scene.check()

@@ -6,6 +6,8 @@ import pytest
 
 from queue_app.core.limit_values import Limits
 from queue_app.core.records import Lease
+from tests.support.engine import counted_calls
+from tests.support.index_state import client_of
 from tests.support.scene import Scene, set_limits
 
 # limits before, limits now -> whether anything changed
@@ -54,24 +56,6 @@ def test_a_raised_cap_calls_a_worker(scene: Scene, queue: str):
     assert scene.called(hand)
 
 
-def test_a_lowered_cap_takes_nothing_away_from_what_runs(scene: Scene):
-    scene.push(scene.task("x"), scene.task("y", 1), scene.task("z", 2))
-    hand = scene.worker()
-    assert scene.claim(hand, 2) == "x y"
-    set_limits(scene.index, "default", max_concurrent=1)
-    assert scene.leased() == {"x", "y"}
-    scene.release("x")
-    assert scene.claim(hand) == ""
-    scene.release("y")
-    assert scene.claim(hand) == "z"
-
-
-def test_limits_of_a_queue_that_does_not_exist_yet(scene: Scene):
-    set_limits(scene.index, "later", max_concurrent=1)
-    scene.push(scene.task("x", queue="later"), scene.task("y", 1, queue="later"))
-    assert scene.claim(scene.worker(), 5) == "x"
-
-
 @pytest.mark.parametrize("how", ["release", "revoke"])
 def test_a_gate_that_opens_shows_what_waits_behind_it(scene: Scene, how: str):
     """Guard: the regrouping when a slot of a gate is freed."""
@@ -93,7 +77,7 @@ def test_a_rate_begins_empty_also_after_everything_was_lost(scene: Scene, limits
     """Guard: a bucket without a record is empty at the instant at which the index got its limit."""
     hand = scene.worker()
     for generation in (2, 3):
-        scene.index._client.flushdb()
+        client_of(scene.index).flushdb()
         scene.open(generation)
         scene.index.set_limits("t:a", Limits(**limits))
         scene.index.register(hand.profile, hand.id)
@@ -104,20 +88,13 @@ def test_a_rate_begins_empty_also_after_everything_was_lost(scene: Scene, limits
 MANY = {f"q:q{n}": Limits(max_concurrent=n + 1) for n in range(1000)}
 
 
-def count_calls(scene: Scene, monkeypatch) -> list[str]:
-    """Return a list to which every script that is called from now on is added."""
-    called, plain = [], scene.index._call
-    monkeypatch.setattr(scene.index, "_call", lambda name, *arguments: called.append(name) or plain(name, *arguments))
-    return called
-
-
-def test_the_limits_of_many_gates_are_copied_in_few_calls(scene: Scene, monkeypatch):
-    called = count_calls(scene, monkeypatch)
-    assert scene.index.copy_limits(MANY.items()) == 1000
+def test_the_limits_of_many_gates_are_copied_in_few_calls(scene: Scene):
+    with counted_calls(scene.index) as called:
+        assert scene.index.copy_limits(MANY.items()) == 1000
     assert called == ["set_limits"] * len(called)
     assert len(called) <= 20
-    called.clear()
-    assert scene.index.copy_limits({**MANY, "q:q500": Limits(paused=True)}.items()) == 1, "the others are the same"
+    with counted_calls(scene.index) as called:
+        assert scene.index.copy_limits({**MANY, "q:q500": Limits(paused=True)}.items()) == 1, "the others are the same"
     assert len(called) <= 10
     found = scene.check().limits
     assert (found["q999"]["max_concurrent"], found["q500"]["paused"]) == ("1000", "1")

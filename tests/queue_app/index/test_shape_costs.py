@@ -17,7 +17,9 @@ from queue_app.core.records import Lease, PackedLane
 from queue_app.index import Index, Profile
 from queue_app.services.repair.audit import Audit
 from tests.queue_app.index.test_shapes import keyed
+from tests.support.engine import counted_calls
 from tests.support.index_clock import stop_clock
+from tests.support.index_state import client_of
 from tests.support.scene import Hand, Scene
 
 FEW, MANY = 500, 2_000  # a claim moves about 200
@@ -145,22 +147,15 @@ def walks_over_many_queues(scene: Scene, n: int) -> Iterator[object]:
 
 
 SHAPES: tuple[Shape, ...] = (
-    a_user_at_its_cap,
-    a_family_that_is_paused_and_resumed,
-    a_family_whose_refills_are_all_due,
-    a_fair_queue,
-    beats_and_submissions,
-    the_first_limit_of_running_tasks,
-    many_queues,
-    a_load_of_many_lanes,
-    limits_of_many_queues,
+    a_user_at_its_cap, a_family_that_is_paused_and_resumed, a_family_whose_refills_are_all_due, a_fair_queue,
+    beats_and_submissions, the_first_limit_of_running_tasks, many_queues, a_load_of_many_lanes, limits_of_many_queues,
     walks_over_many_queues,
-)
+)  # fmt: skip
 
 
 def commands(index: Index) -> int:
     """Return the number of commands that the server has run, also within scripts."""
-    return sum(counted["calls"] for counted in index._client.info("commandstats").values())
+    return sum(counted["calls"] for counted in client_of(index).info("commandstats").values())
 
 
 def longest(index: Index, shape: Shape, n: int, patch: pytest.MonkeyPatch) -> int:
@@ -214,14 +209,11 @@ def test_what_changes_the_room_of_a_queue_runs_three_commands_for_each_profile(i
     assert found[2] - found[1] == 3 * 50
 
 
-def test_a_walk_over_many_queues_takes_few_calls(index: Index, monkeypatch):
+def test_a_walk_over_many_queues_takes_few_calls(index: Index):
     """One call for each queue would take seconds with thousands of them."""
-    scene = Scene(index).open()
-    shape = walks_over_many_queues(scene, MANY)
+    shape = walks_over_many_queues(Scene(index).open(), MANY)
     next(shape)
-    called: Counter[str] = Counter()
-    plain = index._call
-    monkeypatch.setattr(index, "_call", lambda name, *args: called.update([name]) or plain(name, *args))
-    assert next(shape, None) is None
+    with counted_calls(index) as called:
+        assert next(shape, None) is None
     assert set(called) >= {"stats", "lane_sizes", "leased_queues", "audit", "build_heads", "forget_heads"}
-    assert max(called.values()) <= MANY / 40
+    assert max(Counter(called).values()) <= MANY / 40

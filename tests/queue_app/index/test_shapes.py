@@ -12,6 +12,7 @@ from queue_app.core.limit_values import Limits
 from queue_app.core.records import Lease, TaskRef
 from queue_app.index import Profile
 from tests.support import index_state
+from tests.support.engine import counted_calls
 from tests.support.scene import Hand, Scene
 
 #: More than a claim moves.
@@ -126,13 +127,11 @@ def test_many_gates_open_in_steps_and_claims_go_on_with_them(scene: Scene, monke
     assert sorted(found) == sorted(scene.names[twin.id] for twin in twins)
 
 
-def test_one_more_worker_of_a_profile_builds_nothing(scene: Scene, monkeypatch):
+def test_one_more_worker_of_a_profile_builds_nothing(scene: Scene):
     scene.push(scene.task("x"))
     scene.worker()
-    called = []
-    plain = scene.index._call
-    monkeypatch.setattr(scene.index, "_call", lambda name, *args: called.append(name) or plain(name, *args))
-    hand = scene.worker()
+    with counted_calls(scene.index) as called:
+        hand = scene.worker()
     assert called == ["register"]
     assert drain(scene, hand)[0] == ["x"]
 

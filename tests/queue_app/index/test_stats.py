@@ -3,6 +3,8 @@
 import random
 from datetime import timedelta
 
+import pytest
+
 from queue_app.core.priorities import Band
 from tests.support.scene import START, Scene
 
@@ -51,11 +53,6 @@ def test_the_leader_and_the_counters(scene: Scene):
     assert stats.counts == {"due": 5, "worker:dead": 1}
 
 
-def test_an_index_of_another_server_run_is_missing(scene: Scene):
-    scene.index._client.hset(f"{scene.index.keys.prefix}:generation", "run_id", "f" * 40)
-    assert scene.index.stats().state == "missing"
-
-
 def test_depth_counts_by_band_over_all_lanes(scene: Scene):
     scene.push(
         scene.task("a", 5, band=Band.HIGH),
@@ -72,13 +69,6 @@ def test_depth_counts_by_band_over_all_lanes(scene: Scene):
     assert (depth.total, depth.active) == (3, 0)
 
 
-def test_depth_counts_leases_as_active(scene: Scene):
-    scene.push(scene.task("a", 1), scene.task("b", 2))
-    assert scene.claim(scene.worker()) == "a"
-    depth = scene.index.depth("default")
-    assert (depth.total, depth.active) == (1, 1)
-
-
 def test_depth_of_an_empty_or_unknown_queue(scene: Scene):
     depth = scene.index.depth("never heard of")
     assert (depth.total, depth.active, depth.oldest) == (0, 0, {})
@@ -87,3 +77,26 @@ def test_depth_of_an_empty_or_unknown_queue(scene: Scene):
 def test_depth_over_more_lanes_than_one_call_looks_at(scene: Scene):
     scene.push(*(scene.task(f"t{n}", n, kind=f"k{n}") for n in range(1234)))
     assert scene.index.depth("default").total == 1234
+
+
+# -- position.lua: the place of a waiting task in its queue ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "position"), [("first", 1), ("second", 2), ("third", 3), ("other queue", 1), ("not there", None)]
+)
+def test_position_counts_over_the_lanes_of_the_queue(scene: Scene, name: str, position: int | None):
+    waiting = [
+        scene.task("third", 1, band=Band.LOW),
+        scene.task("first", 7, kind="b"),
+        scene.task("second", 8, needs=["gpu"]),
+        scene.task("other queue", 0, queue="q"),
+    ]
+    scene.push(*waiting)
+    assert scene.index.position(scene.tasks.get(name) or scene.task(name)) == position
+
+
+def test_a_leased_task_has_no_position(scene: Scene):
+    scene.push(scene.task("x"))
+    scene.claim(scene.worker())
+    assert scene.index.position(scene.tasks["x"]) is None

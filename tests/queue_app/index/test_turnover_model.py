@@ -22,6 +22,7 @@ from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from tests.queue_app.index.test_limits_model import CLOCK, SETTINGS, STEP, clocked
 from tests.support import index_state
+from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.limits_model import Model, TurnOver
 from tests.support.scene import Hand
@@ -46,11 +47,11 @@ class TurnOverMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         shared = get_index()
-        for key in shared._client.scan_iter(match=shared.keys.everything):
-            shared._client.delete(key)
+        for key in client_of(shared).scan_iter(match=shared.keys.everything):
+            client_of(shared).delete(key)
         self.index = clocked(Index(shared.alias, shared.keys.prefix.strip("{}")))
         self.model, self.generation, self.count = Model(), 0, 0
-        self.index._client.set(CLOCK, self.model.now)
+        client_of(self.index).set(CLOCK, self.model.now)
         self.hands = [Hand(uuid.UUID(int=n + 1), profile) for n, profile in enumerate(PROFILES * 2)]
 
     @initialize(per_user=st.sampled_from([None, 1, 3]), most=st.integers(2, 6))
@@ -195,7 +196,7 @@ class TurnOverMachine(RuleBasedStateMachine):
     def wait(self, steps):
         """Time passes."""
         self.model.now += steps * STEP
-        self.index._client.set(CLOCK, self.model.now)
+        client_of(self.index).set(CLOCK, self.model.now)
 
     @rule()
     def rebuild(self):
@@ -209,7 +210,7 @@ class TurnOverMachine(RuleBasedStateMachine):
         self.model.turn_overs.clear()
         self.generation += 1
         assert self.index.begin_generation(self.generation)
-        self.index._client.delete(f"{self.index.keys.prefix}:exchanges")  # as the wipe does
+        client_of(self.index).delete(f"{self.index.keys.prefix}:exchanges")  # as the wipe does
         for queue in "pq":
             self._forget(queue)
         restore(self.index, [(task.id, task.lane) for task in self.model.leases.values()])

@@ -8,6 +8,7 @@ from queue_app import signals
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import Index
 from queue_app.index.client import is_damage, redis
+from tests.support.index_state import client_of
 from tests.support.scene import Scene
 
 JUNK = (b"junk", b"\xff\xfe", b"")
@@ -15,10 +16,9 @@ LANE = "default\x1fa\x1f"
 
 
 @pytest.fixture
-def counted(index: Index):
+def counted(index: Index, hear):
     """How many members were removed, as the log and the metrics tell."""
-    heard = []
-    signals.index_repaired.connect(listener := lambda kind, count, **_: heard.append((kind, count)))
+    heard = hear(signals.index_repaired, "kind", "count")
 
     def total() -> int:
         assert {kind for kind, _ in heard} <= {"unreadable"}
@@ -26,15 +26,14 @@ def counted(index: Index):
         assert index.stats().counts.get("repair:unreadable", 0) == number
         return number
 
-    yield total
-    signals.index_repaired.disconnect(listener)
+    return total
 
 
 def test_a_claim_keeps_the_tasks_beside_junk_and_frees_its_slots(scene: Scene, counted):
     index = scene.index
     hand = scene.worker()
     scene.push(scene.task("x"), scene.task("y", 1))
-    index._client.zadd(f"{index.keys.prefix}:lane:{LANE}", dict.fromkeys(JUNK, 0))
+    client_of(index).zadd(f"{index.keys.prefix}:lane:{LANE}", dict.fromkeys(JUNK, 0))
     proposal = index.claim(hand.profile, hand.id, 10)
     assert [scene.names[task_id] for task_id, _ in proposal.tasks] == ["x", "y"]
     assert scene.leased() == {"x", "y"}
@@ -46,8 +45,8 @@ def test_leases(scene: Scene, counted):
     scene.push(scene.task("x"))
     scene.claim(scene.worker())
     strange = uuid.uuid4().bytes
-    index._client.zadd(keys.queue_leases("default"), {**dict.fromkeys(JUNK, 5), strange: "inf"})
-    index._client.hset(keys.leases, mapping=dict.fromkeys(JUNK, b"\xff"))
+    client_of(index).zadd(keys.queue_leases("default"), {**dict.fromkeys(JUNK, 5), strange: "inf"})
+    client_of(index).hset(keys.leases, mapping=dict.fromkeys(JUNK, b"\xff"))
     found = list(index.leases("default"))
     assert [scene.names[lease.id] for lease in found] == ["x"]
     assert index.incomplete_leases({lease.id for lease in found}) == []
@@ -58,10 +57,10 @@ def test_leases(scene: Scene, counted):
 def test_lanes_queues_and_limits(scene: Scene, counted):
     index, keys = scene.index, scene.index.keys
     scene.push(scene.task("x"))
-    index._client.sadd(keys.lanes("default"), b"\xff")
-    index._client.sadd(keys.queues, b"\xff")
-    index._client.sadd(keys.limits, b"\xff", b"")
-    index._client.zadd(f"{keys.prefix}:lane:{LANE}", dict.fromkeys(JUNK, 0))
+    client_of(index).sadd(keys.lanes("default"), b"\xff")
+    client_of(index).sadd(keys.queues, b"\xff")
+    client_of(index).sadd(keys.limits, b"\xff", b"")
+    client_of(index).zadd(f"{keys.prefix}:lane:{LANE}", dict.fromkeys(JUNK, 0))
     assert index.queues() == ["default"]
     assert dict(index.lane_sizes()) == {LANE: 1 + len(JUNK)}
     assert index.limited() == {""}
@@ -72,13 +71,13 @@ def test_lanes_queues_and_limits(scene: Scene, counted):
 
 def test_workers(scene: Scene, counted):
     hand = scene.worker()
-    scene.index._client.sadd(scene.index.keys.profile(hand.profile.id, "workers"), *JUNK)
+    client_of(scene.index).sadd(scene.index.keys.profile(hand.profile.id, "workers"), *JUNK)
     assert scene.index.registered() == [(hand.profile.id, hand.id)]
     assert counted() == len(JUNK)
 
 
 def test_a_counter_that_is_no_number_begins_again(scene: Scene):
-    scene.index._client.hset(f"{scene.index.keys.prefix}:counters", mapping={"repair:limits": b"\xff", b"\xff": "x"})
+    client_of(scene.index).hset(f"{scene.index.keys.prefix}:counters", mapping={"repair:limits": b"\xff", b"\xff": "x"})
     assert scene.index.stats().counts == {}
     scene.index.count({"repair:limits": 2})
     assert scene.index.stats().counts == {"repair:limits": 2}
@@ -104,6 +103,6 @@ def test_which_errors_mean_damage(text: str, expected: bool):
 def test_a_key_of_the_wrong_type_is_damage(scene: Scene):
     hand = scene.worker()
     scene.push(scene.task("x"))
-    scene.index._client.set(scene.index.keys.leases, "junk")
+    client_of(scene.index).set(scene.index.keys.leases, "junk")
     with pytest.raises(IndexDamaged):
         scene.index.claim(hand.profile, hand.id, 1)

@@ -7,6 +7,7 @@ reaches another one. A claim passes the call on while there is work for an idle 
 import pytest
 
 from queue_app.core.priorities import Band
+from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.scene import Hand, Scene, set_limits
 
@@ -19,12 +20,6 @@ def idle(scene: Scene, *args: str, **kwargs: object) -> Hand:
 
 
 # -- push ----------------------------------------------------------------------------
-
-
-def test_a_push_calls_one_idle_worker(scene: Scene):
-    one, two = idle(scene), idle(scene)
-    scene.push(scene.task("x"))
-    assert len(scene.who_was_called(one=one, two=two).split()) == 1
 
 
 def test_the_longest_idle_worker_is_called_first(scene: Scene):
@@ -155,16 +150,6 @@ def test_each_freed_slot_of_a_full_queue_calls_one_worker(scene: Scene):
     assert scene.called(two)
 
 
-def test_a_freed_slot_under_the_cap_over_everything_calls_one_worker(scene: Scene):
-    set_limits(scene.index, "", max_concurrent=1)
-    scene.push(scene.task("x", 0), scene.task("y", 1, queue="q"))
-    busy, one = scene.worker(), scene.worker()
-    assert scene.claim(busy) == "x"
-    assert scene.claim(one) == ""
-    scene.release("x")
-    assert scene.called(one)
-
-
 def test_a_release_that_frees_nothing_wakes_no_worker(scene: Scene):
     set_limits(scene.index, "default", max_concurrent=1)
     scene.push(scene.task("x", 0), scene.task("y", 1))
@@ -279,9 +264,9 @@ def test_a_stale_head_is_read_once(scene: Scene, lanes: dict[str, float]):
     """A push during the wipe of a rebuild writes heads, then the lane is wiped. No worker may be woken for ever."""
     hand = scene.worker()
     heads = f"{scene.index.keys.prefix}:heads:{hand.profile.id}"
-    scene.index._client.zadd(heads, {"default": 2e13})
+    client_of(scene.index).zadd(heads, {"default": 2e13})
     if lanes:
-        scene.index._client.zadd(f"{heads}:default", lanes)
+        client_of(scene.index).zadd(f"{heads}:default", lanes)
     scene.index.claim(hand.profile, hand.id, 1)
     assert not scene.called(hand)
     assert scene.check().heads.get(hand.profile.id, {}) == {}

@@ -4,8 +4,6 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from queue_app.core.priorities import Band
 from queue_app.diagnose.explain import explain
@@ -22,6 +20,7 @@ from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due, promote
 from tests.support.engine import assert_index_agrees, failed, flush, put, put_many, row, take, take_ids
+from tests.support.index_state import client_of
 
 BANDS = [band.label for band in reversed(Band)]  # background first: a queue of bands would turn this order round
 
@@ -69,7 +68,7 @@ def test_reconciler_and_rebuild_find_nothing_to_move(arrivals):
     flush(arrivals)
     rebuild()
     assert assert_index_agrees().lanes == before.lanes
-    get_index()._client.zadd(f"{get_index().keys.prefix}:lane:default\x1fa\x1f", {ids[3].bytes: 7.0})
+    client_of(get_index()).zadd(f"{get_index().keys.prefix}:lane:default\x1fa\x1f", {ids[3].bytes: 7.0})
     assert Reconciler().run_once()["missing"] == 1
     assert take_ids(arrivals.worker(), 20) == ids
 
@@ -138,23 +137,3 @@ def test_a_scenario_sets_it_as_it_tried_it(arrivals):
     assert (queue.order, queue.fair_by) == ("fair", "key")
     (queue,) = apply({"queue:default": {"fair_by": None}}, by="ada", via="test", reason="")
     assert queue.order == "fifo"
-
-
-@given(
-    st.lists(st.tuples(*map(st.sampled_from, ("ab", BANDS, ["default", "other"]))), max_size=12),
-    st.lists(st.integers(0, 11), max_size=4),
-)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tasks_start_in_the_order_of_their_times(arrivals, made, returned):
-    """Of any types, over two queues by arrival, with tasks that workers give back."""
-    order_by("arrival", "other")
-    Task.objects.all()._raw_delete(using="default")
-    rebuild()
-    ids = [put(kind, priority=band, queue=queue) for kind, band, queue in made]
-    hand = arrivals.worker("a b")
-    claimed = take(hand, 20)
-    assert [task.id for task in claimed] == ids
-    back = [task for at, task in enumerate(claimed) if at in returned]
-    give_back(back)
-    assert_index_agrees()
-    assert take_ids(hand, 20) == [task.id for task in back]

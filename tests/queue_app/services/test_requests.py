@@ -11,16 +11,12 @@ from queue_app.services.enqueue import store
 from queue_app.services.notify import events
 from queue_app.services.requests import backlog, consume
 from tests.support.asking import TYPE, answer, answers, aside, ask
+from tests.support.index_state import client_of
 
 
 @pytest.fixture(autouse=True)
 def enabled(engine, settings):
     settings.TASKQUEUE = settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}
-
-
-@pytest.fixture
-def index():
-    return get_index()
 
 
 def test_a_request_becomes_a_task_and_is_answered(index):
@@ -139,7 +135,7 @@ def test_a_bad_request_is_rejected_with_code_and_field_and_no_value(fields, code
 )
 def test_an_unreadable_request_is_quarantined_with_its_code(index, fields, code):
     asked = {"event": "ExecutionRequested", "request_id": "r", "task_type": TYPE} | fields
-    entry = index._client.xadd(index.keys.requests, {k: v for k, v in asked.items() if v is not None}).decode()
+    entry = client_of(index).xadd(index.keys.requests, {k: v for k, v in asked.items() if v is not None}).decode()
     assert consume() == 1
     [kept] = aside(index)
     assert (kept["entry"].decode(), kept["error"].decode()) == (entry, code)
@@ -159,7 +155,7 @@ def test_a_quarantined_request_keeps_its_fields_unless_it_is_huge(index):
 
 
 def test_a_field_that_occurs_twice(index):
-    index._client.execute_command(
+    client_of(index).execute_command(
         "XADD", index.keys.requests, "*", "event", "ExecutionRequested", "task_type", TYPE, "task_type", "x"
     )
     assert consume() == 1
@@ -174,7 +170,7 @@ def test_no_values_of_requests_in_the_event_stream(index):
     ask(priority="canary", task_type="canary")
     ask(request_id="canary\x1b", user="canary\n")
     assert consume() == 6
-    assert b"canary" not in index._client.dump(index.keys.events)
+    assert b"canary" not in client_of(index).dump(index.keys.events)
 
 
 @pytest.mark.parametrize(

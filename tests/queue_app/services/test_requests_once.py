@@ -1,16 +1,19 @@
 """Each request becomes one task, even after crashes and outages; and no stream grows."""
 
+from unittest.mock import Mock
+
 import pytest
 from django.db import OperationalError, transaction
 
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import Index, get_index
+from queue_app.index import Index
 from queue_app.models import Task
 from queue_app.services import requests
 from queue_app.services.requests import MAX_TRIES, backlog, consume
 from tests.support.asking import answers, aside, ask
 from tests.support.engine import at_once, index_away
+from tests.support.index_state import client_of
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +22,39 @@ def enabled(engine, settings):
 
 
 @pytest.fixture
-def index():
-    return get_index()
-
-
-@pytest.fixture
 def patient(monkeypatch):
     """Unsettled requests are taken again at once instead of after a minute."""
     monkeypatch.setattr(requests, "IDLE_SECONDS", 0.0)
     monkeypatch.setattr(requests, "PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def die_at(monkeypatch):
+    """Return a function that consumes until a step, in which the process dies: nothing after it runs."""
+
+    def die(step: str, owner: object = requests) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, step, Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                consume()
+
+    return die
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    """Return a function that lets the submission of requests with these ids fail."""
+    plain = requests.submit
+
+    def fail(error: type[BaseException], *ids: str) -> None:
+        def submit(submission, **options):
+            if submission.options["idempotency_key"] in ids:
+                raise error
+            return plain(submission, **options)
+
+        monkeypatch.setattr(requests, "submit", submit)
+
+    return fail
 
 
 def test_the_same_request_twice_is_one_task():
@@ -50,16 +77,9 @@ def test_an_id_that_was_used_for_another_request():
     assert Task.objects.count() == 1
 
 
-def died(*_args, **_options):
-    raise KeyboardInterrupt  # a process that dies: nothing after this line runs
-
-
-def test_death_between_the_read_and_the_commit(monkeypatch, patient):
+def test_death_between_the_read_and_the_commit(die_at, patient):
     ask()
-    with monkeypatch.context() as patch:
-        patch.setattr(requests, "submit", died)
-        with pytest.raises(KeyboardInterrupt):
-            consume()
+    die_at("submit")
     assert Task.objects.count() == 0
     assert backlog().waiting == 1
     assert consume() == 1
@@ -68,12 +88,9 @@ def test_death_between_the_read_and_the_commit(monkeypatch, patient):
 
 
 @pytest.mark.parametrize("step", ["publish", "acknowledge"])
-def test_death_between_the_commit_and_the_acknowledgement(monkeypatch, patient, index, step):
+def test_death_between_the_commit_and_the_acknowledgement(die_at, patient, index, step):
     ask()
-    with monkeypatch.context() as patch:
-        patch.setattr(Index if step == "publish" else type(index.requests), step, died)
-        with pytest.raises(KeyboardInterrupt):
-            consume()
+    die_at(step, Index if step == "publish" else type(index.requests))
     task_id = str(Task.objects.get().id)
     assert backlog().waiting == 1
     assert consume() == 1
@@ -83,12 +100,9 @@ def test_death_between_the_commit_and_the_acknowledgement(monkeypatch, patient, 
     assert backlog().waiting == 0
 
 
-def test_requests_that_another_consumer_holds_are_left_to_it(monkeypatch):
+def test_requests_that_another_consumer_holds_are_left_to_it(die_at):
     ask()
-    with monkeypatch.context() as patch:
-        patch.setattr(requests, "submit", died)
-        with pytest.raises(KeyboardInterrupt):
-            consume()
+    die_at("submit")
     assert consume() == 0, "only after a minute"
     assert backlog().waiting == 1
 
@@ -112,17 +126,10 @@ def test_several_consumers_that_take_over_from_each_other(patient):
     assert backlog() == (0, 0)
 
 
-def test_a_request_that_kills_its_consumer_is_quarantined_and_the_others_are_not(monkeypatch, patient, index):
+def test_a_request_that_kills_its_consumer_is_quarantined_and_the_others_are_not(fail, patient, index):
     for name in ("before", "killer", "after"):
         ask(request_id=name)
-    plain = requests.submit
-
-    def submit(submission, **options):
-        if submission.options["idempotency_key"] == "killer":
-            died()
-        return plain(submission, **options)
-
-    monkeypatch.setattr(requests, "submit", submit)
+    fail(KeyboardInterrupt, "killer")
     for _ in range(MAX_TRIES):
         with pytest.raises(KeyboardInterrupt):
             consume()
@@ -130,45 +137,29 @@ def test_a_request_that_kills_its_consumer_is_quarantined_and_the_others_are_not
     assert sorted(Task.objects.values_list("idempotency_key", flat=True)) == ["after", "before"]
     [kept] = aside(index)
     assert (kept["request_id"], kept["error"]) == (b"killer", b"crash_loop")
-    assert [
-        (event.details["request_id"], event.details["code"]) for event in answers() if event.name == "Rejected"
-    ] == [("killer", "crash_loop")]
+    [rejected] = [event.details for event in answers() if event.name == "Rejected"]
+    assert (rejected["request_id"], rejected["code"]) == ("killer", "crash_loop")
     assert backlog() == (0, 1)
 
 
-def test_a_request_that_fails_unexpectedly_does_not_hold_up_the_others(monkeypatch):
+def test_a_request_that_fails_unexpectedly_does_not_hold_up_the_others(fail):
     for name in ("odd", "fine"):
         ask(request_id=name)
-    plain = requests.submit
-
-    def submit(submission, **options):
-        if submission.options["idempotency_key"] == "odd":
-            raise ZeroDivisionError
-        return plain(submission, **options)
-
-    monkeypatch.setattr(requests, "submit", submit)
+    fail(ZeroDivisionError, "odd")
     with pytest.raises(ZeroDivisionError):
         consume()
     assert Task.objects.get().idempotency_key == "fine"
     assert backlog().waiting == 1
 
 
-def test_failures_of_the_database_do_not_count_as_tries(monkeypatch, patient):
+def test_failures_of_the_database_do_not_count_as_tries(fail, patient):
     for name in ("one", "two", "three"):
         ask(request_id=name)
-    plain = requests.submit
-    well = {"one"}
-
-    def submit(submission, **options):
-        if submission.options["idempotency_key"] not in well:
-            raise OperationalError("no room left")
-        return plain(submission, **options)
-
-    monkeypatch.setattr(requests, "submit", submit)
+    fail(OperationalError, "two", "three")
     for _ in range(3 * MAX_TRIES):
         with pytest.raises(OperationalError):
             consume()
-    well |= {"two", "three"}
+    fail(OperationalError)  # none any more
     assert consume() == 2
     assert Task.objects.count() == 3
     assert backlog() == (0, 0)
@@ -176,15 +167,11 @@ def test_failures_of_the_database_do_not_count_as_tries(monkeypatch, patient):
 
 def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
     ask()
-
-    def away(*_):
-        raise OperationalError("gone")
-
-    monkeypatch.setattr(requests, "fetch_all", away)
+    monkeypatch.setattr(requests, "fetch_all", Mock(side_effect=OperationalError))
     with pytest.raises(OperationalError):
         consume()
-    assert not index._client.exists(index.keys.events)
-    assert index._client.xinfo_groups(index.keys.requests) == []
+    assert not client_of(index).exists(index.keys.events)
+    assert client_of(index).xinfo_groups(index.keys.requests) == []
 
 
 def test_without_redis_consume_raises_and_the_request_is_taken_again(patient):
@@ -199,28 +186,19 @@ def test_after_flushall_the_group_is_created_again_and_unread_requests_are_lost(
     ask(request_id="done")
     consume()
     ask(request_id="lost")
-    index._client.delete(index.keys.requests, index.keys.events)  # what FLUSHALL does to them
+    client_of(index).delete(index.keys.requests, index.keys.events)  # what FLUSHALL does to them
     assert consume() == 0
     ask(request_id="later")
     assert consume() == 1
     assert sorted(Task.objects.values_list("idempotency_key", flat=True)) == ["done", "later"]
 
 
-def test_requests_that_were_written_before_the_first_consumer(index):
-    ask()
-    assert index._client.xinfo_groups(index.keys.requests) == []
-    assert consume() == 1
-
-
-def test_a_deleted_entry_is_forgotten(monkeypatch, patient, index):
+def test_a_deleted_entry_is_forgotten(die_at, patient, index):
     entry = ask()
-    with monkeypatch.context() as patch:
-        patch.setattr(requests, "submit", died)
-        with pytest.raises(KeyboardInterrupt):
-            consume()
-    index._client.xdel(index.keys.requests, entry)
+    die_at("submit")
+    client_of(index).xdel(index.keys.requests, entry)
     assert consume() == 0
-    assert index._client.xpending(index.keys.requests, "taskqueue")["pending"] == 0
+    assert client_of(index).xpending(index.keys.requests, "taskqueue")["pending"] == 0
 
 
 def test_neither_stream_grows_with_settled_requests(index):
@@ -228,8 +206,8 @@ def test_neither_stream_grows_with_settled_requests(index):
         ask()
         ask(parameters="{")
     assert consume(1000) == 60
-    assert index._client.xlen(index.keys.requests) == 0
-    assert len(index._client.xinfo_consumers(index.keys.requests, "taskqueue")) == 1
+    assert client_of(index).xlen(index.keys.requests) == 0
+    assert len(client_of(index).xinfo_consumers(index.keys.requests, "taskqueue")) == 1
 
 
 def test_the_number_of_quarantined_requests_is_bounded(monkeypatch, index):
@@ -252,4 +230,4 @@ def test_without_events_the_task_is_stored_all_the_same(index, settings):
     ask()
     assert consume() == 1
     assert Task.objects.get().status == Status.QUEUED
-    assert not index._client.exists(index.keys.events)
+    assert not client_of(index).exists(index.keys.events)

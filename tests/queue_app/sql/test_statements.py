@@ -29,39 +29,19 @@ def test_the_search_for_due_tasks_reads_only_due_tasks(db):
         assert re.search(rf"{index} on .*\n *Index Cond: \(run_after <= statement_timestamp\(\)\)", plan), plan
 
 
-#: Types of the columns of a fence.
+#: Types of the columns of a fence, of results beside them, and of the parameters of a claim.
 GRANTS = ("uuid[]", "int[]", "uuid[]", "bigint[]")
+RESULTS = (*GRANTS, "timestamptz[]", "text[]", "uuid[]")
+CLAIM = ("uuid", "bigint", "float8", "uuid[]", "uuid[]", "bigint", "int", "uuid")
 
 
 @pytest.mark.parametrize(
     ("prelude", "statement", "types"),
     [
-        (claim._LOCK, claim.GRANT, ("uuid", "bigint", "float8", "uuid[]", "uuid[]", "bigint", "int", "uuid")),
+        (claim._LOCK, claim.GRANT, CLAIM),
         (LOOK_UP[0], finish._COMPLETE, (*GRANTS, "timestamptz[]", "uuid[]")),
-        (
-            LOOK_UP[0],
-            finish.COMPLETE_WITH_RESULTS,
-            (*GRANTS, "timestamptz[]", "text[]", "uuid[]"),
-        ),
-        (
-            finish._LOCK_CLAIMS,
-            finish._TURN_OVER,
-            (
-                *GRANTS,
-                "timestamptz[]",
-                "text[]",
-                "uuid[]",
-                "uuid",
-                "bigint",
-                "float8",
-                "uuid[]",
-                "uuid[]",
-                "bigint",
-                "int",
-                "uuid",
-                "bigint",
-            ),
-        ),
+        (LOOK_UP[0], finish.COMPLETE_WITH_RESULTS, RESULTS),
+        (finish._LOCK_CLAIMS, finish._TURN_OVER, (*RESULTS, *CLAIM, "bigint")),
     ],
     ids=["claim", "complete", "complete with results", "turn over"],
 )

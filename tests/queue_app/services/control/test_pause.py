@@ -57,12 +57,8 @@ def test_a_pause_stores_person_reason_and_end(kind):
     until = soon()
     found = stop(by="ada", reason="The bank is down.", resume_at=until)
     found.refresh_from_db()
-    assert (found.paused, found.paused_by, found.paused_reason, found.resume_at) == (
-        True,
-        "ada",
-        "The bank is down.",
-        until,
-    )
+    assert (found.paused, found.paused_by, found.paused_reason) == (True, "ada", "The bank is down.")
+    assert found.resume_at == until
     since = found.paused_at
     assert stop(by="bob", resume_at=until).paused_by == "ada", "it is paused already"
     longer = stop(by="bob", reason="It stays so.")
@@ -73,16 +69,14 @@ def test_a_pause_stores_person_reason_and_end(kind):
     assert not go_on().paused
 
 
-def test_a_pause_ends_by_itself(kind, caplog):
+def test_a_pause_ends_by_itself(kind, caplog, hear):
     stop, _, what = kind
-    heard = []
-    signals.resumed_by_itself.connect(listener := lambda **event: heard.append(event["what"]))
+    heard = hear(signals.resumed_by_itself, "what")
     stop(by="ada", resume_at=soon())
     assert resume_due() == 0
     make_due()
     with caplog.at_level("INFO", "taskqueue"):
         assert sorted(at_once([resume_due] * 4)) == [0, 0, 0, 1]
-    signals.resumed_by_itself.disconnect(listener)
     assert heard == [what]
     assert f"the pause of {what} ended at its time" in caplog.text
     assert resume_due() == 0

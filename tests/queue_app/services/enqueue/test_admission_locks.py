@@ -11,15 +11,7 @@ from queue_app.models import Task
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.sql import admission
 from tests.support.admission import from_outside, limit, outcome_of
-from tests.support.engine import (
-    Side,
-    assert_index_agrees,
-    at_once,
-    new,
-    put,
-    put_many,
-    until,
-)
+from tests.support.engine import Side, assert_index_agrees, at_once, held_up, new, put, put_many, until
 from tests.support.engine import somebody_waits_for_a_lock as somebody_waits
 
 # -- never exceeded -----------------------------------------------------------------------------------
@@ -43,39 +35,10 @@ def test_a_place_that_is_rolled_back_is_free(engine):
     limit(max_length=1)
     with transaction.atomic():
         put()
-        side = Side(lambda: outcome_of(put))
-        until(somebody_waits, "the second submitter waits for its turn")
+        side = held_up(lambda: outcome_of(put))
         transaction.set_rollback(True)
     assert side.result() == "stored"
     assert Task.objects.count() == 1
-
-
-def test_without_the_lock_two_submitters_take_the_last_place(engine, monkeypatch):
-    """Without the lock the limit is exceeded: this shows what the lock is for."""
-    monkeypatch.setattr(admission, "_LOCK", admission._LOCK.replace("pg_advisory_xact_lock(", "length(''||"))
-    limit(max_length=1)
-    with transaction.atomic():
-        put()
-        assert Side(lambda: outcome_of(put)).result() == "stored"
-    assert Task.objects.count() == 2
-
-
-def test_lock_and_insert_in_one_statement_would_count_before_the_wait(engine, monkeypatch):
-    """This shows why the lock is a statement of its own."""
-    asked = "SELECT current_setting("
-    lock = f"pg_advisory_xact_lock(hashtextextended('queue:default', {admission.SEED}))::text"
-    together = admission._INSERT_PLAIN.replace(asked, f"SELECT {lock} IS NOT NULL AND {asked[7:]}")
-    assert together != admission._INSERT_PLAIN
-    monkeypatch.setattr(admission, "_INSERT_PLAIN", together)
-    parameters = "SELECT %s::text, %s::text, %s::int, %s::int, %s::int, %s::text[], %s::text[], %s::text[]"
-    monkeypatch.setattr(admission, "_LOCK_ONE", parameters)
-    limit(max_length=1)
-    with transaction.atomic():
-        put()
-        side = Side(lambda: outcome_of(from_outside))
-        until(somebody_waits, "the second submitter waits for its turn")
-    assert side.result() == "stored"
-    assert Task.objects.count() == 2
 
 
 # -- far from a limit, submissions over the API do not wait for each other ------------------------------
@@ -135,17 +98,6 @@ def test_submissions_that_do_not_see_each_other_reach_a_large_limit_exactly(engi
     assert outcomes.count("stored") == free
 
 
-def test_without_spare_places_submissions_that_share_the_lock_exceed_the_limit(
-    engine, few_in_flight, gate, monkeypatch
-):
-    """This shows what the spare places are for."""
-    spared = f"CASE WHEN is_shared THEN '{IN_FLIGHT}'"
-    assert spared in admission._LOCK_ONE
-    monkeypatch.setattr(admission, "_LOCK_ONE", admission._LOCK_ONE.replace(spared, "CASE WHEN is_shared THEN '0'"))
-    leave_free(3, "max_length")
-    assert submit_at_once().count("stored") > 3
-
-
 def leave_free(places: int, of: str) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")  # without the trigger
@@ -170,12 +122,10 @@ def number_that_waits() -> int:
 
 @pytest.mark.parametrize("by", [put, from_outside], ids=["code", "outside"])
 def test_a_submitter_that_waited_sees_that_the_last_place_is_taken(engine, by):
-    """The correct result of the two broken variants above."""
     limit(max_length=1)
     with transaction.atomic():
         put()
-        side = Side(lambda: outcome_of(by))
-        until(somebody_waits, "the second submitter waits for its turn")
+        side = held_up(lambda: outcome_of(by))
     assert side.result() == "queue_full"
     assert Task.objects.count() == 1
 

@@ -103,14 +103,6 @@ def test_a_claim_at_the_same_moment_wins_or_loses_whole(engine, history):
     assert history.states(task_id) == "queued executing"
 
 
-def test_a_rollback_expires_nothing(engine):
-    task_id = waiting(9999)
-    with rolled_back():
-        assert expire_stale("default") == 1
-    assert status(task_id) == Status.QUEUED
-    assert assert_index_agrees().waiting == {task_id}
-
-
 def test_an_expired_task_that_the_index_still_holds_is_refused_by_its_row(engine, history):
     """Crash point: after the row, before the index."""
     stale, fresh = waiting(9999), put()
@@ -123,13 +115,11 @@ def test_an_expired_task_that_the_index_still_holds_is_refused_by_its_row(engine
     assert_index_agrees()
 
 
-def test_the_number_of_expired_tasks_is_logged(engine, caplog):
+def test_the_number_of_expired_tasks_is_logged(engine, caplog, hear):
     waiting(9999)
-    heard = []
-    signals.tasks_expired.connect(listener := lambda **event: heard.append((event["queue"], event["count"])))
+    heard = hear(signals.tasks_expired, "queue", "count")
     expire_stale("default")
     expire_stale("default")
-    signals.tasks_expired.disconnect(listener)
     assert heard == [("default", 1)]
     assert "stale tasks of queue default expired: 1" in caplog.text
 

@@ -60,14 +60,10 @@ def test_nothing_is_indexed_before_the_commit(engine, store):
     assert len(assert_index_agrees().waiting) == Task.objects.count()
 
 
-def with_keys():
-    return enqueue_many([new(idempotency_key=key) for key in "ab"])
-
-
 MANY_WAYS = {
     "one": put,
     "many": lambda: put_many(3),
-    "with keys": with_keys,
+    "with keys": lambda: enqueue_many([new(idempotency_key=key) for key in "ab"]),
     "limited": lambda: enqueue(new(user="ann"), outside=True),
     "calls": lambda: enqueue_calls(check_spec(new()), [((), {}), ((), {})], len),
     "by a savepoint": transaction.atomic()(put),
@@ -142,19 +138,6 @@ def test_a_rolled_back_savepoint_takes_only_its_own_tasks_along(engine, store):
             inside = put()
         after = put()
     assert assert_index_agrees().waiting == {before, inside, after}
-
-
-def test_nested_savepoints_of_which_the_outer_one_is_rolled_back(engine):
-    with transaction.atomic():
-        kept = put()
-        with rolled_back():
-            put()
-            with transaction.atomic():
-                put()
-            put()
-        with transaction.atomic(savepoint=False):
-            also = put()
-    assert assert_index_agrees().waiting == {kept, also}
 
 
 def test_all_tasks_of_a_transaction_are_pushed_in_one_call(engine, index):
@@ -236,13 +219,11 @@ def test_two_callers_may_name_new_queues_in_any_order(engine):
 # -- without the index, and crashes ---------------------------------------------------------------
 
 
-def test_enqueueing_works_while_the_index_is_away(engine, caplog):
-    heard = []
-    signals.index_unreachable.connect(listener := lambda **event: heard.append(event["operation"]))
+def test_enqueueing_works_while_the_index_is_away(engine, caplog, hear):
+    heard = hear(signals.index_unreachable, "operation")
     with index_away():
         first = put()
         second = put()
-        signals.index_unreachable.disconnect(listener)
     assert heard == ["push"], "the second notification was held back: no caller waits for a server that does not answer"
     assert set(Task.objects.values_list("status", flat=True)) == {"queued"}
     assert Reconciler().run_once()["missing"] == 2

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 from django.db.models import F
+from django.tasks import default_task_backend
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import Unique, task
@@ -15,7 +16,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, IsolationTooStrict, UniqueConflict
 from queue_app.models import StepResult, Task, TaskPayload
 from queue_app.models.running import StepKind
-from queue_app.services.enqueue.store import enqueue
+from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.enqueue.submit import submit, submit_many
 from queue_app.services.lifecycle.actions import cancel, cancel_many, retry, run_now
 from queue_app.services.lifecycle.finish import finish
@@ -26,15 +27,13 @@ from tests.support.engine import (
     at_once,
     done,
     failed,
+    held_up,
     new,
     put_many,
-    rolled_back,
     row,
-    somebody_waits_for_a_lock,
     status,
     take,
     take_ids,
-    until,
 )
 
 
@@ -96,15 +95,19 @@ def test_a_default_counts_as_given(engine):
     assert tidy.enqueue().id == tidy.enqueue(deep=False).id != tidy.enqueue(deep=True).id
 
 
-@pytest.mark.parametrize(("rule", "same"), [({}, True), ({"per_user": True}, False), ({"per_queue": True}, True)])
-def test_users_may_be_apart(engine, rule, same):
-    first = enqueue(unique(user="ann", **rule))
-    assert (enqueue(unique(user="bob", **rule)).id == first.id) is same
-
-
-def test_queues_may_be_apart(engine):
-    first = enqueue(unique(per_queue=True))
-    assert enqueue(unique(per_queue=True, queue="other")).id != first.id
+@pytest.mark.parametrize(
+    ("rule", "other", "same"),
+    [
+        ({}, {"user": "bob"}, True),
+        ({"per_user": True}, {"user": "bob"}, False),
+        ({"per_queue": True}, {"user": "bob"}, True),
+        ({"per_queue": True}, {"queue": "other"}, False),
+    ],
+)
+def test_users_and_queues_may_be_apart(engine, rule, other, same):
+    of_ann = {"user": "ann"} | rule
+    first = enqueue(unique(**of_ann))
+    assert (enqueue(unique(**of_ann | other)).id == first.id) is same
 
 
 # -- how long a task stands ------------------------------------------------------------------
@@ -202,25 +205,17 @@ def test_a_claim_that_waits_for_the_replacement_does_not_run_old_arguments(engin
     worker = engine.worker()
     with transaction.atomic():
         enqueue(unique(parameters={"n": 2}, **rule))
-        claiming = Side(lambda: take(worker))
-        until(somebody_waits_for_a_lock, "the claim waits for the row")
+        claiming = held_up(lambda: take(worker))
     granted = claiming.result()
     assert_index_agrees()
     assert [(one.id, json.loads(one.parameters)) for one in granted] == [(first.id, {"n": 2})]
 
 
-def test_a_task_that_starts_meanwhile_is_not_replaced(engine, monkeypatch):
+def test_a_task_that_starts_meanwhile_is_not_replaced(engine, before):
     rule = {"on_conflict": "replace", "by": ()}
     first = enqueue(unique(parameters={"n": 1}, **rule))
     worker = engine.worker()
-    original, claimed = rows.lock_existing, []
-
-    def start_first(ids):
-        if not claimed:
-            claimed.extend(Side(lambda: take(worker)).result())
-        return original(ids)
-
-    monkeypatch.setattr(rows, "lock_existing", start_first)
+    before(rows, "lock_existing", lambda: Side(lambda: take(worker)).result())
     second = enqueue(unique(parameters={"n": 2}, **rule))
     assert second.created
     assert (parameters_of(first.id), parameters_of(second.id)) == ({"n": 1}, {"n": 2})
@@ -235,15 +230,6 @@ def test_a_task_that_waits_between_its_steps_is_not_replaced(engine):
     )
     assert enqueue(unique(parameters={"n": 2}, **rule)).created
     assert enqueue(unique(parameters={"n": 1}, by=(), states=["executing"])).id == first.id
-
-
-def test_replace_rolls_back_with_its_transaction(engine):
-    rule = {"on_conflict": "replace", "by": ()}
-    first = enqueue(unique(parameters={"n": 1}, **rule))
-    with rolled_back():
-        enqueue(unique(parameters={"n": 2}, **rule))
-    assert parameters_of(first.id) == {"n": 1}
-    assert_index_agrees()
 
 
 def test_debounce_lets_the_task_wait_anew(engine):
@@ -285,24 +271,10 @@ def test_latest_lets_one_run_and_one_wait_with_the_newest_arguments(engine):
 # -- callers ---------------------------------------------------------------------------------
 
 
-def test_many_callers_store_one_task(engine):
-    answers = at_once([lambda: enqueue(unique())] * 40)
-    assert len({answer.id for answer in answers}) == 1
-    assert sum(answer.created for answer in answers) == 1
-    assert Task.objects.count() == 1
-
-
-def test_a_rolled_back_task_does_not_stand(engine):
-    with rolled_back():
-        enqueue(unique())
-    assert enqueue(unique()).created
-
-
 def test_a_caller_waits_for_the_transaction_of_another(engine):
     with transaction.atomic():
         first = enqueue(unique())
-        second = Side(lambda: enqueue(unique()))
-        until(somebody_waits_for_a_lock, "the second caller waits")
+        second = held_up(lambda: enqueue(unique()))
     assert (second.result().id, second.result().created) == (first.id, False)
 
 
@@ -363,3 +335,48 @@ def test_latest_needs_its_own_concurrency_key(engine):
 
 def test_a_copy_may_drop_the_rule(engine):
     assert ship.using(unique=None).enqueue(1).id != ship.using(unique=None).enqueue(1).id
+
+
+# -- in bulk -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [rows.MANY, 3])
+def test_many_callers_in_bulk_store_each_key_once(engine, monkeypatch, limit):
+    monkeypatch.setattr(rows, "MANY", limit)
+
+    def store(start: int):
+        return enqueue_many([unique(parameters={"n": (start + n) % 12}) for n in range(12)])
+
+    answers = at_once(
+        [*[lambda start=start: store(start) for start in range(10)], lambda: [enqueue(unique(parameters={"n": 5}))]]
+    )
+    assert Task.objects.count() == 12
+    assert len({item.id for answer in answers for item in answer}) == 12
+    assert sum(item.created for answer in answers for item in answer) == 12
+
+
+def test_bulk_returns_the_task_that_stands_for_each_call(engine):
+    first = ship.enqueue(1)
+    made = default_task_backend.enqueue_many(ship, [((order,), {}) for order in (1, 2, 2, 3)])
+    assert made[0].id == first.id
+    assert made[1].id == made[2].id != made[3].id
+    assert Task.objects.count() == 3
+
+
+def test_in_bulk_the_last_arguments_replace_the_earlier_ones(engine):
+    first, second = enqueue_many([unique(on_conflict="replace", by=(), parameters={"n": n}) for n in (1, 2)])
+    assert (first.id, first.created, second.created) == (second.id, True, False)
+    assert parameters_of(first.id) == {"n": 2}
+
+
+def test_bulk_with_a_conflict_stores_nothing(engine):
+    rule = {"on_conflict": "raise"}
+    with pytest.raises(UniqueConflict, match="Two tasks of this call"):
+        enqueue_many([new("b"), unique(**rule), unique(**rule)])
+    assert Task.objects.count() == 0
+
+
+def test_unique_and_plain_tasks_keep_their_order_in_bulk(engine):
+    stored = enqueue_many([new(parameters={"n": 0}), unique(parameters={"n": 1}), new(parameters={"n": 2})])
+    assert [parameters_of(item.id)["n"] for item in stored] == [0, 1, 2]
+    assert len(take_ids(engine.worker(), 3)) == 3

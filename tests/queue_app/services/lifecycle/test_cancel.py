@@ -1,7 +1,6 @@
 """cancel: waiting tasks end, running tasks are asked to stop, ended tasks stay."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
@@ -17,14 +16,15 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
-from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, rolled_back, row, take
+from tests.support.engine import assert_index_agrees, at_once, done, put, put_many, rolled_back, row, take
 from tests.support.factories import TaskFactory
 
 
-def test_a_queued_task_ends_and_leaves_the_index(engine, history):
-    task_id = put()
+@pytest.mark.parametrize(("options", "before"), [({}, "queued"), ({"delay": 3600}, "scheduled")])
+def test_a_waiting_task_ends_and_leaves_the_index(engine, history, options, before):
+    task_id = put(**options)
     assert cancel(task_id) is Status.CANCELLED
-    assert history.states(task_id) == "queued cancelled"
+    assert history.states(task_id) == f"{before} cancelled"
     assert row(task_id).finished_at is not None
     assert_index_agrees()
     assert take(engine.worker()) == []
@@ -45,12 +45,6 @@ def test_the_id_of_a_result_is_a_text(engine):
 def test_what_is_no_id_is_refused_by_name(given):
     with pytest.raises(InvalidTaskData, match=f"{given!r} is not an id; give a UUID"):
         cancel(given)
-
-
-def test_a_scheduled_task_ends(engine, history):
-    task_id = put(run_after=datetime.now(UTC) + timedelta(hours=1))
-    assert cancel(task_id) is Status.CANCELLED
-    assert history.states(task_id) == "scheduled cancelled"
 
 
 def test_a_blocked_task_is_pending_and_ready_stays_out_of_the_index_and_can_be_cancelled(engine, history):
@@ -86,13 +80,7 @@ def test_what_has_ended_cannot_be_cancelled(engine):
     assert refused.value.status is Status.COMPLETED
 
 
-def test_an_unknown_task(engine):
-    with pytest.raises(TaskNotFound):
-        cancel(uuid.uuid4())
-
-
-def test_many_of_every_kind(engine):
-    hand = engine.worker()
+def test_many_of_every_kind(engine, hand):
     ended, running, waiting = put_many(3)
     finish([done(task) for task in take(hand)])
     take(hand)
@@ -118,19 +106,9 @@ def test_enqueued_and_cancelled_in_one_transaction(engine):
     assert assert_index_agrees().waiting == {kept}
 
 
-def test_the_index_proposes_a_cancelled_task_once_if_the_notification_was_lost(engine):
-    task_id = put()
-    with index_away("remove"):
-        cancel(task_id)
-    assert engine.check().waiting == {task_id}
-    assert take(engine.worker()) == []
-    assert_index_agrees()
-
-
-def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine):
+def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine, hand):
     """Proposed, cancelled before the row was claimed, and then the claimer died."""
     task_id = put()
-    hand = engine.worker()
     engine.index.claim(hand.profile, hand.id, 1)
     cancel(task_id)
     assert engine.check().leases == {task_id}
@@ -140,9 +118,8 @@ def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine):
     assert_index_agrees()
 
 
-def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, history):
+def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, hand, history):
     ids = put_many(40)
-    hand = engine.worker()
     number = snapshot.generation()
     at_once(
         [
@@ -151,14 +128,3 @@ def test_cancelling_and_claiming_at_once_never_runs_a_cancelled_task(engine, his
         ]
     )
     assert {history.states(task_id) for task_id in ids} <= {"queued cancelled", "queued executing"}
-
-
-def test_bulk_cancelling_and_claiming_at_once_do_not_deadlock(engine, history):
-    """Both lock many rows; in different orders that would be a deadlock."""
-    hand = engine.worker()
-    number = snapshot.generation()
-    for _ in range(10):
-        ids = put_many(50)
-        at_once(
-            [lambda i=ids: cancel_many(i[::-1]), lambda i=ids: claim_rows.claim(i[25:] + i[:25], hand.id, number, 1)]
-        )

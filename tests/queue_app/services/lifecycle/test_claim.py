@@ -10,13 +10,11 @@ from django.db import DatabaseError
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexNotReady
-from queue_app.index import Proposal
 from queue_app.models import PriorityPolicy, Task
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel, run_now
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
 from tests.support.engine import (
@@ -28,21 +26,16 @@ from tests.support.engine import (
     index_away,
     put,
     put_many,
+    reconcile_later,
     row,
     status,
     take,
     take_ids,
 )
+from tests.support.index_state import client_of
 from tests.support.leases import release
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def reconcile_later() -> None:
-    """Reconcile as often as it takes for a lease that no row confirms to be abandoned."""
-    reconciler = Reconciler()
-    for _ in range(2):
-        reconciler.run_once()
 
 
 def test_refused_tasks_do_not_hide_the_tasks_behind_them(engine):
@@ -95,16 +88,7 @@ def test_granted_tasks_come_in_the_order_of_the_index(engine):
     assert take_ids(engine.worker(), 30) == [urgent, *first]
 
 
-def test_nothing_waits(engine):
-    assert take(engine.worker()) == []
-
-
 # -- fences ---------------------------------------------------------------------------------
-
-
-def propose(scene, ids, generation=1) -> Proposal:
-    """Return a proposal of tasks that the index did not make."""
-    return Proposal(generation, scene.index.now(), tuple((task_id, "default") for task_id in ids))
 
 
 def test_two_claims_of_one_row_grant_it_once(engine, history):
@@ -156,9 +140,8 @@ def test_a_cap_holds_among_claimers_at_once(engine, history):
 
 
 @pytest.mark.parametrize("fate", ["cancelled", "completed", "gone"])
-def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, fate):
+def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, hand, fate):
     task_id, other = put_many(2)
-    hand = engine.worker()
     with index_away("remove"):  # the index does not hear of it
         if fate == "cancelled":
             cancel(task_id)
@@ -184,9 +167,8 @@ def test_the_lease_of_a_row_that_another_worker_runs_stays(engine):
     assert_index_agrees()
 
 
-def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine):
+def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine, hand):
     ids = put_many(3)
-    hand = engine.worker()
     snapshot.raise_generation()  # another process has begun a rebuild; the index does not know yet
     with pytest.raises(IndexNotReady):
         take(hand, 2)
@@ -224,64 +206,20 @@ def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
 
 def test_a_late_grant_changes_nothing_although_its_lease_lost_the_stamp_and_the_clock_went_back(engine):
     hour_ahead = engine.index.now() + 3_600_000_000
-    engine.index._client.hset(engine.index.keys.generation, "stamp", hour_ahead)  # the clock was set back since
+    client_of(engine.index).hset(engine.index.keys.generation, "stamp", hour_ahead)  # the clock was set back since
     slow = engine.worker()
     first = put()
     proposal = engine.index.claim(slow.profile, slow.id, 1)
     assert proposal.leased_at > hour_ahead
-    engine.index._client.delete(engine.index.keys.queue_leases("default"))
+    client_of(engine.index).delete(engine.index.keys.queue_leases("default"))
     reconcile_later()
     assert claim_rows.claim([first], slow.id, proposal.generation, proposal.leased_at) == []
     assert take_ids(engine.worker()) == [first], "its place is free again"
     assert_index_agrees()
 
 
-def test_without_the_fence_a_late_grant_would_exceed_the_cap(engine, history, monkeypatch):
-    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
-    instead = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND %s::bigint IS NOT NULL) = %s"
-    without(monkeypatch, claim_rows, "GRANT", condition, instead)
-    set_queue_limits("default", max_concurrent=1)
-    slow, other = engine.worker(), engine.worker()
-    first = put()
-    proposal = engine.index.claim(slow.profile, slow.id, 1)
-    reconcile_later()
-    put(priority=Band.CRITICAL)
-    take(other)
-    claim_rows.claim([first], slow.id, proposal.generation, proposal.leased_at)
-    assert history.most_executing() == 2
-
-
-# -- the fences can fail: without the condition the invariant breaks --------------------------
-
-
-def without(monkeypatch, module, name: str, condition: str, instead: str = "true") -> None:
-    """Take a condition out of a statement."""
-    text = getattr(module, name)
-    assert text.count(condition) == 1
-    monkeypatch.setattr(module, name, text.replace(condition, instead))
-
-
-def test_without_the_status_a_running_task_would_be_granted_again(rows, scene, monkeypatch):
-    without(monkeypatch, claim_rows, "GRANT", "t.status || '' = 'queued'")
-    snapshot.raise_generation()
-    [task_id] = put_many(1)
-    number = snapshot.generation()
-    grants = [claim_rows.claim([task_id], uuid.uuid4(), number, 1) for _ in range(2)]
-    assert [len(granted) for granted in grants] == [1, 1], "two workers run it"
-
-
-def test_the_history_refuses_such_a_grant(engine, monkeypatch):
-    without(monkeypatch, claim_rows, "GRANT", "t.status || '' = 'queued'")
-    [task_id] = put_many(1)
+def test_the_history_of_tests_refuses_a_second_grant(engine):
+    put()
     take(engine.worker())
     with pytest.raises(DatabaseError, match="attempt 1 -> 2"):
-        claim_rows.claim([task_id], uuid.uuid4(), snapshot.generation(), 1)
-
-
-def test_without_the_generation_an_outdated_proposal_would_be_granted(engine, monkeypatch):
-    condition = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
-    without(monkeypatch, claim_rows, "GRANT", condition, "%s::bigint + %s::int IS NOT NULL")
-    [task_id] = put_many(1)
-    hand = engine.worker()
-    snapshot.raise_generation()
-    assert take_ids(hand) == [task_id], "a row runs that the rebuild may have read as queued"
+        Task.objects.update(attempt=2)

@@ -1,39 +1,39 @@
 """A claim that meets locks, deaths, and servers that go away: every grant reaches its worker, or costs nothing."""
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from queue_app.exceptions import IndexUnavailable
-from queue_app.models import Task, TaskPayload
+from queue_app.index import get_index
+from queue_app.models import Queue, Task, TaskPayload, Worker
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle.actions import cancel
-from queue_app.services.lifecycle.claim import claim
 from queue_app.services.notify.index import breaker
-from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.repair.reap import mark_dead
 from queue_app.sql import claim as claim_rows
 from queue_app.sql.database import GENERATION_LOCK, fetch_all
-from tests.queue_app.services.lifecycle.test_claim import reconcile_later
 from tests.support.engine import (
     Side,
     assert_index_agrees,
+    held_up,
     index_away,
+    open_transaction,
     put,
     put_many,
+    reconcile_later,
     row,
-    somebody_waits_for_a_lock,
     take,
     take_ids,
-    until,
 )
+from tests.support.factories import WorkerFactory
 
 
-def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(engine):
+def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(engine, hand):
     """A queued row that the claim cannot take (its payload is gone) must not take others along."""
     bad, good, later = put_many(3)
     TaskPayload.objects.filter(pk=bad)._raw_delete(using="default")
-    hand = engine.worker()
     assert take_ids(hand, 2) == [good]
     assert take_ids(hand, 2) == [later], "and it is out of the way"
     assert engine.check().leases == {bad, good, later}
@@ -41,25 +41,13 @@ def test_granted_tasks_reach_the_worker_although_another_row_cannot_be_claimed(e
     assert engine.check().waiting == {bad}
 
 
-def test_a_locked_row_does_not_hold_up_the_others(engine, monkeypatch):
+def test_a_locked_row_does_not_hold_up_the_others(engine, hand, monkeypatch):
     """An open transaction cancelled it: the index proposes it until that transaction commits."""
     monkeypatch.setattr(claim_rows, "_LOCK", claim_rows._LOCK.replace("'1s'", "'10ms'"))
     ids = put_many(5)
-    hand = engine.worker()
-    locked, done_with_it = threading.Event(), threading.Event()
-
-    def hold():
-        with transaction.atomic():
-            Task.objects.select_for_update().get(pk=ids[1])
-            locked.set()
-            assert done_with_it.wait(60)
-
-    side = Side(hold)
-    assert locked.wait(60)
-    assert take_ids(hand, 3) == [ids[0], ids[2]]
-    assert take_ids(hand, 3) == ids[3:], "and it is out of the way"
-    done_with_it.set()
-    side.result()
+    with open_transaction(lambda: Task.objects.select_for_update().get(pk=ids[1])):
+        assert take_ids(hand, 3) == [ids[0], ids[2]]
+        assert take_ids(hand, 3) == ids[3:], "and it is out of the way"
     reconcile_later()
     assert take_ids(hand, 3) == [ids[1]]
     assert_index_agrees()
@@ -76,15 +64,10 @@ def test_granted_tasks_reach_the_worker_although_the_index_goes_away(engine, scr
     assert_index_agrees()
 
 
-def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, monkeypatch):
+def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, hand, history, monkeypatch):
     task_id, other = put_many(2)
-    hand = engine.worker()
     with monkeypatch.context() as patch:
-
-        def die(*_):
-            raise DatabaseError("the connection broke")
-
-        patch.setattr(claim_rows, "claim", die)
+        patch.setattr(claim_rows, "claim", Mock(side_effect=DatabaseError("the connection broke")))
         with pytest.raises(DatabaseError):
             take(hand, 1)
     assert engine.check().leases == {task_id}
@@ -94,10 +77,9 @@ def test_a_claim_that_dies_before_the_rows_costs_no_attempt(engine, history, mon
     assert row(task_id).attempt == 1
 
 
-def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
+def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, hand, history):
     """The server still executes the grant behind a lock: a check before it has ended would never find the task."""
     [task_id] = put_many(1)
-    hand = engine.worker()
     proposal = engine.index.claim(hand.profile, hand.id, 1)
     under_way, go_on = threading.Event(), threading.Event()
 
@@ -110,31 +92,12 @@ def test_a_worker_whose_connection_broke_waits_for_its_grant(engine, history):
 
     granting = Side(grant)
     assert under_way.wait(60)
-    recovering = Side(lambda: claim_service.recover(hand.id, []))
-    until(somebody_waits_for_a_lock, "it waits")
+    recovering = held_up(lambda: claim_service.recover(hand.id, []))
     go_on.set()
     granting.result()
     assert recovering.result() == 1
     assert history.states(task_id) == "queued executing queued"
     assert_index_agrees()
-
-
-def test_a_young_lease_of_a_queued_row_is_left_to_its_claim(engine):
-    """The claim may be between the index and the row."""
-    task_id = put()
-    hand = engine.worker()
-    proposal = engine.index.claim(hand.profile, hand.id, 1)
-    assert Reconciler().run_once()["leases_ended"] == 0
-    [granted] = claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
-    assert granted.id == task_id
-    assert_index_agrees()
-
-
-def test_a_claim_without_the_index_raises(engine):
-    put()
-    hand = engine.worker()
-    with index_away("claim"), pytest.raises(IndexUnavailable):
-        claim(hand.profile, hand.id, 1)
 
 
 def test_a_claim_leaves_no_trace_in_the_settings_of_the_connection(engine):
@@ -146,8 +109,50 @@ def test_a_claim_leaves_no_trace_in_the_settings_of_the_connection(engine):
         assert cursor.fetchone()[0] == "on"
 
 
-def test_an_answered_claim_lets_notifications_pass_again(engine):
-    hand = engine.worker()
+def test_an_answered_claim_lets_notifications_pass_again(engine, hand):
     breaker.trip()
     assert take_ids(hand) == []
     assert not breaker.is_open
+
+
+# -- a worker that dies between index and row --------------------------------------------------------
+
+
+def registered(engine, hand) -> Worker:
+    """Give the worker a row, as a process has."""
+    return WorkerFactory(id=hand.id, profile=hand.profile.id)
+
+
+def test_tasks_that_were_only_proposed_to_a_dead_worker_are_free_at_once(engine, hand):
+    Queue.objects.filter(pk="default").update(max_concurrent=2)
+    Queue.objects.get(pk="default").save()
+    registered(engine, hand)
+    granted, proposed = put_many(2)
+    assert [task.id for task in take(hand)] == [granted]
+    assert engine.index.claim(hand.profile, hand.id, 1).tasks == ((proposed, "default"),)
+    other = engine.worker()
+    assert take(other) == []
+    mark_dead(hand.id)
+    assert set(take_ids(other, 5)) == {granted, proposed}
+    assert_index_agrees()
+
+
+def test_a_dead_worker_is_granted_nothing(engine, hand):
+    """Its statement was on its way when it died: the slot may belong to another worker by then."""
+    registered(engine, hand)
+    task_id = put()
+    proposal = engine.index.claim(hand.profile, hand.id, 1)
+    mark_dead(hand.id)
+    assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at) == []
+
+
+def test_a_grant_under_way_is_waited_for(engine, hand):
+    """The worker died after it had sent its statement, which is then committed: the task counts as executing."""
+    registered(engine, hand)
+    task_id = put()
+    proposal = engine.index.claim(hand.profile, hand.id, 1)
+    with transaction.atomic():
+        assert claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at)
+        marking = held_up(lambda: claim_service.withdraw_last(get_index(), hand.id))
+    assert marking.result() == 0
+    assert engine.check().leases == {task_id}

@@ -11,6 +11,7 @@ from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.claim import recover
 from queue_app.services.repair.reconcile import Reconciler
 from tests.support.engine import assert_index_agrees, new, put_many, take
+from tests.support.index_state import client_of
 
 ERRORS = [redis.ConnectionError, redis.TimeoutError]
 
@@ -75,9 +76,9 @@ def test_two_steps_of_the_reconciler_end_the_leases_of_a_claim_that_the_client_r
 
 def test_a_server_that_forgot_the_scripts_gets_them_again(engine, hand):
     put_many(3)
-    get_index()._client.script_flush()
+    client_of(get_index()).script_flush()
     assert len(take(hand, 2)) == 2
-    get_index()._client.script_flush()
+    client_of(get_index()).script_flush()
     enqueue(new())
     assert len(take(hand, 5)) == 2
     assert_index_agrees()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError
 
-from queue_app.core.limit_values import EVERYTHING, Limits
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, TaskPayload, TaskResult
 from queue_app.services.control.queues import set_queue_limits
@@ -19,8 +19,19 @@ from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql import finish as rows
-from tests.support.engine import assert_index_agrees, at_once, done, index_away, put, put_many, status, take, take_ids
+from tests.support.engine import (
+    assert_index_agrees,
+    at_once,
+    done,
+    index_away,
+    put,
+    put_many,
+    reconcile_later,
+    status,
+    take,
+    take_ids,
+)
+from tests.support.index_state import client_of
 from tests.support.scene import Hand
 
 
@@ -49,17 +60,24 @@ def test_a_capped_slot_goes_from_one_task_to_the_next(engine, history):
     assert take_ids(other, 5) == ids[4:]
 
 
-@pytest.mark.parametrize("scope", ["type", "key", "user", "everything"])
-def test_slots_of_every_gate(engine, history, scope):
-    if scope in {"type", "key"}:
-        Limit.objects.create(scope=scope, name={"type": "a", "key": "k"}[scope], max_concurrent=1)
+def cap(scope: str, most: int, *, queue: str = "default", kind: str = "a") -> None:
+    """Limit tasks by one of their gates."""
+    if scope == "everything":
+        RuntimeSettings.objects.update(max_concurrent=most)
+    elif scope == "queue":
+        Queue.objects.filter(pk=queue).update(max_concurrent=most)
     elif scope == "user":
-        Queue.objects.filter(pk="default").update(max_concurrent_per_user=1)
-        copy_limits()
+        Queue.objects.filter(pk="default").update(max_concurrent_per_user=most)
     else:
-        engine.index.set_limits(EVERYTHING, Limits(max_concurrent=1))
+        name = {"type": kind, "key": "k"}[scope]
+        Limit.objects.update_or_create(scope=scope, name=name, defaults={"max_concurrent": most})
+    copy_limits()
+
+
+@pytest.mark.parametrize("scope", ["type", "key", "user", "everything"])
+def test_slots_of_every_gate(engine, hand, history, scope):
+    cap(scope, 1)
     ids = put_many(3, concurrency_key="k:1", user="u")
-    hand = engine.worker()
     tasks = take(hand, 10)
     seen = [task.id for task in tasks]
     while tasks:
@@ -87,20 +105,6 @@ def test_nothing_is_granted_if_an_attempt_lost_its_task(engine, history):
     assert take_ids(other, 5) == [ids[2]]
 
 
-def test_without_the_fence_a_lost_attempt_would_exceed_the_cap(engine, history, monkeypatch):
-    text = rows._TURN_OVER.replace("AND (SELECT count(*) FROM done) = %s", "AND %s::int > 0")
-    assert text != rows._TURN_OVER
-    monkeypatch.setattr(rows, "_TURN_OVER", text)
-    set_queue_limits("default", max_concurrent=2)
-    put_many(6)
-    hand, other = engine.worker(), engine.worker()
-    one, two = take(hand, 10)
-    give_back([two])
-    take(other)
-    turn_over(hand, [done(one), done(two)])
-    assert history.most_executing() == 3
-
-
 def test_a_cap_holds_among_workers_that_turn_over_at_once(engine, history):
     set_queue_limits("default", max_concurrent=3)
     ids = put_many(60)
@@ -124,19 +128,7 @@ def test_a_cap_holds_among_workers_that_turn_over_at_once(engine, history):
     assert_index_agrees()
 
 
-def between(monkeypatch, action) -> None:
-    """Run an action once, after the next turn-over has claimed and before its transaction."""
-    plain = service.rows.turn_over
-
-    def after_action(*arguments):
-        monkeypatch.setattr(service.rows, "turn_over", plain)
-        action()
-        return plain(*arguments)
-
-    monkeypatch.setattr(service.rows, "turn_over", after_action)
-
-
-def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, monkeypatch):
+def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, before):
     """What others exchange at this moment is no room, even for a worker that offers slots of other gates."""
     Limit.objects.create(scope="key", name="k", max_concurrent=3)
     one, other = engine.worker(), engine.worker()
@@ -146,29 +138,20 @@ def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, h
     of_other += take(other, 3)
     waiting = put_many(20, concurrency_key="k")
     nested: list = []
-    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 1)
     assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
 
 
 @pytest.mark.parametrize("scope", ["queue", "type", "user", "everything"])
-def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, history, monkeypatch, scope):
-    if scope == "type":
-        Limit.objects.create(scope="type", name="a", max_concurrent=4)
-    elif scope == "user":
-        Queue.objects.filter(pk="default").update(max_concurrent_per_user=4)
-        copy_limits()
-    elif scope == "queue":
-        set_queue_limits("default", max_concurrent=4)
-    else:
-        RuntimeSettings.objects.update(max_concurrent=4)
-        copy_limits()
+def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, history, before, scope):
+    cap(scope, 4)
     put_many(20, user="u")
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
     nested: list = []
-    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 2)
     assert history.most_executing() == 4
@@ -182,12 +165,12 @@ def test_a_lowered_cap_is_reached_by_one_task_at_a_time_beside_quick_tasks(engin
     options = {"queue": {"queue": "slow"}, "type": {}, "key": {"concurrency_key": "k:1"}, "user": {"user": "u"}}[scope]
     Queue.objects.create(name="quick", max_concurrent=6)
     Queue.objects.create(name="slow")
-    cap_slow(scope, 6)
+    cap(scope, 6, queue="slow", kind="b")
     hand = engine.worker("a b")
     put_many(20, "b", **options)
     put_many(60, queue="quick")
     held = take(hand, 50)
-    cap_slow(scope, 1)
+    cap(scope, 1, queue="slow", kind="b")
     later(engine)
     trail = [sum(task.task_type == "b" for task in held)]
     for _ in range(7):
@@ -199,24 +182,20 @@ def test_a_lowered_cap_is_reached_by_one_task_at_a_time_beside_quick_tasks(engin
     assert trail == [6, 5, 4, 3, 2, 1, 1, 1]
 
 
-def cap_slow(scope: str, most: int) -> None:
-    """Limit the slow tasks by one of their gates."""
-    if scope == "queue":
-        set_queue_limits("slow", max_concurrent=most)
-    elif scope == "user":
-        Queue.objects.filter(pk="default").update(max_concurrent_per_user=most)
-    else:
-        name = {"type": "b", "key": "k"}[scope]
-        Limit.objects.update_or_create(scope=scope, name=name, defaults={"max_concurrent": most})
-    copy_limits()
-
-
 def later(engine) -> None:
     """Let the index's clock go on by a minute."""
-    engine.index._client.hincrby(engine.index.keys.generation, "behind", 60_000_000)
+    client_of(engine.index).hincrby(engine.index.keys.generation, "behind", 60_000_000)
 
 
-def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engine, monkeypatch):
+def die_before_the_transaction(monkeypatch, hand: Hand, task) -> None:
+    """End a worker's task by a turn-over that claims, and dies."""
+    with monkeypatch.context() as patch:
+        patch.setattr(service.rows, "turn_over", Mock(side_effect=OperationalError))
+        with pytest.raises(OperationalError):
+            turn_over(hand, [done(task)])
+
+
+def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engine, before):
     """The second turn-over cannot know whether the first will end its tasks or keep them."""
     set_queue_limits("default", max_concurrent=4)
     put_many(20)
@@ -225,7 +204,7 @@ def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engin
     set_queue_limits("default", max_concurrent=3)
     later(engine)
     nested: list = []
-    between(monkeypatch, lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (1, 1)
     assert len(take(one, 5)) == 1
@@ -237,14 +216,7 @@ def test_leases_that_a_dead_worker_turned_over_count_until_they_are_repaired(eng
     put_many(9)
     dead, other = engine.worker(), engine.worker()
     [of_dead], [of_other] = take(dead), take(other)
-
-    def die(*_):
-        raise OperationalError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(service.rows, "turn_over", die)
-        with pytest.raises(OperationalError):
-            turn_over(dead, [done(of_dead)])
+    die_before_the_transaction(monkeypatch, dead, of_dead)
     for _ in range(3):
         _, [of_other] = turn_over(other, [done(of_other)])
     for _ in range(2):
@@ -260,7 +232,7 @@ def test_after_a_repair_of_leases_too(engine, monkeypatch):
     put_many(20)
     one, other = engine.worker(), engine.worker()
     of_one = take(one, 2)
-    engine.index._client.delete(engine.index.keys.queue_leases("default"))
+    client_of(engine.index).delete(engine.index.keys.queue_leases("default"))
     of_other = take(other, 2)
     assert len(of_other) == 2
     Reconciler().run_once()
@@ -287,41 +259,30 @@ def test_a_worker_with_more_than_its_part_leaves_slots_to_workers_that_lack_task
     assert history.most_executing() == 40
 
 
-def test_a_turn_over_claims_no_more_than_ends(engine):
-    """A worker has been woken for any other room."""
+@pytest.mark.parametrize("forgets_scripts", [False, True])
+def test_a_turn_over_claims_no_more_than_ends(engine, hand, forgets_scripts):
+    """A worker has been woken for any other room; a server that knew no script ends the leases before the claim too."""
     set_queue_limits("default", max_concurrent=6)
     put_many(20)
-    hand = engine.worker()
+    if forgets_scripts:
+        engine.index._notifier._pipeline.disconnect()
+        client_of(engine.index).script_flush()
     tasks = take(hand, 2)
     assert len(turn_over(hand, [done(task) for task in tasks], 6)[1]) == 2
     assert len(take(hand, 6)) == 4
 
 
-def test_a_server_that_knew_no_script_ends_the_leases_before_the_next_claim(engine):
-    """It would refuse the script that ends them, and run the claim behind it."""
-    set_queue_limits("default", max_concurrent=6)
-    put_many(20)
-    engine.index._notifier._pipeline.disconnect()
-    engine.index._client.script_flush()
-    hand = engine.worker()
-    tasks = take(hand, 2)
-    assert len(turn_over(hand, [done(task) for task in tasks], 6)[1]) == 2
-    assert len(take(hand, 6)) == 4
-
-
-def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine):
+def test_a_task_that_was_asked_to_stop_ends_cancelled_and_frees_its_slot(engine, hand):
     set_queue_limits("default", max_concurrent=1)
     first, second = put_many(2)
-    hand = engine.worker()
     [task] = take(hand, 10)
     cancel(first)
     assert turn_over(hand, [done(task)])[0] == {first}
     assert (status(first), status(second)) == ("cancelled", "executing")
 
 
-def test_when_nothing_waits_it_is_a_plain_end(engine):
+def test_when_nothing_waits_it_is_a_plain_end(engine, hand):
     put()
-    hand = engine.worker()
     tasks = take(hand, 10)
     assert turn_over(hand, [done(task) for task in tasks]) == ({tasks[0].id}, [])
     assert engine.check().leases == set()
@@ -330,9 +291,8 @@ def test_when_nothing_waits_it_is_a_plain_end(engine):
 # -- crash points ---------------------------------------------------------------------------
 
 
-def test_while_redis_is_away_nothing_is_recorded_and_the_caller_reports_as_ever(engine):
+def test_while_redis_is_away_nothing_is_recorded_and_the_caller_reports_as_ever(engine, hand):
     put_many(2)
-    hand = engine.worker()
     [task] = take(hand)
     with index_away("claim"), pytest.raises(IndexUnavailable):
         turn_over(hand, [done(task)])
@@ -346,16 +306,9 @@ def test_a_worker_that_dies_before_the_transaction_leaves_slots_that_come_back(e
     hand, other = engine.worker(), engine.worker()
     [task] = take(hand)
 
-    def die(*_):
-        raise OperationalError
-
-    monkeypatch.setattr(service.rows, "turn_over", die)
-    with pytest.raises(OperationalError):
-        turn_over(hand, [done(task)])
+    die_before_the_transaction(monkeypatch, hand, task)
     assert take_ids(other, 5) == [], "the old lease still counts"
-    reconciler = Reconciler()
-    for _ in range(2):
-        reconciler.run_once()
+    reconcile_later()
     assert engine.check().leases == {first}
     finish([done(task)])
     assert take_ids(other, 5) == [second]

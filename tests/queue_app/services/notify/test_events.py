@@ -20,13 +20,9 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair.reap import reap_orphans
 from tests.support.engine import done, failed, index_away, new, put, put_many, rolled_back, take
+from tests.support.index_state import client_of
 
 pytestmark = pytest.mark.usefixtures("engine")
-
-
-@pytest.fixture
-def hand(scene):
-    return scene.worker()
 
 
 def published(**only):
@@ -114,9 +110,7 @@ def test_a_task_that_waits_is_cancelled_at_once_and_one_that_runs_when_it_ends(h
 
 
 def test_a_task_for_later_is_accepted_as_scheduled(hand):
-    from datetime import UTC, datetime, timedelta  # noqa: PLC0415
-
-    put(run_after=datetime.now(UTC) + timedelta(hours=1))
+    put(delay=3600)
     assert [(event.name, event.status) for event in published()] == [("Accepted", "scheduled")]
 
 
@@ -173,7 +167,7 @@ def test_no_parameters_results_or_errors(hand):
     one, two = take(hand, 2)
     finish([done(one, '"canary"'), failed(two, "canary")])
     get_index().flush()
-    client = get_index()._client
+    client = client_of(get_index())
     for key in client.scan_iter(match=get_index().keys.everything):
         assert b"canary" not in (client.dump(key) or b"")
     assert not any("canary" in str(event) for event in published())
@@ -204,7 +198,7 @@ def test_switched_off_no_event_is_written(hand, settings):
     cancel(put())
     assert Task.objects.get(pk=task_id).attempt == 1
     get_index().flush()
-    assert not get_index()._client.exists(get_index().keys.events)
+    assert not client_of(get_index()).exists(get_index().keys.events)
 
 
 def test_publish_for_other_transitions(hand):

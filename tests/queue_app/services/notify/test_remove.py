@@ -15,17 +15,9 @@ from tests.support.engine import Side, assert_index_agrees, put, put_many, take_
 
 
 @pytest.fixture
-def before_removal(monkeypatch):
+def before_removal(before):
     """Return a function that lets another process act once, before the next removal reaches the index."""
-    plain, actions = Index.remove, []
-
-    def remove(index, tasks):
-        while actions:
-            Side(actions.pop()).result()
-        return plain(index, tasks)
-
-    monkeypatch.setattr(Index, "remove", remove)
-    return actions.append
+    return lambda action: before(Index, "remove", lambda: Side(action).result())
 
 
 WAYS = {"cancel": cancel, "expire": lambda _: expire_stale("default", 0.0)}

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.usefixtures("engine")
 SENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-@pytest.fixture
-def hand(scene):
-    return scene.worker()
-
-
 def traces_of(task_id):
     get_index().flush()
     found = events.read(events.FROM_THE_BEGINNING, count=1000, only=EventFilter(task_id=task_id))[0]

@@ -1,7 +1,7 @@
 """Backfill: a schedule ticks for a range of the past."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import pytest
 
@@ -13,18 +13,12 @@ from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.schedules.tick import run_due
 from tests.support.engine import assert_index_agrees, rolled_back
-from tests.workers import chores
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def minutes(number: float) -> datetime:
-    return NOON + timedelta(minutes=number)
+from tests.support.schedules import ECHO, NOON, minutes
 
 
 @pytest.fixture(autouse=True)
 def schedule(engine) -> Schedule:
-    values = {"task_type": "tests.workers.chores.echo", "instant_parameter": "value", "every": 60}
+    values = {"task_type": ECHO, "instant_parameter": "value", "every": 60}
     return create_schedule("minutely", values, now=NOON)
 
 
@@ -113,6 +107,3 @@ def test_a_range_that_makes_no_sense_is_refused():
         start_backfill("minutely", datetime(2026, 1, 1), minutes(1), by="ada")  # noqa: DTZ001 - on purpose
     with pytest.raises(ScheduleNotFound):
         start_backfill(uuid.uuid4().hex, minutes(0), minutes(1), by="ada")
-
-
-assert chores.echo  # registered by its import

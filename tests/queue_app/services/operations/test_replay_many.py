@@ -22,32 +22,12 @@ from queue_app.services.operations.request import (
 )
 from queue_app.services.operations.run import advance, carry_out, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
-from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.maintenance import purge
-from queue_app.sql import dead_letters as rows
 from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters, step
-from tests.support.engine import (
-    Side,
-    assert_index_agrees,
-    at_once,
-    index_away,
-    rolled_back,
-    status,
-    take_ids,
-)
+from tests.support.engine import Side, assert_index_agrees, at_once, rolled_back, status, take_ids
 
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
-
-
-@pytest.fixture
-def hand(engine):
-    return engine.worker("a b")
-
-
-@pytest.fixture
-def eight(hand):
-    return make_dead_letters(hand, 8)
 
 
 def progress(operation) -> tuple:
@@ -165,15 +145,6 @@ def test_tasks_that_others_changed_meanwhile_are_skipped(engine, hand):
     assert status(kept.task_id) is Status.QUEUED
 
 
-def test_ids_that_are_not_open_count_for_nothing(engine, hand):
-    letters = make_dead_letters(hand, 3)
-    replay(letters[0].id, by="")
-    wanted = DeadLetterFilter(ids=[letters[2].id, letters[0].id, uuid.uuid4(), letters[1].id])
-    operation = start_replay(wanted, UNGUARDED, by="")
-    assert operation.total == 2
-    assert progress(step(operation)) == ("done", 2, 0)
-
-
 def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
     """Otherwise an operation would replay for ever the tasks that always fail."""
     monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
@@ -236,50 +207,6 @@ def test_too_many_ids_or_too_long_a_reason(engine):
 # -- crash points, at once --------------------------------------------------------------------------------
 
 
-def test_a_rolled_back_request_is_silence(engine, hand, eight):
-    with rolled_back():
-        start_replay(EVERYTHING, by="")
-    assert run_operations() == 0
-
-
-def test_a_step_that_dies_in_the_middle_did_nothing(engine, hand, eight, monkeypatch):
-    operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    plain = rows.replay
-
-    def die(*args):
-        plain(*args)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(rows, "replay", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_operations()
-    operation.refresh_from_db()
-    assert progress(operation) == ("running", 0, 0)
-    assert {status(letter.task_id) for letter in eight} == {Status.DEAD_LETTER}
-    assert assert_index_agrees().waiting == set()
-    assert progress(step(operation)) == ("done", 8, 0)
-    assert_index_agrees()
-
-
-def test_between_two_steps_another_process_goes_on(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
-    operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    advance(operation.id)
-    Side(run_operations).result()
-    operation.refresh_from_db()
-    assert progress(operation) == ("done", 8, 0)
-
-
-def test_lost_pushes_are_repaired(engine, hand, eight):
-    operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    with index_away("push"):
-        assert step(operation).state == "done"
-    assert engine.check().waiting == set()
-    assert Reconciler().run_once()["missing"] == 8
-    assert_index_agrees()
-
-
 def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch):
     monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
     letters = make_dead_letters(hand, 40)
@@ -311,15 +238,6 @@ def test_overlapping_operations_replay_each_once(engine, hand, history, eight):
     assert all(history.states(letter.task_id).endswith("dead_letter queued") for letter in eight)
 
 
-def test_cancelling_and_running_at_once(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
-    operation = start_replay(EVERYTHING, UNGUARDED, by="")
-    at_once([lambda: run_operations(steps=4), lambda: cancel_operation(operation.id, by="bob")])
-    operation.refresh_from_db()
-    assert operation.state == "cancelled"
-    assert DeadLetter.objects.filter(operation_id=operation.id).count() == operation.changed < 8
-
-
 def test_old_operations_are_purged(engine, hand):
     old, recent, running = [start_replay(EVERYTHING, by="") for _ in range(3)]
     for operation, age in ((old, 31), (recent, 29)):
@@ -329,20 +247,12 @@ def test_old_operations_are_purged(engine, hand):
     assert set(Operation.objects.values_list("pk", flat=True)) == {recent.pk, running.pk}
 
 
-def test_listeners_hear_of_an_operation_once_it_is_committed(engine, eight):
-    heard = []
-
-    def listener(signal, **event):
-        heard.append(event["count"] if signal is signals.dead_letters_replayed else event["operation"].state)
-
-    for signal in (signals.dead_letters_replayed, signals.operation_ended):
-        signal.connect(listener)
+def test_listeners_hear_of_an_operation_once_it_is_committed(engine, eight, hear):
+    replayed, ended = hear(signals.dead_letters_replayed, "count"), hear(signals.operation_ended, "operation")
     with rolled_back():
         carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, OperationOptions(), by="ann")
-    assert heard == [], "nothing has happened"
+    assert replayed == ended == [], "nothing has happened"
     with transaction.atomic():
         carry_out(Action(kind=OperationKind.REPLAY), EVERYTHING, OperationOptions(), by="ann")
-        assert heard == []
-    assert heard == [8, "done"]
-    for signal in (signals.dead_letters_replayed, signals.operation_ended):
-        signal.disconnect(listener)
+        assert replayed == ended == []
+    assert (replayed, [operation.state for operation in ended]) == ([8], ["done"])

@@ -2,7 +2,8 @@
 
 import threading
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from queue_app.core.priorities import Band
 from queue_app.index import Lease, Profile, get_index
 from queue_app.models import DeadLetter, Limit, Queue, Task
 from queue_app.services.lifecycle.actions import cancel, reprioritise, retry, run_now
-from queue_app.services.lifecycle.claim import claim, give_back, recover
+from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import replay
 from queue_app.services.repair import reap as reap_service
@@ -18,10 +19,22 @@ from queue_app.services.repair.reap import mark_dead
 from queue_app.services.repair.rebuild import copy_limits, rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import claim as claim_rows
 from tests.support import index_state
-from tests.support.engine import Side, assert_index_agrees, done, failed, index_away, put, take, take_ids
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    done,
+    enlist,
+    failed,
+    index_away,
+    put,
+    reconcile_later,
+    take,
+    take_ids,
+)
+from tests.support.index_state import client_of
+from tests.support.leases import release
 from tests.support.scene import Hand
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,19 +46,11 @@ def cap(most: int) -> None:
     copy_limits()
 
 
-def enlist(engine) -> Hand:
-    """Return a worker with a row."""
-    hand = engine.worker()
-    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="elsewhere", version="")
-    register(identity, hand.profile, concurrency=4, heartbeat_seconds=30)
-    return hand
-
-
 # -- releases that are late --------------------------------------------------------------------------------
 
 
 def test_the_release_of_a_dead_workers_task_does_not_free_the_slot_of_its_next_worker(engine, history, monkeypatch):
-    first, second = enlist(engine), enlist(engine)
+    first, second = enlist(engine.worker()), enlist(engine.worker())
     task_id = put()
     cap(1)
     take(first)
@@ -89,30 +94,44 @@ def test_a_release_from_before_two_rebuilds_frees_nothing(engine, history):
     assert history.most_executing() == 1
 
 
-def test_a_claim_without_an_answer_is_undone_at_once(engine):
-    """The index leased the task, and the answer never reached the worker."""
-    cap(1)
+def test_a_late_worker_does_not_free_the_slot_of_the_worker_that_has_the_task_now(engine, monkeypatch):
+    """Guard: give_back names its lease. Another worker may claim the task between the row and the release."""
+    queue, _ = Queue.objects.get_or_create(name="default")
+    queue.max_concurrent = 1
+    queue.save()
     task_id = put()
-    hand, other = engine.worker(), engine.worker()
-    engine.index.claim(hand.profile, hand.id, 1)
-    assert take_ids(other) == []
-    recover(hand.id, [])
-    assert take_ids(other) == [task_id]
+    first, second = engine.worker(), engine.worker()
+    [mine] = take(first)
+    plain = claim_rows.give_back
+
+    def and_others_are_quicker(tasks):
+        returned = plain(tasks)
+        release(get_index(), [(mine.id, mine.queue)])  # as the reconciler does where a row is queued
+        get_index().push(each.task for each in returned)
+        assert take_ids(second) == [task_id]
+        return returned
+
+    monkeypatch.setattr(claim_rows, "give_back", and_others_are_quicker)
+    assert give_back([mine]) == {mine.id}
+    assert [lease.id for lease in get_index().leases("default")] == [task_id]
+    assert_index_agrees()
+    put()
+    assert take_ids(second) == [], "the only slot is taken"
 
 
 # -- leases that are lost in part --------------------------------------------------------------------------
 
 
 def of_the_hash(index):
-    index._client.delete(index.keys.leases)
+    client_of(index).delete(index.keys.leases)
 
 
 def of_the_queue(index):
-    index._client.delete(index.keys.queue_leases("default"))
+    client_of(index).delete(index.keys.queue_leases("default"))
 
 
 def of_the_gate(index):
-    index._client.delete(index.keys.held("k:customer:7"))
+    client_of(index).delete(index.keys.held("k:customer:7"))
 
 
 def of_all(index):
@@ -160,9 +179,7 @@ def test_the_remains_of_a_lease_are_removed_even_if_its_release_is_lost(engine, 
     lose(engine.index)
     with index_away("release"):
         finish([done(task)])
-    reconciler = Reconciler()
-    for _ in range(2):
-        reconciler.run_once()
+    reconcile_later()
     state = assert_index_agrees()
     assert (state.lease_lanes, state.held) == ({}, {})
 
@@ -170,96 +187,39 @@ def test_the_remains_of_a_lease_are_removed_even_if_its_release_is_lost(engine, 
 # -- every way back into the queue keeps the whole lane ------------------------------------------------------
 
 
-def after_enqueue(hand, options):
-    return put(**options)
+def die(hand, put) -> None:
+    put(max_retries=0)
+    finish([failed(task) for task in take(hand, 9)])
 
 
-def after_its_time(hand, options):
-    task_id = put(run_after=datetime.now(UTC) + timedelta(hours=1), **options)
-    Task.objects.filter(pk=task_id).update(run_after=PAST)
-    make_due()
-    return task_id
-
-
-def run_early(hand, options):
-    task_id = put(run_after=datetime.now(UTC) + timedelta(hours=1), **options)
-    run_now(task_id)
-    return task_id
-
-
-def given_back(hand, options):
-    put(**options)
-    [task] = claim(hand.profile, hand.id, 9)
-    give_back([task])
-    return task.id
-
-
-def of_a_dead_worker(hand, options):
-    task_id = put(**options)
-    claim(hand.profile, hand.id, 9)
-    mark_dead(hand.id)
-    return task_id
-
-
-def replayed(hand, options):
-    put(max_retries=0, **options)
-    [task] = claim(hand.profile, hand.id, 9)
-    finish([failed(task)])
-    replay(DeadLetter.objects.get().id, by="ann")
-    return task.id
-
-
-def retried_dead(hand, options):
-    put(max_retries=0, **options)
-    [task] = claim(hand.profile, hand.id, 9)
-    finish([failed(task)])
-    retry(task.id, by="ann")
-    return task.id
-
-
-def retried_cancelled(hand, options):
-    task_id = put(**options)
-    cancel(task_id)
-    retry(task_id, by="ann")
-    return task_id
-
-
-def moved_to_another_band(hand, options):
-    task_id = put(**options)
-    reprioritise(task_id, Band.HIGH)
-    return task_id
-
-
-def found_by_the_reconciler(hand, options):
+def be_overlooked(put) -> None:
     with index_away("push"):
-        task_id = put(**options)
+        put()
     Reconciler().run_once()
-    return task_id
 
 
-def rebuilt(hand, options):
-    task_id = put(**options)
-    rebuild()
-    return task_id
+WAYS = {
+    "enqueued": lambda hand, put: put(),
+    "due": lambda hand, put: (put(delay=3600), Task.objects.update(run_after=PAST), make_due()),
+    "run early": lambda hand, put: run_now(put(delay=3600)),
+    "given back": lambda hand, put: (put(), give_back(take(hand, 9))),
+    "of a dead worker": lambda hand, put: (put(), take(hand, 9), mark_dead(hand.id)),
+    "replayed": lambda hand, put: (die(hand, put), replay(DeadLetter.objects.get().id, by="ann")),
+    "retried dead letter": lambda hand, put: (die(hand, put), retry(Task.objects.get().id, by="ann")),
+    "retried": lambda hand, put: (cancel(put()), retry(Task.objects.get().id, by="ann")),
+    "moved to another band": lambda hand, put: reprioritise(put(), Band.HIGH),
+    "found by the reconciler": lambda hand, put: be_overlooked(put),
+    "rebuilt": lambda hand, put: (put(), rebuild()),
+}
 
 
-WAYS = [
-    after_enqueue, after_its_time, run_early, given_back, of_a_dead_worker, replayed, retried_dead, retried_cancelled,
-    moved_to_another_band, found_by_the_reconciler, rebuilt,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("by_user", [False, True], ids=["shared", "by user"])
 def test_every_way_into_the_index_keeps_the_whole_lane(engine, way, by_user):
     if by_user:
         Queue.objects.update_or_create(pk="default", defaults={"max_concurrent_per_user": 5})
         copy_limits()
-    profile = Profile.of((), ("a",), ("gpu",), 9)
-    hand = Hand(uuid.uuid4(), profile)
-    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="elsewhere", version="")
-    register(identity, profile, concurrency=9, heartbeat_seconds=30)
-    options = {"concurrency_key": "customer:7", "weight": 2, "user": "ann", "capabilities": ["gpu"]}
-    task_id = way(hand, options)
+    hand = enlist(Hand(uuid.uuid4(), Profile.of((), ("a",), ("gpu",), 9)), concurrency=9)
+    WAYS[way](hand, partial(put, concurrency_key="customer:7", weight=2, user="ann", capabilities=["gpu"]))
     get_index().flush()
-    assert assert_index_agrees().waiting == {task_id}
+    assert assert_index_agrees().waiting == {Task.objects.get().id}

@@ -1,5 +1,7 @@
 """load: a rebuild lets workers claim after the first tasks of each queue and band, and loads the rest meanwhile."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from queue_app.diagnose.explain import explain
@@ -12,7 +14,7 @@ from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, r
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
 from tests.support.engine import Side, assert_index_agrees, done, flush, put, put_many, row, take, take_ids, until
-from tests.support.index_state import read
+from tests.support.index_state import client_of, read
 
 
 def claim_again(engine, hand, want=1):
@@ -112,17 +114,6 @@ def test_a_queue_by_arrival_is_loaded_in_the_order_of_its_tasks(engine, between_
     assert_index_agrees()
 
 
-def test_without_the_border_a_new_task_would_pass_older_ones(engine, between_steps, monkeypatch):
-    monkeypatch.setattr(Index, "load_until", lambda *_: True)
-    hand = engine.worker("a")
-    put_many(7)
-    flush(engine)
-    new, taken = [], []
-    between_steps += [lambda: new.append(put()), lambda: taken.extend(claim_again(engine, hand, 50))]
-    rebuild_if_needed()
-    assert new[0] in taken[:5]
-
-
 def test_a_task_of_another_queue_or_band_starts_at_once(engine, between_steps):
     hand = engine.worker("a")
     put_many(9)
@@ -168,11 +159,7 @@ def test_a_process_that_dies_while_it_loads_stops_claims_until_the_next_rebuild(
     hand = engine.worker("a")
     put_many(9)
     flush(engine)
-
-    def die():
-        raise IndexUnavailable("died")
-
-    between_steps.append(die)
+    between_steps.append(Mock(side_effect=IndexUnavailable("died")))
     with pytest.raises(IndexUnavailable):
         rebuild()
     assert engine.index.generation().state == "rebuilding"
@@ -195,7 +182,7 @@ def test_nobody_else_rebuilds_while_one_loads(engine, between_steps):
 def test_a_load_that_was_overtaken_stops(engine, between_steps):
     ids = put_many(9)
     flush(engine)
-    between_steps.append(lambda: (engine.index._client.delete(engine.index.keys.lock("rebuild")), rebuild()))
+    between_steps.append(lambda: (client_of(engine.index).delete(engine.index.keys.lock("rebuild")), rebuild()))
     assert rebuild() is None
     assert waiting(engine) == set(ids)
     assert engine.index.generation().state == "ready"
@@ -293,10 +280,6 @@ def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, mon
 
 def test_an_error_before_claims_are_allowed_reaches_the_caller(engine, monkeypatch):
     flush(engine)
-
-    def fail(*_):
-        raise IndexUnavailable("away")
-
-    monkeypatch.setattr(Index, "restore_leases", fail)
+    monkeypatch.setattr(Index, "restore_leases", Mock(side_effect=IndexUnavailable("away")))
     with pytest.raises(IndexUnavailable):
         rebuild_until_open()

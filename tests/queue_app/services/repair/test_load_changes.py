@@ -67,38 +67,27 @@ def test_a_task_that_commits_between_two_questions_is_not_lost(engine, small_pag
     assert_index_agrees()
 
 
-def test_a_new_task_of_a_band_that_was_emptied_at_the_begin_is_loaded(engine, between_steps, monkeypatch):
+def test_a_new_task_of_a_band_that_was_emptied_at_the_begin_is_loaded(engine, between_steps, before):
     """Tasks of that band were left to the load, which then found none waiting there."""
     put_many(9, priority="low")
     urgent = put(priority="critical")
     flush(engine)
-    plain = Index.restore_leases
-
-    def cancel_first(*args):
-        cancel(urgent)
-        return plain(*args)
-
-    monkeypatch.setattr(Index, "restore_leases", cancel_first)
+    before(Index, "restore_leases", lambda: cancel(urgent))
     between_steps.append(lambda: put(priority="critical"))
     rebuild_if_needed()
     assert_index_agrees()
 
 
-def test_a_new_task_is_loaded_if_its_queue_was_by_arrival_at_the_begin(engine, between_steps, monkeypatch):
-    queue = Queue.objects.get(pk="default")
-    queue.order = "arrival"
-    queue.save()
+def test_a_new_task_is_loaded_if_its_queue_was_by_arrival_at_the_begin(engine, between_steps, after):
+    def order_by(order: str) -> None:
+        queue = Queue.objects.get(pk="default")
+        queue.order = order
+        queue.save()
+
+    order_by("arrival")
     put_many(9, priority="low")
     flush(engine)
-    plain = rebuilding.leave_to_load
-
-    def leave_and_edit(*args):
-        left = plain(*args)
-        queue.order = "fifo"
-        queue.save()
-        return left
-
-    monkeypatch.setattr(rebuilding, "leave_to_load", leave_and_edit)
+    after(rebuilding, "leave_to_load", lambda: order_by("fifo"))
     between_steps.append(lambda: put(priority="critical"))
     rebuild_if_needed()
     assert_index_agrees()

@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -16,12 +17,11 @@ from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import pending_work
-from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import pending_work as rows
 from queue_app.workers.scheduler import Scheduler
-from tests.support.engine import assert_index_agrees, flush, put, put_many, silent, status, take
+from tests.support.engine import assert_index_agrees, enlist, flush, put, put_many, silent, status, take
+from tests.support.index_state import client_of
 from tests.support.leases import release
-from tests.support.scene import Hand
 
 
 @pytest.fixture
@@ -55,16 +55,9 @@ def statements(monkeypatch):
     refuse("overdue")
 
 
-def enlist(scene) -> Hand:
-    hand = scene.worker("a")
-    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="p", version="1")
-    register(identity, hand.profile, concurrency=2, heartbeat_seconds=10)
-    return hand
-
-
 def test_orphans_are_found_among_the_leases(engine, pauses, statements):
     [lost, kept] = put_many(2)
-    hand, other = enlist(engine), enlist(engine)
+    hand, other = enlist(engine.worker()), enlist(engine.worker())
     take(hand), take(other)
     Worker.objects.filter(pk=hand.id).update(status="dead")
     assert Reaper(pauses).run_once() == 1
@@ -76,7 +69,7 @@ def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monk
     """Although one turn otherwise reads a part of them."""
     monkeypatch.setattr("queue_app.index.leases.BATCH", 10)
     put_many(700)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     for _ in range(7):
         take(hand, 100)
     reaper = Reaper(pauses)
@@ -87,7 +80,7 @@ def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monk
 
 def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
     [stuck, _] = put_many(2)
-    take(enlist(engine), 2)
+    take(enlist(engine.worker()), 2)
     hour = timedelta(hours=1)
     Task.objects.filter(pk=stuck).update(
         started_at=timezone.now() - 2 * hour, deadline=timezone.now() - hour, leased_at=1
@@ -100,16 +93,12 @@ def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
 @pytest.fixture
 def away(monkeypatch):
     """Redis does not say which tasks hold a lease."""
-
-    def refuse(_index, _cursor):
-        raise IndexUnavailable("gone")
-
-    monkeypatch.setattr(Index, "leased", refuse)
+    monkeypatch.setattr(Index, "leased", Mock(side_effect=IndexUnavailable("gone")))
 
 
 def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, away):
     put_many(1)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     take(hand)
     Worker.objects.filter(pk=hand.id).update(status="dead")
     assert Reaper(pauses).run_once() == 0
@@ -119,7 +108,7 @@ def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, a
 def test_after_the_pause_all_executing_rows_are_read(engine, pauses, clock):
     """So an executing row that no index knows is found too."""
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     release(engine.index, [(task_id, "default")])
     reaper = Reaper(pauses)
@@ -131,7 +120,7 @@ def test_after_the_pause_all_executing_rows_are_read(engine, pauses, clock):
 
 def test_a_lost_lease_is_restored_after_the_pause_and_then_leads_to_the_row(engine, pauses, statements, clock):
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     release(engine.index, [(task_id, "default")])
     reconciler = Reconciler(pauses=QueryPauses(5.0, lambda: clock[0]))
@@ -146,7 +135,7 @@ def test_a_lost_lease_is_restored_after_the_pause_and_then_leads_to_the_row(engi
 
 def test_a_rebuild_reads_all_executing_rows_whatever_pauses(engine, pauses, statements):
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     flush(engine)
     Scheduler()._rebuild()
@@ -159,7 +148,7 @@ def test_the_full_pass_rests_after_its_pages_took_long(engine):
     reconciler = Reconciler()
     reconciler.run_once()
     reconciler.pass_seconds = 1.0  # so the next pass begins 100 s after this one began
-    client, lane = engine.index._client, f"{engine.index.keys.prefix}:lane:default\x1fa\x1f"
+    client, lane = client_of(engine.index), f"{engine.index.keys.prefix}:lane:default\x1fa\x1f"
     Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))  # out of the recent window
     reconciler.pass_began_at -= 99
     client.delete(lane)

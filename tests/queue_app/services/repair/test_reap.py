@@ -18,12 +18,13 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper, reap, reap_overdue
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.worker.registration import WorkerIdentity, deregister, register
+from queue_app.services.worker.registration import deregister
 from queue_app.sql.workers import heartbeat
 from tests.support.engine import (
     assert_index_agrees,
     at_once,
     done,
+    enlist,
     index_away,
     put_many,
     row,
@@ -33,14 +34,6 @@ from tests.support.engine import (
     take_ids,
 )
 from tests.support.scene import Hand
-
-
-def enlist(scene, kinds: str = "a") -> Hand:
-    """Register a worker in rows and index."""
-    hand = scene.worker(kinds)
-    identity = WorkerIdentity(id=hand.id, name="w", host="h", pid=1, process_identity="p", version="1")
-    register(identity, hand.profile, concurrency=2, heartbeat_seconds=10)
-    return hand
 
 
 def stop(hand: Hand) -> dict[uuid.UUID, str]:
@@ -56,7 +49,7 @@ def forget(hand: Hand) -> dict[uuid.UUID, str]:
 @pytest.mark.parametrize("fate", [silent, stop, forget])
 def test_the_tasks_of_a_worker_that_is_gone_are_queued_again(engine, history, fate):
     ids = put_many(3)
-    hand, other = enlist(engine), enlist(engine)
+    hand, other = enlist(engine.worker()), enlist(engine.worker())
     [task] = take(hand)
     assert reap(fate(hand)) == 1
     assert history.states(task.id) == "queued executing queued"
@@ -67,14 +60,12 @@ def test_the_tasks_of_a_worker_that_is_gone_are_queued_again(engine, history, fa
     assert reap() == 0
 
 
-def test_a_silent_worker_is_declared_dead_once(engine):
-    hand = enlist(engine)
-    heard = []
-    signals.worker_reaped.connect(listener := lambda **event: heard.append(event["worker_id"]))
+def test_a_silent_worker_is_declared_dead_once(engine, hear):
+    hand = enlist(engine.worker())
+    heard = hear(signals.worker_reaped, "worker_id")
     found = silent(hand)
     reap(found)
     reap(found)
-    signals.worker_reaped.disconnect(listener)
     assert heard == [hand.id]
     assert Worker.objects.get().status == "dead"
     assert not heartbeat(hand.id, WorkerReport()).alive
@@ -118,7 +109,7 @@ def dead() -> list[uuid.UUID]:
 def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, wait):
     """After an outage of PostgreSQL for a minute, all workers were silent and all are alive."""
     put_many(1)
-    hand, mute = enlist(engine), enlist(engine)
+    hand, mute = enlist(engine.worker()), enlist(engine.worker())
     take(hand)
     reaper = Reaper()
     for away in (5, 60):  # the start, which knows of nothing; an outage
@@ -138,7 +129,7 @@ def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, wa
 def test_silence_does_not_count_while_the_database_is_read_only(engine, wait):
     """A failover may lead to a standby at first, on which no worker can send a heartbeat."""
     put_many(1)
-    hand, mute = enlist(engine), enlist(engine)
+    hand, mute = enlist(engine.worker()), enlist(engine.worker())
     take(hand)
     reaper = Reaper()
     looks(reaper, wait, 5)
@@ -159,7 +150,7 @@ def test_silence_does_not_count_while_the_database_is_read_only(engine, wait):
 @pytest.mark.parametrize("step", [1, -1], ids=["ahead", "back"])
 def test_a_step_of_the_rows_clock_makes_no_worker_dead_and_hides_no_death(engine, wait, step):
     put_many(1)
-    hand, mute = enlist(engine), enlist(engine)
+    hand, mute = enlist(engine.worker()), enlist(engine.worker())
     take(mute)
     reaper = Reaper()
     looks(reaper, wait, 5)
@@ -178,7 +169,7 @@ def test_a_step_of_the_rows_clock_makes_no_worker_dead_and_hides_no_death(engine
 @pytest.mark.parametrize("draining", [False, True])
 def test_a_worker_within_its_budget_keeps_its_tasks(engine, wait, draining):
     put_many(1)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     take(hand)
     assert heartbeat(hand.id, WorkerReport(draining, tasks_done=1)).alive
     assert looks(Reaper(), wait, 30) == 0
@@ -187,7 +178,7 @@ def test_a_worker_within_its_budget_keeps_its_tasks(engine, wait, draining):
 
 def test_a_worker_that_was_heard_again_lives(engine):
     """Its heartbeat arrives between the look and the statement."""
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     found = silent(hand)
     beat(hand)
     reap(found)
@@ -198,7 +189,7 @@ def test_a_worker_that_was_heard_again_lives(engine):
 def test_a_step_of_the_rows_clock_ends_no_attempt(engine, overdue):
     """An hour ahead, every running task is past its deadline by PostgreSQL's clock; the index's clock disagrees."""
     [task_id] = put_many(1)
-    take(enlist(engine))
+    take(enlist(engine.worker()))
     hour = timedelta(hours=1)
     Task.objects.update(started_at=F("started_at") - hour, deadline=F("deadline") - hour)
     if overdue:
@@ -209,7 +200,7 @@ def test_a_step_of_the_rows_clock_ends_no_attempt(engine, overdue):
 
 def test_after_a_freeze_of_all_workers_have_time_to_move_their_deadlines(engine, wait):
     put_many(1)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     take(hand)
     reaper = Reaper()
     looks(reaper, wait, 5)
@@ -224,21 +215,9 @@ def test_after_a_freeze_of_all_workers_have_time_to_move_their_deadlines(engine,
     assert reaper.fail_overdue() == 1
 
 
-def test_the_late_outcome_of_a_reaped_worker_is_refused(engine):
-    set_queue_limits("default", max_concurrent=1)
-    put_many(1)
-    hand, other = enlist(engine), enlist(engine)
-    [stale] = take(hand)
-    reap(silent(hand))
-    [current] = take(other)
-    assert finish([done(stale, "1")]) == set()
-    assert engine.check().leases == {current.id}
-    assert finish([done(current)]) == {current.id}
-
-
 def test_a_task_that_was_to_be_cancelled_is_cancelled(engine, history):
     put_many(2)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     cancelled, requeued = take(hand, 2)
     cancel(cancelled.id)
     assert reap(silent(hand)) == 2
@@ -250,7 +229,7 @@ def test_a_task_that_was_to_be_cancelled_is_cancelled(engine, history):
 def test_a_free_slot_is_announced(engine):
     set_queue_limits("default", max_concurrent=1)
     put_many(2)
-    hand, other = enlist(engine), enlist(engine)
+    hand, other = enlist(engine.worker()), enlist(engine.worker())
     take(hand)
     assert take(other) == []
     reap(silent(hand))
@@ -260,7 +239,7 @@ def test_a_free_slot_is_announced(engine):
 @pytest.mark.parametrize("script", ["release", "push", "unregister"])
 def test_lost_notifications_of_the_index_are_repaired(engine, script, monkeypatch):
     put_many(2)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     take(hand)
     with index_away(script):
         assert reap(silent(hand)) == 1
@@ -270,7 +249,7 @@ def test_lost_notifications_of_the_index_are_repaired(engine, script, monkeypatc
 
 def test_two_reapers_at_once(engine, history):
     ids = put_many(20)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     take(hand, 20)
     found = silent(hand)
     assert sum(at_once([lambda: reap(found)] * 4)) == 20
@@ -281,7 +260,7 @@ def test_two_reapers_at_once(engine, history):
 
 def test_a_task_that_ends_while_it_is_reaped_ends_once(engine, history):
     put_many(30)
-    hand = enlist(engine)
+    hand = enlist(engine.worker())
     tasks = take(hand, 30)
     found = silent(hand)
     at_once([lambda: reap(found), lambda: [finish([done(task)]) for task in tasks]])
@@ -289,12 +268,3 @@ def test_a_task_that_ends_while_it_is_reaped_ends_once(engine, history):
     assert {history.states(task.id) for task in tasks} <= {"queued executing completed", "queued executing queued"}
     assert Task.objects.filter(status="executing").count() == 0
     assert_index_agrees()
-
-
-def test_a_task_of_an_unknown_worker_is_requeued(engine):
-    """As after a restore of the rows from a backup."""
-    [task_id] = put_many(1)
-    take(enlist(engine))
-    Task.objects.update(worker_id=uuid.uuid4())
-    assert reap() == 1
-    assert status(task_id) == "queued"

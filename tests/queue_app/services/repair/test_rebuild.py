@@ -14,15 +14,8 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
 from queue_app.sql.identity import database_identity
 from tests.support.damage import by_kind, change_type
-from tests.support.engine import (
-    assert_index_agrees,
-    at_once,
-    done,
-    flush,
-    put,
-    put_many,
-    take,
-)
+from tests.support.engine import assert_index_agrees, at_once, done, flush, put, put_many, take
+from tests.support.index_state import client_of
 
 
 def test_nothing_to_do(engine):
@@ -37,31 +30,25 @@ def test_after_the_loss_of_everything(engine, full):
     flush(engine)
     rebuilt = rebuild_if_needed()
     after = assert_index_agrees()
-    assert (after.lanes, after.leases, after.limits, after.overall) == (
-        before.lanes,
-        before.leases,
-        before.limits,
-        before.overall,
-    )
+    for part in ("lanes", "leases", "limits", "overall"):
+        assert getattr(after, part) == getattr(before, part)
     assert (rebuilt.generation, rebuilt.tasks, rebuilt.leases) == (number + 1, len(before.waiting), len(before.leases))
     stored = IndexGeneration.objects.get()
     assert (stored.number, stored.tasks, stored.leases) == (rebuilt.generation, rebuilt.tasks, rebuilt.leases)
     assert stored.ready_at >= stored.started_at
 
 
-def test_a_rebuild_is_announced(engine):
-    heard = []
-    signals.index_rebuilt.connect(listener := lambda **event: heard.append((event["generation"], event["tasks"])))
+def test_a_rebuild_is_announced(engine, hear):
+    heard = hear(signals.index_rebuilt, "generation", "tasks")
     put_many(2)
     rebuilt = rebuild()
-    signals.index_rebuilt.disconnect(listener)
     assert heard == [(rebuilt.generation, 2)]
 
 
 @pytest.mark.parametrize("why", ["another server run", "another generation than the rows"])
 def test_an_existing_index_that_is_outdated(engine, full, why):
     if why == "another server run":
-        engine.index._client.hset(f"{engine.index.keys.prefix}:generation", "run_id", "0" * 40)
+        client_of(engine.index).hset(f"{engine.index.keys.prefix}:generation", "run_id", "0" * 40)
     else:
         snapshot.raise_generation()
     assert rebuild_if_needed() is not None
@@ -117,19 +104,11 @@ def test_tasks_that_are_enqueued_meanwhile_are_not_lost(engine, monkeypatch):
     assert len(assert_index_agrees().waiting) == 3 + len(added)
 
 
-def test_tasks_that_end_meanwhile_leak_no_slot_for_long(engine, monkeypatch):
+def test_tasks_that_end_meanwhile_leak_no_slot_for_long(engine, after):
     put()
     [task] = take(engine.worker())
-    plain = snapshot.executing
-
-    def read_then_finish():
-        found = plain()
-        finish([done(task)])
-        return found
-
-    with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "executing", read_then_finish)
-        rebuild()
+    after(snapshot, "executing", lambda: finish([done(task)]))
+    rebuild()
     assert engine.check().leases == {task.id}
     assert Reconciler().run_once()["leases_ended"] == 1
     assert_index_agrees()
@@ -159,13 +138,13 @@ def test_the_generation_rises_above_that_of_the_index(engine):
 
 def test_a_senseless_number_in_the_index_does_not_count(engine):
     number = rebuild().generation
-    engine.index._client.hset(engine.index.keys.generation, "number", 10**30)
+    client_of(engine.index).hset(engine.index.keys.generation, "number", 10**30)
     assert rebuild().generation == number + 1
 
 
 @pytest.mark.parametrize("kind", [kind for kind, each in KINDS.items() if each.is_kept])
 def test_a_rebuild_works_whatever_type_the_keys_have(engine, full, kind):
-    client = engine.index._client
+    client = client_of(engine.index)
     keys = by_kind(engine.index).get(kind) or [f"{engine.index.keys.prefix}:{kind}x".encode()]
     for key in keys:
         change_type(client, key)

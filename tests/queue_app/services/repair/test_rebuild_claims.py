@@ -1,6 +1,6 @@
 """Claims of the old generation against a rebuild: none is lost, and none starts one task too many."""
 
-from contextlib import contextmanager
+from functools import partial
 
 from django.db import transaction
 
@@ -11,67 +11,34 @@ from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import snapshot
-from queue_app.sql.database import atomic
 from tests.support.engine import (
-    Side,
     assert_index_agrees,
     at_once,
     done,
     flush,
+    held_up,
+    open_transaction,
     put,
     put_many,
     row,
-    somebody_waits_for_a_lock,
     take,
     until,
 )
 
 
-@contextmanager
-def claim_under_way(scene, hand, go):
-    """A claim whose grant is not yet committed, on a separate connection."""
-    [task_id] = put_many(1)
-    proposal = scene.index.claim(hand.profile, hand.id, 1)
-    granted = []
-
-    def run():
-        with atomic():
-            granted.extend(claim_rows.claim([task_id], hand.id, proposal.generation, proposal.leased_at))
-            until(lambda: bool(go), "the word to commit")
-
-    side = Side(run)
-    until(lambda: bool(granted), "the grant")
-    yield task_id
-    go.append(True)
-    side.result()
-
-
 def test_a_rebuild_waits_for_the_claims_that_are_being_committed(engine):
     set_queue_limits("default", max_concurrent=1)
-    go = []
-    with claim_under_way(engine, engine.worker(), go) as task_id:
-        rebuilding = Side(rebuild)
-        until(somebody_waits_for_a_lock, "the rebuild to wait")
+    task_id, hand = put(), engine.worker()
+    proposal = engine.index.claim(hand.profile, hand.id, 1)
+    grant = partial(claim_rows.claim, [task_id], hand.id, proposal.generation, proposal.leased_at)
+    with open_transaction(grant) as commit:
+        rebuilding = held_up(rebuild)
         assert engine.index.generation().state == "ready", "nothing was read or written yet"
-        go.append(True)
+        commit()
         rebuilt = rebuilding.result()
     assert rebuilt.leases == 1
     assert row(task_id).status == "executing"
     assert assert_index_agrees().leases == {task_id}
-
-
-def test_without_the_lock_the_rebuild_would_miss_a_running_task(engine, monkeypatch):
-    """Its slot is not counted: the cap of one would let a second task start."""
-    text = claim_rows._LOCK
-    assert text.count("pg_advisory_xact_lock_shared(%s)") == 1
-    monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
-    set_queue_limits("default", max_concurrent=1)
-    with claim_under_way(engine, engine.worker(), []) as task_id:
-        assert Side(rebuild).result().leases == 0
-    assert row(task_id).status == "executing"
-    assert engine.check().leases == set()
-    put(priority="critical")
-    assert len(take(engine.worker())) == 1, "two run where one may"
 
 
 def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
@@ -80,22 +47,10 @@ def test_a_claim_that_comes_while_the_generation_is_raised_is_refused(engine):
     number = snapshot.generation()
     with transaction.atomic():
         snapshot.raise_generation()
-        claiming = Side(lambda: claim_rows.claim([task_id], hand.id, number, 1))
-        until(somebody_waits_for_a_lock, "the claim to wait")
+        claiming = held_up(lambda: claim_rows.claim([task_id], hand.id, number, 1))
         assert claiming.running
     assert claiming.result() == []
     assert row(task_id).status == "queued"
-
-
-def test_without_the_lock_such_a_claim_would_be_granted(engine, monkeypatch):
-    text = claim_rows._LOCK
-    monkeypatch.setattr(claim_rows, "_LOCK", text.replace("pg_advisory_xact_lock_shared(%s)", "%s::int8"))
-    [task_id] = put_many(1)
-    hand = engine.worker()
-    number = snapshot.generation()
-    with transaction.atomic():
-        snapshot.raise_generation()
-        assert len(Side(lambda: claim_rows.claim([task_id], hand.id, number, 1)).result()) == 1
 
 
 def test_caps_hold_while_the_index_is_lost_again_and_again(engine, history):

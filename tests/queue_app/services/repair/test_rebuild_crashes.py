@@ -8,12 +8,8 @@ from queue_app.services.control.pause import pause
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql import snapshot
 from queue_app.sql.identity import database_identity
-from tests.support.engine import (
-    assert_index_agrees,
-    flush,
-    index_away,
-    take,
-)
+from tests.support.engine import assert_index_agrees, flush, index_away, take
+from tests.support.index_state import client_of
 
 STEPS = [
     "begin_generation", "load_until", "wipe", "restore_leases", "set_limits", "push", "open_generation",
@@ -57,16 +53,9 @@ def test_a_rebuild_that_dies_leaves_an_index_that_refuses_claims(engine, full, m
     assert_index_agrees()
 
 
-def test_an_index_lost_again_during_the_rebuild_is_not_opened(engine, full, monkeypatch):
-    plain = engine.index.finish_generation
-
-    def lose_first(number):
-        flush(engine)
-        return plain(number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.index, "finish_generation", lose_first)
-        assert rebuild() is None
+def test_an_index_lost_again_during_the_rebuild_is_not_opened(engine, full, before):
+    before(engine.index, "finish_generation", lambda: flush(engine))
+    assert rebuild() is None
     assert engine.index.generation().state == "missing"
     assert rebuild_if_needed() is not None
     assert_index_agrees()
@@ -95,7 +84,7 @@ def test_a_rebuild_that_loses_redis_at_its_end_does_not_block_the_next_one(engin
         rebuild()
     monkeypatch.undo()
     assert lost == ["finish_generation", "lock"]
-    assert engine.index._client.exists(engine.index.keys.lock("rebuild"))
+    assert client_of(engine.index).exists(engine.index.keys.lock("rebuild"))
     assert rebuild_if_needed() is not None
-    assert not engine.index._client.exists(engine.index.keys.lock("rebuild"))
+    assert not client_of(engine.index).exists(engine.index.keys.lock("rebuild"))
     assert_index_agrees()

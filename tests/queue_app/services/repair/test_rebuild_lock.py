@@ -14,35 +14,32 @@ from queue_app.services.repair import rebuild_lock as module
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.rebuild_lock import rebuild_lock
 from tests.support.engine import assert_index_agrees, flush, index_away, put_many, until
+from tests.support.index_state import client_of
 
 
 @pytest.fixture
 def remaining(engine):
     """Return how many milliseconds the lock lasts; negative if nobody holds it."""
-    key = engine.index.keys.lock("rebuild")
-    return lambda milliseconds=None: (
-        engine.index._client.pttl(key) if milliseconds is None else engine.index._client.pexpire(key, milliseconds)
-    )
+    client, key = client_of(engine.index), engine.index.keys.lock("rebuild")
+    return lambda milliseconds=None: client.pttl(key) if milliseconds is None else client.pexpire(key, milliseconds)
 
 
 def renewing_threads():
     return [thread for thread in threading.enumerate() if thread.name == "taskqueue-rebuild-lock"]
 
 
-def test_a_step_may_take_longer_than_the_lock_lasts(engine, remaining, monkeypatch):
+def test_a_step_may_take_longer_than_the_lock_lasts(engine, remaining, before):
     """Else two processes would take the lock from each other for ever, and no task would start."""
     put_many(3)
     flush(engine)
-    plain = engine.index.restore_leases
     others = []
 
-    def take_long(leases):
+    def take_long():
         remaining(1500)
         until(lambda: remaining() > 2000, "the lock is renewed")
         others.append(rebuild())
-        return plain(leases)
 
-    monkeypatch.setattr(engine.index, "restore_leases", take_long)
+    before(engine.index, "restore_leases", take_long)
     assert rebuild_if_needed() is not None
     assert others == [None], "another process waits"
     assert remaining() < 0, "the lock has been released"
@@ -73,9 +70,9 @@ def test_a_step_that_ends_prolongs_the_lock(engine, monkeypatch):
 def test_the_lock_of_another_process_is_left_alone(engine, monkeypatch):
     monkeypatch.setattr(module, "LOCK_SECONDS", 0.05)
     with rebuild_lock(engine.index):
-        engine.index._client.set(engine.index.keys.lock("rebuild"), "another", px=9000)
+        client_of(engine.index).set(engine.index.keys.lock("rebuild"), "another", px=9000)
         until(lambda: not renewing_threads(), "the thread ends")
-    assert engine.index._client.get(engine.index.keys.lock("rebuild")) == b"another"
+    assert client_of(engine.index).get(engine.index.keys.lock("rebuild")) == b"another"
 
 
 def test_no_thread_is_left(engine):

@@ -16,17 +16,19 @@ from queue_app.core.priorities import Band
 from queue_app.index import Profile
 from queue_app.metrics.exposition import REPAIRS
 from queue_app.models import Queue, Task
-from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reconcile as module
 from queue_app.services.repair.reap import mark_dead
+from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
-from queue_app.services.worker.registration import WorkerIdentity, deregister, register
+from queue_app.services.worker.registration import deregister
 from queue_app.sql import snapshot
 from tests.support import index_state
-from tests.support.engine import assert_index_agrees, done, index_away, put_many, row, take, take_ids
+from tests.support.engine import assert_index_agrees, done, enlist, index_away, put_many, row, take, take_ids
+from tests.support.index_state import client_of
 from tests.support.leases import release
+from tests.support.scene import Hand
 
 NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable", "forgotten_tasks"}, 0)
 
@@ -40,7 +42,7 @@ def running(engine):
 
 def lose_entry(scene, tasks):
     waiting = Task.objects.filter(status="queued").first()
-    scene.index._client.zrem(f"{scene.index.keys.prefix}:lane:default\x1fa\x1f", waiting.id.bytes)
+    client_of(scene.index).zrem(f"{scene.index.keys.prefix}:lane:default\x1fa\x1f", waiting.id.bytes)
 
 
 def misplace_entry(scene, tasks):
@@ -103,7 +105,7 @@ def test_the_lease_of_a_row_that_is_gone_ends_at_the_second_look(engine, running
 
 def test_nothing_to_do_changes_nothing(engine, running):
     def dump() -> dict:
-        client = engine.index._client
+        client = client_of(engine.index)
         return {key: client.dump(key) for key in client.scan_iter(match=engine.index.keys.everything)}
 
     before = dump()
@@ -111,19 +113,10 @@ def test_nothing_to_do_changes_nothing(engine, running):
     assert dump() == before
 
 
-def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, running, monkeypatch):
+def test_a_task_that_ends_while_leases_are_compared_takes_no_slot(engine, running, after):
     """The row was read as executing; its lease had ended before the index was read."""
-    read = snapshot.executing
-
-    def ends_then(*ids):
-        found = read(*ids)
-        if not ids:
-            finish([done(running[0])])
-        return found
-
-    monkeypatch.setattr(snapshot, "executing", ends_then)
+    after(snapshot, "executing", lambda: finish([done(running[0])]))
     assert Reconciler().run_once() == NOTHING
-    monkeypatch.undo()
     assert_index_agrees()
 
 
@@ -152,18 +145,14 @@ def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
     assert assert_index_agrees().waiting == set(ids)
 
 
-def test_a_batch_on_its_way_is_not_missing(engine):
+@pytest.mark.parametrize(("arriving", "missing"), [(6, 0), (4, 2)])
+def test_of_a_batch_on_its_way_only_what_never_arrives_is_missing(engine, arriving, missing):
     """Its transaction has committed, and its pushes arrive one after the other while the reconciler looks."""
     with index_away("push"):
-        ids = put_many(6)
-    refs = snapshot.refs(ids)
-    heard = []
-    signals.index_repaired.connect(listener := lambda **event: heard.append(event))
-    arrivals = iter([refs[:4], refs[4:], []])
+        refs = snapshot.refs(put_many(6))
+    arrivals = iter([refs[:4], refs[4:arriving], []])
     found = Reconciler(pause=lambda _: engine.index.push(next(arrivals))).run_once()
-    signals.index_repaired.disconnect(listener)
-    assert found == NOTHING
-    assert heard == []
+    assert found == NOTHING | {"missing": missing}
     assert_index_agrees()
 
 
@@ -175,14 +164,6 @@ def test_a_release_on_its_way_is_no_repair(engine, running, arriving, ended):
     late = [(task.id, "default") for task in running[:arriving]]
     found = Reconciler(pause=lambda _: release(engine.index, late)).run_once()
     assert found == NOTHING | {"leases_ended": ended}
-    assert_index_agrees()
-
-
-def test_what_never_arrives_of_a_batch_is_repaired_at_once(engine):
-    with index_away("push"):
-        ids = put_many(6)
-    arrivals = iter([snapshot.refs(ids[:4]), []])
-    assert Reconciler(pause=lambda _: engine.index.push(next(arrivals))).run_once()["missing"] == 2
     assert_index_agrees()
 
 
@@ -244,8 +225,6 @@ def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
 
 def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
     """A rebuild restored the lease and its release was lost; no push has named the queue since."""
-    from queue_app.services.repair.rebuild import rebuild  # noqa: PLC0415 - reads better where it is used
-
     put_many(1, queue="q")
     [task] = take(engine.worker())
     rebuild()
@@ -279,17 +258,6 @@ def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, 
     assert take_ids(hand, 5) == [ids[2]]
     assert [row(task_id).attempt for task_id in ids] == [1, 1, 1]
     Reconciler().run_once()
-    assert_index_agrees()
-
-
-def test_entries_of_cancelled_rows_vanish_when_they_are_met(engine):
-    """Before the reconciler has seen twice that there are too many; then it sweeps (``test_sweep``)."""
-    first, second = put_many(2)
-    with index_away("remove"):
-        cancel(first)
-    Reconciler().run_once()
-    assert index_state.check(engine.index).waiting == {first, second}
-    assert take_ids(engine.worker(), 2) == [second]
     assert_index_agrees()
 
 
@@ -337,20 +305,6 @@ def _split(packed, size):
     return [packed[at : at + size] for at in range(0, len(packed), size)]
 
 
-def test_pages_follow_one_another_and_hold_each_row_once(engine):
-    ids = put_many(7)
-    cursor, found, sizes = None, [], []
-    while True:
-        page = module.comparison.packed_page(cursor, 3)
-        sizes.append(page.size)
-        found += [task_id for lane in page.lanes for task_id in _split(lane.ids, 16)]
-        cursor = page.end
-        if cursor is None:
-            break
-    assert sizes == [3, 3, 1]
-    assert sorted(found) == sorted(task_id.bytes for task_id in ids)
-
-
 PROFILE = Profile.of([], ["a"], [])
 
 
@@ -362,8 +316,7 @@ def test_a_worker_whose_end_the_index_missed_is_retired(engine, end):
     put_many(2)
     gone, stays = uuid.uuid4(), uuid.uuid4()
     for worker_id in (gone, stays):
-        who = WorkerIdentity(id=worker_id, name="w", host="h", pid=1, process_identity="elsewhere", version="1")
-        register(who, PROFILE, concurrency=1, heartbeat_seconds=60)
+        enlist(Hand(worker_id, PROFILE))
     with index_away("unregister"):
         end(gone)
     assert Reconciler().run_once() == NOTHING | {"workers_retired": 1}

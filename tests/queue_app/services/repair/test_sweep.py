@@ -91,29 +91,23 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("moment", QUESTIONS)
 @pytest.mark.parametrize("is_late", [False, True], ids=["and is pushed at once", "and is pushed after the sweep"])
-def test_a_row_that_becomes_queued_meanwhile_keeps_its_entry(engine, monkeypatch, moment, is_late):
+def test_a_row_that_becomes_queued_meanwhile_keeps_its_entry(engine, after, moment, is_late):
     """It has its old place, as after a give back, so the score does not distinguish the new entry from the old one."""
     ids = put_many(3)
     cancel_unheard(ids)
-    place, name = QUESTIONS[moment]
-    plain, read = getattr(place, name), module.snapshot.refs
     queued = []
 
-    def and_then(*args):
-        found = plain(*args)
-        if not queued:
-            Task.objects.filter(pk__in=ids[:2]).update(status="queued", finished_at=None)
-            queued.extend(read(ids[:2]))
-            if not is_late:
-                engine.index.push(queued)
-        return found
+    def requeue():
+        Task.objects.filter(pk__in=ids[:2]).update(status="queued", finished_at=None)
+        queued.extend(module.snapshot.refs(ids[:2]))
+        if not is_late:
+            engine.index.push(queued)
 
     reconciler = Reconciler()
     reconciler.run_once()
     reconciler.next_page(engine.index, 100)
-    monkeypatch.setattr(place, name, and_then)
+    after(*QUESTIONS[moment], requeue)
     reconciler.sweep.step(engine.index)
-    monkeypatch.undo()
     assert len(queued) == 2
     if is_late:
         engine.index.push(queued)

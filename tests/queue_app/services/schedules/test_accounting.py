@@ -1,7 +1,7 @@
 """Every instant is enqueued or recorded, whatever meets it: an edit, a backfill, an error, twenty schedulers."""
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -16,18 +16,7 @@ from queue_app.services.schedules import tick
 from queue_app.services.schedules.edit import create_schedule, give_back, update_schedule, values_of
 from queue_app.services.schedules.tick import run_due
 from tests.support.engine import at_once, done, rolled_back, take
-from tests.workers import chores
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ECHO = "tests.workers.chores.echo"
-
-
-def minutes(number: float) -> datetime:
-    return NOON + timedelta(minutes=number)
-
-
-def every_minute(name: str = "minutely", **values) -> Schedule:
-    return create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60} | values, now=NOON)
+from tests.support.schedules import ECHO, NOON, every_minute, minutes
 
 
 def every_five_minutes(**values) -> Schedule:
@@ -166,6 +155,3 @@ def test_a_time_that_is_given_twice_ticks_once_and_stops_no_other_schedule(engin
 def test_jitter_never_puts_a_tick_behind_the_next_one(engine, when):
     with pytest.raises(InvalidTaskData, match="jitter must be at most 60"):
         create_schedule("minutely", {"task_type": ECHO, "args": [1], "jitter": 61} | when)
-
-
-assert chores.echo  # registered by its import

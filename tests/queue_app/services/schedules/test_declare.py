@@ -1,7 +1,7 @@
 """Schedules that the code declares."""
 
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from django.test import override_settings
@@ -12,18 +12,11 @@ from queue_app.models import Schedule
 from queue_app.schedules import Declaration
 from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.schedules.declare import GONE, synchronise
-from queue_app.services.schedules.edit import (
-    create_schedule,
-    delete_schedule,
-    give_back,
-    overridden,
-    update_schedule,
-)
+from queue_app.services.schedules.edit import create_schedule, delete_schedule, give_back, overridden, update_schedule
 from queue_app.services.schedules.tick import run_due
+from tests.support.schedules import ECHO, NOON, minutes
 from tests.workers import chores
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ECHO = "tests.workers.chores.echo"
 HOURLY = {"task_type": ECHO, "args": [1], "cron": "0 * * * *", "zone": "UTC"}
 
 
@@ -35,10 +28,6 @@ def code(monkeypatch, rows):
         schedules, "declared", lambda: {name: Declaration(name, values) for name, values in declared.items()}
     )
     return declared
-
-
-def minutes(number: float) -> datetime:
-    return NOON + timedelta(minutes=number)
 
 
 def version(code, **changes):
@@ -129,7 +118,8 @@ def test_two_versions_side_by_side_do_not_fight(code):
         assert Schedule.objects.filter(paused=False).count() == 2
 
 
-def test_a_roll_back_takes_effect_when_the_newer_version_is_gone(code):
+@pytest.mark.parametrize("how", [{"now": minutes(2) + GONE}, {"now": minutes(2), "force": True}])
+def test_a_roll_back_takes_effect_when_the_newer_version_is_gone_or_by_force(code, how):
     old, new = {"hourly": HOURLY}, {"hourly": HOURLY | {"cron": "30 * * * *"}}
     version(code, **old)
     synchronise(now=NOON)
@@ -138,18 +128,7 @@ def test_a_roll_back_takes_effect_when_the_newer_version_is_gone(code):
     version(code, **old)
     synchronise(now=minutes(2))
     assert Schedule.objects.get().cron == "30 * * * *"
-    synchronise(now=minutes(2) + GONE)
-    assert Schedule.objects.get().cron == "0 * * * *"
-
-
-def test_a_roll_back_can_be_forced(code):
-    old, new = {"hourly": HOURLY}, {"hourly": HOURLY | {"cron": "30 * * * *"}}
-    version(code, **old)
-    synchronise(now=NOON)
-    version(code, **new)
-    synchronise(now=minutes(1))
-    version(code, **old)
-    assert synchronise(now=minutes(2), force=True) == ["hourly"]
+    assert synchronise(**how) == ["hourly"]
     assert Schedule.objects.get().cron == "0 * * * *"
 
 

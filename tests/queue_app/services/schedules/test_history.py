@@ -1,34 +1,29 @@
 """What became of the ticks."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
 from queue_app.services.schedules.tick import run_due
 from queue_app.sql.schedule_health import RECENT, SOUGHT, failing
 from queue_app.sql.schedules import copy_outcomes
 from tests.support.engine import done, failed, take
+from tests.support.schedules import every_minute, minutes
 from tests.workers import chores
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ECHO = "tests.workers.chores.echo"
 
 
 @pytest.fixture
 def worker(engine):
-    return engine.worker(ECHO)
+    return engine.worker(chores.echo.module_path)
 
 
 def tick(minute: int) -> None:
-    run_due(now=NOON + timedelta(minutes=minute))
+    run_due(now=minutes(minute))
 
 
 def test_outcomes_outlive_the_tasks(worker):
-    create_schedule("minutely", {"task_type": ECHO, "args": [1], "every": 60}, now=NOON)
+    every_minute()
     for minute, outcome in enumerate((done, failed, failed), start=1):
         tick(minute)
         finish([outcome(task, retriable=False) if outcome is failed else outcome(task) for task in take(worker)])
@@ -39,12 +34,12 @@ def test_outcomes_outlive_the_tasks(worker):
     (ticks,) = recent(list(Schedule.objects.all())).values()
     assert [each.status for each in ticks] == ["queued", "failed", "failed", "completed"]
     assert failures_in_a_row(ticks) == 2
-    assert last_success(ticks) == NOON + timedelta(minutes=1)
+    assert last_success(ticks) == minutes(1)
     assert ScheduleTick.objects.get(outcome="completed").run_seconds >= 0
 
 
 def test_ticks_that_wait_hide_no_failures(worker):
-    create_schedule("minutely", {"task_type": ECHO, "args": [1], "every": 60}, now=NOON)
+    every_minute()
     for minute in range(1, 4):
         tick(minute)
         finish([failed(task, retriable=False) for task in take(worker)])
@@ -59,13 +54,10 @@ def test_ticks_that_wait_hide_no_failures(worker):
 
 
 def test_counting_failures_stops(worker):
-    create_schedule("minutely", {"task_type": ECHO, "args": [1], "every": 60}, now=NOON)
+    every_minute()
     for minute in range(1, RECENT + 6):
         tick(minute)
     ScheduleTick.objects.update(outcome="dead_letter")
     [found] = failing(3)
     assert found.times == "20+"
     assert failures_in_a_row(recent(list(Schedule.objects.all()), SOUGHT)[Schedule.objects.get().pk]) == RECENT
-
-
-assert chores.echo  # registered by its import

@@ -5,7 +5,7 @@
 
 import os
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 from hypothesis import given, settings
@@ -160,29 +160,3 @@ def works_while_it_can(plan: Plan, found: Starts) -> None:
             queued_at, at = load.queued_at[task], found.started[task]
             idle = [(since, until) for since, until in full if max(since, queued_at) + 1 < min(until, at)]
             assert not idle, (task, queued_at, at, idle)
-
-
-@SETTINGS
-@given(
-    counts=st.dictionaries(st.sampled_from(["ada", "bob", "eve", "kim"]), st.integers(1, 25), min_size=2),
-    slots=st.integers(1, 4),
-    runs=st.integers(1, 600),
-)
-def test_users_of_a_fair_queue_take_turns(index, counts, slots, runs):
-    """While two users both have tasks that wait, neither is more than two starts ahead."""
-    load = Load()
-    for user, number in counts.items():
-        for _ in range(number):
-            load.add(TaskKind("q0", "a", Band.NORMAL.value, user=user), BEGIN, runs * SECOND)
-    plan = Plan(
-        load=load, crews=(crew(slots),), limits={"q:q0": Limits(fair_by="user")}, begin=BEGIN, end=BEGIN + WEEKS
-    )
-    found = simulate(index, plan)
-    started: Counter[str] = Counter()
-    by_time: dict[int, Counter[str]] = defaultdict(Counter)
-    for task, at in enumerate(found.started):
-        by_time[at][load.kinds[load.kind[task]].user] += 1
-    for at in sorted(by_time):
-        started += by_time[at]
-        waiting = [started[user] for user, number in counts.items() if started[user] < number]
-        assert max(waiting, default=0) - min(waiting, default=0) <= 2, (at, started)

@@ -21,6 +21,7 @@ from queue_app.services.simulate.recorded import record
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
 from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.index_state import client_of
 from tests.support.recorded import history, last_window
 
 HOUR = timedelta(hours=1)
@@ -33,7 +34,7 @@ def window():
 
 def snapshot() -> tuple:
     index = get_index()
-    keys = sorted(key for key in index._client.scan_iter(match=index.keys.everything))
+    keys = sorted(key for key in client_of(index).scan_iter(match=index.keys.everything))
     return keys, [sorted(map(str, model.objects.values_list())) for model in (Task, Queue, Limit, Worker)]
 
 
@@ -96,11 +97,11 @@ def test_on_the_server_of_the_index_it_leaves_nothing(engine, window, monkeypatc
     monkeypatch.setattr(simulated, "_program", lambda: None)
     with pytest.raises(SimulationRefused, match="needs a server of its own"):
         simulate({}, since=window[0], until=window[1])
-    before, all_keys = snapshot(), get_index()._client.dbsize()
+    before, all_keys = snapshot(), client_of(get_index()).dbsize()
     answer = simulate({}, since=window[0], until=window[1], shared_server=True)
     assert answer["calibration"]["agrees"]
     assert snapshot() == before
-    assert get_index()._client.dbsize() == all_keys
+    assert client_of(get_index()).dbsize() == all_keys
 
 
 def test_a_killed_simulation_leaves_no_server(engine, process_env, tmp_path):
@@ -108,7 +109,7 @@ def test_a_killed_simulation_leaves_no_server(engine, process_env, tmp_path):
         "import django; django.setup()\n"
         "from queue_app.index.simulated import simulated_index\n"
         "with simulated_index() as index:\n"
-        "    print(index._client.info('server')['process_id'], flush=True)\n"
+        "    print(client_of(index).info('server')['process_id'], flush=True)\n"
         "    input()\n"
     )
     child = subprocess.Popen(

@@ -1,6 +1,7 @@
 """The record of upkeep: when each job succeeded last, why one did not, and how far it has come."""
 
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import DatabaseError
@@ -45,14 +46,11 @@ def test_a_failure_keeps_the_last_success_and_says_why(rows):
 
 
 def test_a_failing_database_is_reported_as_it_is(rows, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise DatabaseError("gone")
-
     @jobs.recorded("j")
     def job() -> int:
         raise RuntimeError("first")
 
-    monkeypatch.setattr(MaintenanceJob, "record", refuse)
+    monkeypatch.setattr(MaintenanceJob, "record", Mock(side_effect=DatabaseError))
     with pytest.raises(RuntimeError, match="first"):
         job()
 

@@ -9,17 +9,8 @@ from django.utils import timezone
 from queue_app import celery_tasks
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
-from queue_app.models import (
-    DeadLetter,
-    MaintenanceJob,
-    Queue,
-    QueueStats,
-    Task,
-    TaskAttempt,
-    TaskPayload,
-    TaskResult,
-    Worker,
-)
+from queue_app.models import MaintenanceJob, Queue, QueueStats, Task, TaskAttempt, TaskPayload, TaskResult, Worker
+from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep import maintenance
 from queue_app.services.upkeep.maintenance import purge, run_overdue, snapshot, take_snapshot
 from tests.support.engine import at_once, done, failed, flush, index_away, put, put_many, take
@@ -50,14 +41,6 @@ def test_successes_and_failures_have_separate_retention(rows, retention, status,
     is_kept = kept or (status is not Status.COMPLETED and days_ago < 5)
     assert purge() == (0 if is_kept else 1)
     assert Task.objects.filter(pk=task_id).exists() is is_kept
-
-
-def test_failures_may_be_purged_before_successes(rows, retention):
-    retention(success=5, failure=2)
-    kept, gone = ended(days_ago=3), ended(Status.FAILED, days_ago=3)
-    purge()
-    assert list(Task.objects.values_list("id", flat=True)) == kept
-    assert gone[0] != kept[0]
 
 
 def test_all_related_rows_are_purged(rows, retention):
@@ -101,21 +84,6 @@ def test_concurrent_purges_share_the_work(rows, retention, monkeypatch):
     assert sum(at_once([purge, purge, purge])) == 100
 
 
-def test_a_task_stays_until_its_dead_letter_expires(engine, retention):
-    retention(failure=1, dead_letter=30)
-    put(max_retries=0)
-    from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
-
-    [task] = take(engine.worker())
-    finish([failed(task)])
-    Task.objects.update(finished_at=timezone.now() - timedelta(days=20))
-    assert purge() == 0
-    DeadLetter.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    purge()
-    assert DeadLetter.objects.count() == 0
-    assert purge() == 1
-
-
 def test_a_task_stays_until_its_idempotency_key_expires(rows, retention):
     retention(success=0.1, failure=0.1, idempotency=1)
     ids = ended(days_ago=0.5, count=2)
@@ -157,8 +125,6 @@ MINUTE = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 
 
 def test_a_minute_counts_what_began_and_ended_in_it(engine):
-    from queue_app.services.lifecycle.finish import finish  # noqa: PLC0415
-
     ids = put_many(6)
     put_many(1, queue="other")
     first, second, third, *_ = take(engine.worker(), 6)
@@ -260,12 +226,6 @@ def test_the_clock_of_a_schedulers_host_does_not_matter(rows, monkeypatch, hours
     MaintenanceJob.objects.update(succeeded_at=now() - timedelta(minutes=4))
     monkeypatch.setattr("django.utils.timezone.now", lambda: now() + timedelta(hours=hours))
     assert run_overdue()
-
-
-def test_one_overdue_job(rows):
-    run_overdue()
-    MaintenanceJob.objects.filter(pk="promote").update(succeeded_at=timezone.now() - timedelta(minutes=4))
-    assert run_overdue() == ["promote"]
 
 
 def test_a_failed_job_runs_again_at_the_next_check(rows):

@@ -20,18 +20,9 @@ from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.upkeep import promote as module
 from queue_app.services.upkeep.promote import promote
 from queue_app.sql import snapshot
-from tests.support.engine import (
-    assert_index_agrees,
-    at_once,
-    counted_calls,
-    index_away,
-    put,
-    put_many,
-    row,
-    take,
-    take_ids,
-)
+from tests.support.engine import assert_index_agrees, at_once, counted_calls, index_away, put, put_many, row, take
 from tests.support.index_clock import stop_clock
+from tests.support.index_state import client_of
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable", "forgotten_tasks"}, 0)
@@ -102,27 +93,12 @@ def test_each_rises_as_far_as_its_age_allows(engine, history, now):
     assert all(history.states(task_id) == "queued" for task_id in ids.values())
 
 
-def test_the_counts_are_kept(engine):
+def test_promotions_are_logged(engine, caplog, hear):
     aged(1900)
-    aged(700)
-    promote()
-    aged(700, "background")
-    promote()
-    assert promotions() == {
-        "promoted:low:normal": 2,
-        "promoted:normal:high": 1,
-        "promoted:background:low": 1,
-    }
-
-
-def test_promotions_are_logged(engine, caplog):
-    aged(1900)
-    heard = []
-    signals.tasks_promoted.connect(listener := lambda **event: heard.append((event["steps"], event["complete"])))
+    heard = hear(signals.tasks_promoted, "steps", "complete")
     with caplog.at_level("INFO", "taskqueue"):
         promote()
         promote()
-    signals.tasks_promoted.disconnect(listener)
     assert heard == [({(LOW, NORMAL): 1, (NORMAL, HIGH): 1}, True)]
     assert [record.message for record in caplog.records] == ["promoted: 1 from normal to high, 1 from low to normal"]
 
@@ -156,20 +132,6 @@ def test_a_run_publishes_a_bounded_number_of_events_and_counts_all(engine, monke
     assert len(published()) == 3
 
 
-def test_a_promoted_task_runs_before_younger_ones_of_its_new_band(engine):
-    young_high, low = put(priority="high"), aged(1900)
-    critical, normal = put(priority="critical"), aged(1000, "normal")
-    promote()
-    assert take_ids(engine.worker(), 4) == [critical, low, young_high, normal]
-
-
-def test_a_second_run_moves_nothing(engine):
-    aged(1900)
-    assert promote().total == 2
-    assert promote().total == 0
-    assert standing()
-
-
 def test_tasks_that_reached_the_age_since_the_last_run_are_found(engine):
     """The sweep continues where it stopped, and reads only the last moments twice."""
     early, late = aged(700), aged(550)
@@ -179,15 +141,6 @@ def test_tasks_that_reached_the_age_since_the_last_run_are_found(engine):
         assert promote().steps == {(LOW, NORMAL): 1}
     assert calls.count("promote") == 1
     assert standing() == {early: NORMAL, late: NORMAL}
-
-
-def test_more_than_a_batch_and_nothing_left(engine):
-    """All have one instant: the id orders them."""
-    ids = put_many(25, priority="low")
-    age(700, *ids)
-    promotion = promote(batch=10)
-    assert (promotion.total, promotion.complete) == (25, True)
-    assert set(standing().values()) == {NORMAL}
 
 
 def test_the_budget_ends_a_run_and_the_next_goes_on(engine):
@@ -253,7 +206,7 @@ def test_a_rebuild_restores_promotion(engine):
     assert sorted(before.values()) == [NORMAL, NORMAL, LOW]
     for flush in (False, True):
         if flush:
-            engine.index._client.delete(*engine.index._client.scan_iter(match=engine.index.keys.everything))
+            client_of(engine.index).delete(*client_of(engine.index).scan_iter(match=engine.index.keys.everything))
         rebuild()
         assert standing() == before
         assert promote().total == 0
@@ -262,7 +215,7 @@ def test_a_rebuild_restores_promotion(engine):
 
 def test_a_lost_index_is_left_to_the_rebuild(engine):
     aged(700)
-    engine.index._client.delete(*engine.index._client.scan_iter(match=engine.index.keys.everything))
+    client_of(engine.index).delete(*client_of(engine.index).scan_iter(match=engine.index.keys.everything))
     assert promote().total == 0
     assert engine.check().waiting == set()
 
@@ -275,15 +228,6 @@ def test_a_reprioritised_task_is_placed_by_its_new_band(engine, band, expected):
     assert standing() == {task_id: expected}
     assert promote().total == 0
     assert Reconciler().run_once() == NOTHING
-
-
-def test_a_retry_waits_anew(engine):
-    """Its age counts from when it became queued again."""
-    task_id = aged(1900)
-    promote()
-    Task.objects.update(queued_at=datetime.now(UTC))
-    assert reconcile_everything()["missing"] == 1
-    assert standing() == {task_id: LOW}
 
 
 def test_an_index_that_is_away_costs_one_run(engine):
@@ -343,13 +287,6 @@ def test_an_edit_whose_notification_was_lost(engine):
     PriorityPolicy.objects.filter(pk=LOW).update(promote_after_seconds=60)
     assert promote().total == 1
     assert Reconciler().run_once() == NOTHING
-
-
-def test_without_policies_nothing_rises(engine):
-    task_id = aged(10**6)
-    PriorityPolicy.objects.all().delete()
-    assert promote().total == 0
-    assert standing() == {task_id: LOW}
 
 
 def test_nothing_to_do_costs_no_call_for_tasks(engine):

@@ -6,22 +6,13 @@ import pytest
 from django.db import transaction
 
 from queue_app.core.states import Status
-from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
+from queue_app.exceptions import DeadLetterNotFound
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters
-from tests.support.engine import (
-    Side,
-    at_once,
-    done,
-    somebody_waits_for_a_lock,
-    status,
-    take,
-    take_ids,
-    until,
-)
+from tests.support.engine import Side, done, held_up, status, take, take_ids
 
 
 @pytest.fixture
@@ -95,25 +86,7 @@ def test_a_replay_of_a_task_that_is_being_purged_finds_nothing(engine, hand, no_
     age(letter, expired=True)
     with transaction.atomic():
         purge()
-        side = Side(lambda: replay(letter.id, by="ann"))
-        until(somebody_waits_for_a_lock, "the replay waits")
+        side = held_up(lambda: replay(letter.id, by="ann"))
     with pytest.raises(DeadLetterNotFound):
         side.result()
     assert status(letter.task_id) is Status.DEAD_LETTER
-
-
-def test_a_concurrent_replay_and_purge_never_leave_half_a_task(engine, hand, no_retention):
-    for _ in range(10):
-        letter = make_dead_letter(hand)
-        age(letter, expired=True)
-
-        def attempt(letter=letter):
-            try:
-                return replay(letter.id, by="") is not None
-            except (DeadLetterNotFound, InvalidTransition):
-                return False
-
-        moved, _ = at_once([attempt, lambda: [purge(), purge()]])
-        assert Task.objects.filter(pk=letter.task_id, status="queued").exists() is moved
-        assert TaskPayload.objects.filter(pk=letter.task_id).exists() is moved
-        assert take_ids(hand, 2) == ([letter.task_id] if moved else [])

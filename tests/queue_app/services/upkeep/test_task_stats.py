@@ -1,10 +1,8 @@
 """Statistics of task types, users and keys: each task is counted once, whatever dies, and however often it runs."""
 
-import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 
 from queue_app.core.states import Status
 from queue_app.models import MaintenanceJob, TaskStats
@@ -12,6 +10,7 @@ from queue_app.models.task_stats import StatsKind
 from queue_app.services.upkeep import task_stats
 from queue_app.sql import upkeep
 from queue_app.sql.database import clock
+from tests.support.engine import at_once
 from tests.support.factories import TaskFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db
@@ -97,16 +96,7 @@ def test_a_run_that_dies_leaves_nothing_behind(end, monkeypatch):
 def test_two_runs_at_once_count_each_task_once(end):
     for _ in range(20):
         end()
-
-    def run():
-        task_stats.collect()
-        connection.close()
-
-    runs = [threading.Thread(target=run) for _ in range(4)]
-    for each in runs:
-        each.start()
-    for each in runs:
-        each.join()
+    at_once([task_stats.collect] * 4)
     assert only("shop.mail").completed == 20
 
 

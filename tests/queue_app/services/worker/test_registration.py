@@ -8,12 +8,7 @@ from queue_app.core.records import HeartbeatAnswer, WorkerReport
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Profile, get_index
 from queue_app.models import Worker
-from queue_app.services.worker.registration import (
-    WorkerIdentity,
-    change_profile,
-    deregister,
-    register,
-)
+from queue_app.services.worker.registration import WorkerIdentity, change_profile, deregister, register
 from queue_app.sql.workers import heartbeat
 from tests.support.engine import index_away, put, take
 from tests.support.scene import Hand
@@ -75,11 +70,3 @@ def test_a_worker_with_a_new_profile_leaves_its_old_one(engine, identity):
     assert Worker.objects.get().task_types == ["a", "new"]
     assert len(take(Hand(identity.id, learnt))) == 1
     assert get_index().unserved_types(learnt) == set()
-
-
-def test_waiting_for_a_call(engine):
-    hand = engine.worker()
-    assert take(hand) == []
-    assert get_index().wait_for_wake(hand.id, 0.01) is False
-    put()
-    assert get_index().wait_for_wake(hand.id, 5) is True

@@ -15,7 +15,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import InvalidTransition
-from queue_app.models import DeadLetter, DependencyCounter, Task, TaskDependency, WorkflowNode
+from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.models.workflow import Condition, WorkflowState
 from queue_app.services.enqueue.validate import check_task
@@ -215,20 +215,3 @@ def judge_compensations(workflow_id: uuid.UUID, undoes, events) -> None:
         assert undone == sorted(undone, reverse=True)
     if len(in_order) == len(undoes):
         assert state == WorkflowState.COMPENSATED
-
-
-def test_two_parents_that_end_at_once_queue_their_child_once(engine, history):
-    """Real threads, real commits, many times."""
-    hands = [engine.worker(), engine.worker()]
-    for _ in range(40):
-        graph = Graph(rows=[check_task(NewTask(task_type="a")) for _ in range(3)])
-        first, second, child = (row.id for row in graph.rows)
-        graph.edges = {(child, first): "hold", (child, second): "hold"}
-        enqueue_workflow(NewWorkflow(id=uuid7(), name="v"), graph)
-        held = [take(hand)[0] for hand in hands]
-        at_once([lambda task=task: finish([done(task)]) for task in held])
-        assert history.states(child) == "blocked queued"
-        finish([done(take(hands[0])[0])])
-    assert not Row.objects.filter(finished_at=None).exists()
-    assert not DependencyCounter.objects.exists()
-    assert_index_agrees()

@@ -1,14 +1,14 @@
 """Workflows of odd shapes, in odd places and moments: each goes on, or is refused with a sentence."""
 
 import re
-import threading
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
-from queue_app import Workflow, chain, group, signal, task
+from queue_app import Workflow, signal, task
 from queue_app.core.graph import Graph
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter, Queue, Task, TaskDependency, TaskPayload
@@ -25,8 +25,9 @@ from queue_app.services.workflows.steer import cancel_workflow, retry_workflow, 
 from queue_app.services.workflows.store import add_nodes
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql import workflow_advance
+from queue_app.sql.database import fetch_all
 from queue_app.testing import assert_workflow
-from tests.support.engine import at_once, done, failed, new, row, take
+from tests.support.engine import at_once, done, failed, new, open_transaction, row, take
 from tests.workers.flow_tasks import charge, failing, label, node, ran, undo
 from tests.workers.stage import StillWorker
 
@@ -55,79 +56,13 @@ def work() -> list[str]:
     return names
 
 
-def two(**options):
+def two(first_task=node, second_task=node, **options):
     """Enqueue ``first``, which can be undone, and ``second``, which waits for it."""
     flow = Workflow("two", **options)
-    first = flow.add_call(node, ("first",), name="first", compensate=undo)
-    flow.add_call(node, ("second",), name="second", after=[first])
+    first = flow.add_call(first_task, ("first",), name="first", compensate=undo)
+    flow.add_call(second_task, ("second",), name="second", after=[first])
     flow.enqueue()
     return flow, first
-
-
-def test_one_task_is_a_workflow():
-    flow = Workflow("one")
-    flow.add(node, "x")
-    flow.enqueue()
-    assert work() == ["x"]
-    assert_workflow(flow, "completed")
-
-
-def test_a_workflow_is_enqueued_once_and_with_the_callers_transaction():
-    flow = Workflow("rolled back")
-    flow.add(node, "x")
-    with transaction.atomic():
-        flow.enqueue()
-        transaction.set_rollback(True)
-    assert not Row.objects.exists()
-    assert not Task.objects.exists()
-    with pytest.raises(InvalidWorkflow, match="'rolled back' is enqueued already"):
-        flow.enqueue()
-
-
-def refusals():
-    """Return (what is done, the sentence)."""
-    other = Workflow("other")
-    stranger = other.add(node, "y")
-    return {
-        "empty": (lambda _: None, "has no tasks; add one before you enqueue it"),
-        "stranger": (lambda flow: flow.add(node, "x", after=[stranger]), "node waits for a task that is not in"),
-        "result": (
-            lambda flow: flow.add(node, flow.add(node, "x").result),
-            "node takes the result of node, but does not wait for it; add it to `after`",
-        ),
-        "unique": (lambda flow: flow.add(node.using(unique=True), "x"), "node has unique, which could name a task of"),
-        "key": (lambda flow: flow.add(node.using(idempotency_key="k"), "x"), "node has idempotency_key"),
-        "after": (lambda flow: flow.add(node, "x", after="first"), "after must be a list of nodes, which add"),
-        "function": (lambda flow: flow.add(print, "x"), "put @task above"),
-        "policy": (lambda _: Workflow("bad", on_failure="panic"), "on_failure must be one of hold, cancel, continue"),
-        "no calls": (lambda flow: flow.add_many(node, []), "needs at least one call"),
-        "empty chain": (lambda flow: flow.add(chain()), "needs at least one task"),
-        "empty group": (lambda flow: flow.add(group()), "needs at least one task"),
-        "map": (lambda flow: flow.map(node, over=[1, 2]), "Give map\\(\\) the result of a node"),
-        "reserved": (lambda flow: flow.add(node, {"$result": "x"}), "'\\$result' is reserved"),
-    }
-
-
-@pytest.mark.parametrize("name", sorted(refusals()))
-def test_what_is_wrong_with_a_graph_is_said(name):
-    act, sentence = refusals()[name]
-    flow = Workflow("refused")
-
-    def build():
-        act(flow)
-        flow.enqueue()
-
-    with pytest.raises(InvalidTaskData, match=sentence):
-        build()
-    assert not Row.objects.exists()
-
-
-def test_too_many_tasks_are_refused_and_the_setting_is_named(settings):
-    settings.TASKQUEUE = settings.TASKQUEUE | {"WORKFLOWS": {"MAX_TASKS": 3}}
-    flow = Workflow("wide")
-    flow.add_many(node, [((str(n),), {}) for n in range(4)])
-    with pytest.raises(InvalidWorkflow, match=r"has 4 tasks; the limit is 3 \(TASKQUEUE WORKFLOWS\)"):
-        flow.enqueue()
 
 
 @pytest.mark.parametrize(
@@ -162,11 +97,7 @@ def test_a_result_of_none_is_handed_on():
 
 
 def test_a_task_with_a_start_time_waits_for_both():
-    later = timezone.now() + timedelta(hours=1)
-    flow = Workflow("later")
-    first = flow.add_call(node, ("first",), name="first")
-    flow.add_call(node.using(run_after=later), ("second",), name="second", after=[first])
-    flow.enqueue()
+    flow, _ = two(second_task=node.using(run_after=timezone.now() + timedelta(hours=1)))
     assert work() == ["first"]
     assert_workflow(flow, "running", {"second": "scheduled"})
     Task.objects.filter(status="scheduled").update(run_after=LONG_AGO)
@@ -178,10 +109,7 @@ def test_a_task_with_a_start_time_waits_for_both():
 def test_a_paused_queue_delays_its_tasks_and_holds_nothing():
     Queue.objects.create(name="slow")
     pause("slow", by="ina")
-    flow = Workflow("through a paused queue")
-    first = flow.add_call(node, ("first",), name="first")
-    flow.add_call(node.using(queue_name="slow"), ("second",), name="second", after=[first])
-    flow.enqueue()
+    flow, _ = two(second_task=node.using(queue_name="slow"))
     assert work() == ["first"]
     assert_workflow(flow, "running", {"second": "queued"})
     assert Row.objects.get().held_at is None
@@ -289,10 +217,7 @@ def test_what_is_held_is_never_purged():
 
 
 def test_an_expired_task_holds_what_waits_until_it_is_retried(engine):
-    flow = Workflow("expiring")
-    first = flow.add_call(node.using(queue_name="fast"), ("first",), name="first")
-    flow.add_call(node, ("second",), name="second", after=[first])
-    flow.enqueue()
+    flow, first = two(first_task=node.using(queue_name="fast"))
     Task.objects.filter(pk=first.id).update(queued_at=LONG_AGO)
     assert expire_stale("fast", 1) == 1
     assert_workflow(flow, "running", {"first": "expired", "second": "blocked"})
@@ -320,8 +245,8 @@ def test_two_running_tasks_add_at_once(engine):
     assert row(end.id).status == "queued"
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_only_tasks_behind_the_running_task_are_added_beside_other_ends(engine, is_local):
+@pytest.mark.parametrize(("is_local", "outcome"), [(True, nullcontext()), (False, pytest.raises(OperationalError))])
+def test_only_tasks_behind_the_running_task_are_added_beside_other_ends(engine, is_local, outcome):
     flow = Workflow("growing")
     first, second = (flow.add(node, name) for name in ("a", "b"))
     flow.enqueue()
@@ -330,29 +255,9 @@ def test_only_tasks_behind_the_running_task_are_added_beside_other_ends(engine, 
     if not is_local:
         other = second if held.id == first.id else first
         graph.edges[graph.rows[0].id, other.id] = "hold"
-    is_ending, may_end = threading.Event(), threading.Event()
-
-    def end() -> None:
-        with transaction.atomic():
-            workflow_advance.share([flow.id])
-            is_ending.set()
-            assert may_end.wait(60)
-
-    def add() -> str:
-        assert is_ending.wait(60)
-        try:
-            with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute("SET LOCAL lock_timeout = '100ms'")
-                add_nodes(flow.id, graph, added_by=held.key)
-        except OperationalError:
-            return "waits"
-        else:
-            return "adds"
-        finally:
-            may_end.set()
-
-    _, found = at_once([end, add])
-    assert found == ("adds" if is_local else "waits")
+    with open_transaction(lambda: workflow_advance.share([flow.id])), outcome, transaction.atomic():
+        fetch_all("SELECT set_config('lock_timeout', '100ms', true)")
+        add_nodes(flow.id, graph, added_by=held.key)
 
 
 def test_nothing_is_added_to_or_signalled_after_the_end():
@@ -374,9 +279,7 @@ def test_a_failed_attempt_that_had_added_takes_it_back_once(engine):
     hand = engine.worker("tests.workers.flow_tasks.node")
     (held,) = take(hand)
     add_nodes(
-        flow.id,
-        Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"]))]),
-        added_by=held.key,
+        flow.id, Graph(rows=[check_task(new("tests.workers.flow_tasks.node", args=["added"]))]), added_by=held.key
     )
     finish([failed(held)])
     assert Row.objects.get().nodes == 2

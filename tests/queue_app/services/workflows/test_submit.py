@@ -11,8 +11,6 @@ from queue_app.exceptions import InvalidTaskData, InvalidWorkflow
 from queue_app.models import Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
-from queue_app.services.workflows.steer import cancel_workflow
-from queue_app.services.workflows.store import add_nodes
 from queue_app.services.workflows.submit import NewFlow, NewNode, submit_workflow
 from tests.support.engine import assert_index_agrees, rolled_back
 from tests.workers.flow_tasks import charge, label, node, refund, total, undo
@@ -99,6 +97,9 @@ def refused(build) -> str:
         (lambda flow, _: flow.map(node, over=[1]), "over=node.result"),
         (lambda flow, _: flow.add_many(node, []), "at least one call"),
         (lambda flow, _: flow.add(chain()), "at least one task"),
+        (lambda flow, _: flow.add(group()), "at least one task"),
+        (lambda _flow, _other: None, "has no tasks; add one before you enqueue it"),
+        (lambda flow, _: flow.add(node.using(unique=True), "x"), "node has unique, which could name a task of"),
         (lambda _flow, _other: Workflow("x", on_failure="panic"), "must be one of hold, cancel, continue"),
         (lambda _flow, _other: group((node, "a")).enqueue("x", max_concurrent=0), "between 1 and"),
         (lambda _flow, _other: group((node, "a")).enqueue("x", deadline=timedelta(-1)), "must be in the future"),
@@ -168,17 +169,6 @@ def test_a_task_that_cannot_undo_is_refused(engine, name, code):
         submit_workflow(NewFlow(name="saga", nodes=[new("a", compensate=name)]))
     assert (caught.value.field, caught.value.code) == ("tasks[a].compensate", code)
     assert not Task.objects.exists()
-
-
-def test_nothing_is_added_to_a_workflow_that_has_ended(engine):
-    flow = Workflow("ended")
-    flow.add(node, "a")
-    flow.enqueue()
-    cancel_workflow(flow.id)
-    more = Workflow("more")
-    more.add(node, "b")
-    with pytest.raises(InvalidWorkflow, match="has ended; tasks cannot be added"):
-        add_nodes(flow.id, more._graph)
 
 
 def test_a_rollback_leaves_nothing(engine):

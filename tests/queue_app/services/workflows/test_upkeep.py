@@ -1,7 +1,5 @@
 """Upkeep of workflows: deadlines, forgotten tasks, retention, and what a pause holds back."""
 
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -26,7 +24,7 @@ from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
 from queue_app.sql.workflow_advance import complete as complete_in_workflow
 from queue_app.sql.workflow_advance import lock
-from tests.support.engine import Side, assert_index_agrees, done, failed, row, somebody_waits_for_a_lock, take, until
+from tests.support.engine import Side, assert_index_agrees, done, failed, held_up, open_transaction, row, take
 from tests.workers.flow_tasks import node
 
 LONG_AGO = timezone.now() - timedelta(days=400)
@@ -79,8 +77,7 @@ def test_of_two_ends_at_once_the_later_one_opens_what_waits_for_both(engine, par
     finish([done(task) for task in tasks[:-2]])
     with atomic():
         complete_in_workflow([flow.id], [done(tasks[-2])])
-        later = Side(lambda: finish([done(tasks[-1])]))
-        until(somebody_waits_for_a_lock, "the later end waits for the counter")
+        later = held_up(lambda: finish([done(tasks[-1])]))
     assert later.result() == {tasks[-1].id}
     assert row(last.id).status == "queued"
     assert not DependencyCounter.objects.exists(), "the counters go when the task is queued"
@@ -152,16 +149,10 @@ def test_a_cancelled_task_takes_with_it_what_waits_for_it(engine):
     assert Row.objects.get(pk=flow.id).state == "cancelled"
 
 
-def test_a_pause_keeps_what_is_resumed_before_the_index_knows_of_the_pause(engine, monkeypatch):
+def test_a_pause_keeps_what_is_resumed_before_the_index_knows_of_the_pause(engine, before):
     """Resumed tasks have their old places, so the late removal would take them out of the index."""
     flow, first, _ = two()
-    plain = Index.remove
-
-    def resume_first(*args):
-        Side(lambda: resume_workflow(flow.id)).result()
-        return plain(*args)
-
-    monkeypatch.setattr(Index, "remove", resume_first)
+    before(Index, "remove", lambda: Side(lambda: resume_workflow(flow.id)).result())
     pause_workflow(flow.id, by="ina")
     assert assert_index_agrees().waiting == {first}
 
@@ -184,27 +175,13 @@ def test_a_worker_returns_unacknowledged_tasks_once_no_other_transaction_has_the
     _, first, _ = two()
     take(hand)
     with the_workflow_alone(first):
-        side = Side(lambda: recover(hand.id, []))
-        until(somebody_waits_for_a_lock, "the lock of the workflow")
+        side = held_up(lambda: recover(hand.id, []))
         with atomic():
             assert Task.objects.select_for_update(nowait=True).get(pk=first), "its row is free meanwhile"
     side.result()
     assert row(first).status == "queued"
 
 
-@contextmanager
 def the_workflow_alone(task_id):
     """Hold the lock of the task's workflow by another connection."""
-    go, began = threading.Event(), threading.Event()
-
-    def hold():
-        with atomic():
-            lock([row(task_id).workflow_id])
-            began.set()
-            assert go.wait(60)
-
-    side = Side(hold)
-    assert began.wait(60)
-    yield
-    go.set()
-    side.result()
+    return open_transaction(lambda: lock([row(task_id).workflow_id]))
