@@ -44,8 +44,10 @@ SLOW = (
     "integration",
     "packaging",
     "queue_app/admin/test_audit_walk.py",
+    "queue_app/admin/test_pseudo_language.py",
     "queue_app/api/test_served.py",
     "queue_app/api/test_slow_clients.py",
+    "queue_app/index/test_model.py",
     "queue_app/services/simulate",
     "servers",
     "taskqueue_project/embedded",
@@ -212,6 +214,16 @@ def _remove_index() -> None:
 def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send each index notification at once: many tests read Redis right after an enqueue."""
     monkeypatch.setattr("queue_app.index.notifier.GATHER_SECONDS", 0.0)
+
+
+@pytest.fixture
+def known_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The tasks that this process knows, by type. What a test adds or takes away is forgotten at its end."""
+    from queue_app import registry  # noqa: PLC0415 - needs the settings
+
+    tasks = dict(registry._tasks)
+    monkeypatch.setattr(registry, "_tasks", tasks)
+    return tasks
 
 
 @pytest.fixture(autouse=True)

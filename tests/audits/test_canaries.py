@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pytest
 from django.apps import apps
-from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.shortcuts import redirect
 from django.test import Client
@@ -35,6 +34,7 @@ from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule, update_schedule
 from tests.audits import canary_tasks as made
 from tests.audits.canary_tasks import MASKED, SEALED, VISIBLE
+from tests.queue_app.admin.test_audit import own_admins
 from tests.support.asking import ask
 from tests.support.contents import index_text, tables
 from tests.support.factories import StaffFactory, move
@@ -171,10 +171,6 @@ def people():
         client = Client()
         client.force_login(user)
         yield name, client
-
-
-def own_admins():
-    return {model: one for model, one in admin.site._registry.items() if model._meta.app_label == "queue_app"}
 
 
 def admin_pages():

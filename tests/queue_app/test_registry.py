@@ -23,10 +23,13 @@ NAME = f"{__name__}.send_invoice"
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch):
+def as_before(discovered, known_tasks):
     """Forget what a test registers, but for what is imported once."""
+
+
+@pytest.fixture
+def discovered():
     registry.discover()
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
 
 def test_a_task_is_known_by_the_path_of_its_function():
@@ -110,10 +113,10 @@ def test_a_function_that_is_no_task_is_not_learnt(name):
     assert registry.import_module_of(name) is False
 
 
-def test_a_task_in_a_module_of_an_installed_app_is_learnt():
+def test_a_task_in_a_module_of_an_installed_app_is_learnt(known_tasks):
     name = "taskqueue_project.demo.tasks.count_words"
     registry.discover()
-    known = registry._tasks.pop(name)
+    known = known_tasks.pop(name)
     sys.modules.pop("taskqueue_project.demo.tasks")
     assert registry.import_module_of(name) is True
     assert registry.get(name).func.__name__ == known.func.__name__

@@ -13,16 +13,14 @@ from tests.workers.stage import StillWorker
 
 
 @pytest.fixture
-def pictures(settings, engine):
+def pictures(settings, engine, known_tasks):
     """Install the app for one test, with its defaults but for the file type."""
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "pictures"]
     settings.PICTURES = {"FILE_TYPES": ["WEBP"]}
     import pictures.tasks  # noqa: PLC0415 - its app must be installed
 
     registry.register(pictures.tasks.process_picture_with_django_tasks)  # another test may have imported it before
-    yield pictures
-    for task_type in [name for name in registry._tasks if name.startswith("pictures.")]:
-        del registry._tasks[task_type]
+    return pictures
 
 
 def test_django_pictures(pictures, tmp_path):
@@ -63,13 +61,12 @@ def good_morning():
 
 
 @pytest.mark.usefixtures("engine")
-def test_django_crontask():
+def test_django_crontask(known_tasks):
     from crontask import cron, scheduler  # noqa: PLC0415 - looks for its settings
 
-    greet = cron("0 3 * * Mon")(task(good_morning))
+    cron("0 3 * * Mon")(task(good_morning))
     [job] = scheduler.get_jobs()
     result = job.func()  # as its process does on Monday at three
     StillWorker(concurrency=1).until_empty()
     result.refresh()
     assert result.return_value == "good morning"
-    del registry._tasks[greet.module_path]

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from queue_app.workers import capture
-from queue_app.workers.scheduler import Scheduler
 from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
-from tests.workers.stage import StillWorker
+from tests.workers.stage import StillScheduler, StillWorker
 
 
 @pytest.fixture
@@ -24,9 +23,9 @@ def hire(engine) -> Callable[..., StillWorker]:
 def make(engine, settings):
     """Make schedulers whose lead expires after ``leader_seconds``; the test decides when a job is due."""
 
-    def make(leader_seconds: float = 30, **options) -> Scheduler:
+    def make(leader_seconds: float = 30, **options) -> StillScheduler:
         settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}
-        made = Scheduler(**options)
+        made = StillScheduler(**options)
         for job in made.jobs:
             job.interval = 3600.0
         return made

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from queue_app.index import get_index
 from queue_app.workers import scheduler as module
-from tests.support.engine import counted_calls, index_away
+from tests.support.engine import counted_calls, flush, index_away, redis_client
 from tests.workers.stage import nobody_leads, tick
 
 
@@ -29,10 +29,10 @@ def test_one_leads_and_each_says_what_it_does(make, caplog):
 def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
     first, second = make(), make()
     first.run_once()
-    index._client.delete(f"{index.keys.prefix}:lock:scheduler")  # what its expiry does
+    redis_client().delete(index.keys.lock("scheduler"))  # what its expiry does
     assert second.run_once()
     assert tick(first, "due") == ["due"], "for a moment both do"
-    first._renew_at = 0
+    first.renew_next()
     assert tick(first, "due") == []
     assert (first.leads, second.leads) == (False, True)
 
@@ -55,7 +55,7 @@ def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, inde
 def test_a_leader_that_rebuilt_a_lost_index_takes_the_lead_again(make, index):
     scheduler = make()
     scheduler.run_once()
-    index._client.delete(*index._client.keys(index.keys.everything))
+    flush()
     tick(scheduler, "rebuild")
     assert nobody_leads()
     tick(scheduler, "due")
@@ -67,28 +67,28 @@ def test_after_an_outage_of_the_index_a_scheduler_takes_the_lock_again_first(mak
     first.run_once()
     with index_away():
         tick(first, "rebuild")
-    first._index_back_at = 0
-    get_index()._client.delete(f"{get_index().keys.prefix}:lock:scheduler")
+    first.ask_again()
+    redis_client().delete(get_index().keys.lock("scheduler"))
     second.run_once()
     assert tick(first, "due") == []
 
 
 def test_the_lock_lapses_by_itself(make, index):
     make(leader_seconds=2).run_once()
-    assert 0 < index._client.pttl(f"{index.keys.prefix}:lock:scheduler") <= 2000
+    assert 0 < redis_client().pttl(index.keys.lock("scheduler")) <= 2000
 
 
 def test_the_other_takes_over_at_once_when_the_first_leaves(make):
     first, second = make(), make()
     first.run_once()
-    first._resign()
+    first.resign()
     assert second.run_once()
 
 
 def test_a_standby_cannot_release_the_lead_of_the_leader(make):
     first, second, third = make(), make(), make()
     first.run_once()
-    second._resign()
+    second.resign()
     assert third.run_once() == []
 
 
@@ -97,4 +97,4 @@ def test_a_scheduler_on_standby_checks_often_enough(make, monkeypatch):
     make().run_once()
     second = make(leader_seconds=30)
     second.run_once()
-    assert second._next_at() == 1010
+    assert second.next_at() == 1010

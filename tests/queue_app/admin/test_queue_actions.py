@@ -6,7 +6,8 @@ from django.urls import reverse
 
 from queue_app.models import AuditEntry, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services import pause
-from tests.queue_app.admin.test_actions import QUEUES, messages_of, select
+from tests.queue_app.admin.test_actions import QUEUES
+from tests.support.pages import messages_of, select
 
 QUEUE_FORM = {"order": "fifo", "fair_by": "user", "fair_weights": "{}"}
 
