@@ -226,6 +226,12 @@ def known_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return tasks
 
 
+@pytest.fixture
+def in_memory(settings: object) -> None:
+    """Let tasks run on the memory backend of the testing kit."""
+    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}  # type: ignore[attr-defined]
+
+
 @pytest.fixture(autouse=True)
 def no_known_outage() -> None:
     """Let each test log its outages; a process logs one a minute."""

@@ -205,16 +205,14 @@ def test_an_id_may_be_text_or_a_uuid(engine):
 # -- in memory ---------------------------------------------------------------------------------
 
 
-def test_the_memory_backend_runs_what_a_test_waits_for(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def test_the_memory_backend_runs_what_a_test_waits_for(in_memory):
     assert add.enqueue(1, b=2).wait() == 3
     assert async_to_sync(add.enqueue(2).await_)() == 2
     with pytest.raises(ValueError, match="timeout"):
         add.enqueue(1).wait(float("nan"))
 
 
-def test_the_memory_backend_says_what_it_lacks(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def test_the_memory_backend_says_what_it_lacks(in_memory):
     result = add.enqueue(1)
     with pytest.raises(NotImplementedError, match="real backend"):
         result.explain()

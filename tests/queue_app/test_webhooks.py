@@ -52,8 +52,7 @@ def receiver():
 
 
 @pytest.fixture(autouse=True)
-def project(settings, receiver):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def project(settings, in_memory, receiver):
     use(settings, url=f"http://localhost:{receiver.server_port}/hook?a=1", secrets=[NEW, OLD], private=True)
     yield
     task_backends["default"].clear()

@@ -185,8 +185,7 @@ def test_without_codecs_json_stays_as_it_is(hire, settings):
     assert got == [{"$decimal": "1"}]
 
 
-def test_in_memory(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def test_in_memory(in_memory):
     result = take.enqueue(Money(Decimal(3)))
     drain()
     result.refresh()

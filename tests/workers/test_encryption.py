@@ -2,13 +2,11 @@
 
 import json
 import logging
-import threading
 import uuid
 from dataclasses import replace
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.tasks import default_task_backend
 from django.urls import reverse
 from django.utils import timezone
@@ -54,7 +52,7 @@ from queue_app.services.worker.remote import is_repeated
 from tests.support.asking import answer as answer_of
 from tests.support.asking import ask
 from tests.support.contents import index_text, tables
-from tests.support.engine import redis_client, status
+from tests.support.engine import at_once, redis_client, status
 from tests.support.factories import StaffFactory
 from tests.workers.secret_tasks import CANARY, echo, fail, newest, once, passes_on, plain, seen, waits
 
@@ -486,21 +484,7 @@ def test_a_unique_key_needs_the_secret_key_and_survives_a_rotation(engine, setti
 
 
 def test_forty_callers_at_once_store_one_encrypted_task(engine):
-    barrier, ids = threading.Barrier(40), []
-
-    def call():
-        barrier.wait()
-        try:
-            ids.append(once.enqueue("a").id)
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=call) for _ in range(40)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(ids) == 40
+    ids = at_once([lambda: once.enqueue("a").id] * 40)
     assert len(set(ids)) == Task.objects.count() == 1
 
 
