@@ -55,6 +55,8 @@ SLOW = (
     "taskqueue_project/test_deploy.py",
     "workers/test_healing.py",
     "workers/test_lifecycle.py",
+    "workers/test_newer_schema.py",
+    "workers/test_operation.py",
     "workers/test_printed.py",
     "workers/test_steps_killed.py",
     "workers/test_supervisor.py",
