@@ -15,11 +15,8 @@ from queue_app.core.states import Status
 from queue_app.index import Profile, get_index
 from queue_app.models import (
     DeadLetter,
-    IndexGeneration,
-    PriorityPolicy,
     Queue,
     QueueStats,
-    RuntimeSettings,
     Task,
     TaskResult,
 )
@@ -55,13 +52,7 @@ shop.gateway.CardDeclined: declined with token=tok_5f2c9e81
 def shop():
     """Fill the tables as in a shop on an ordinary day."""
     forget_known_queues()
-    # The flush between two tests deletes the rows that the migrations created.
-    for band in Band:
-        PriorityPolicy.objects.get_or_create(pk=band.value)
-    RuntimeSettings.objects.get_or_create(pk=1)
-    IndexGeneration.objects.get_or_create(pk=1)
     Queue.objects.get_or_create(pk="mail", defaults={"description": "Letters to customers.", "max_concurrent": 4})
-    Queue.objects.get_or_create(pk="default")
     User.objects.create_superuser("alice")
     workers = [_worker("web-1.fra", ["mail", "default"]), _worker("gpu-1.fra", [], ["gpu", "large-memory"])]
     _worker("web-0.fra", ["mail"], last_heartbeat_at=timezone.now() - timedelta(minutes=2))
@@ -250,8 +241,6 @@ def test_staff_at_work(visit, shop, screenshot):  # noqa: PLR0915 - one session 
 
 @pytest.fixture
 def staff(visit):
-    RuntimeSettings.objects.get_or_create(pk=1)
-    IndexGeneration.objects.get_or_create(pk=1)
     for name in ("alice", "bob"):
         User.objects.create_superuser(name)
     visitor = visit(viewport=DESKTOP)

@@ -5,7 +5,11 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from queue_app import tracing
 from queue_app.workers import capture
 from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
@@ -42,6 +46,15 @@ def captured() -> Iterator[None]:
     logging.setLogRecordFactory(factory)
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
+
+
+@pytest.fixture
+def exporter(monkeypatch) -> InMemorySpanExporter:
+    """Where the spans of one test go, with a provider as a project sets one up."""
+    found, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+    return found
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from queue_app.workers.options import WorkerOptions
 from tests.support.engine import assert_index_agrees, index_away, put, status
 from tests.workers.stage import QUICK, statuses
 
+CANNOT_BE_IMPORTED = "the module of {}.greet cannot be imported; its tasks wait for another worker"
+
 
 def new_module(monkeypatch, name: str, source: str) -> None:
     """Let ``import name`` run this source, once."""
@@ -65,10 +67,7 @@ def test_a_module_that_breaks_is_tried_once(hire, monkeypatch, warnings_logged):
     for _ in range(3):
         assert worker.beat()
         worker.run_once()
-    assert (
-        warnings_logged().count(f"the module of {name}.greet cannot be imported; its tasks wait for another worker")
-        == 1
-    )
+    assert warnings_logged().count(CANNOT_BE_IMPORTED.format(name)) == 1
     assert status(other) == Status.EXECUTING
 
 
@@ -82,10 +81,7 @@ def test_a_missing_package_is_reported_and_a_missing_module_explained(hire, monk
         for _ in range(2):
             assert worker.beat()
             worker.run_once()
-    assert (
-        warnings_logged().count(f"the module of {name}.greet cannot be imported; its tasks wait for another worker")
-        == 1
-    )
+    assert warnings_logged().count(CANNOT_BE_IMPORTED.format(name)) == 1
     assert "No module named 'a_package_that_is_missing'" in caplog.text
     (gone,) = [each for each in caplog.messages if "leaves tasks of taskqueue_project.demo.gone.greet" in each]
     assert "the function was renamed or removed" in gone

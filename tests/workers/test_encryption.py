@@ -10,11 +10,8 @@ from django.core.management import CommandError, call_command
 from django.tasks import default_task_backend
 from django.urls import reverse
 from django.utils import timezone
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import Workflow, chain, conf, encryption, signal, task, tracing
+from queue_app import Workflow, chain, conf, encryption, signal, task
 from queue_app.checks import check_encryption
 from queue_app.core.records import NewTask, Outcome, TaskFailure
 from queue_app.core.redaction import HIDDEN, SEALED
@@ -333,11 +330,7 @@ def boom(*_args):
     raise RuntimeError("the process died")
 
 
-def test_a_span_names_the_class_of_an_error_only(hire, monkeypatch):
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+def test_a_span_names_the_class_of_an_error_only(hire, exporter):
     fail.enqueue(CANARY)
     work(hire())
     spans = "".join(span.to_json() for span in exporter.get_finished_spans())

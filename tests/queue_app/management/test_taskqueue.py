@@ -101,21 +101,18 @@ def test_django_options_may_follow_the_verb(engine):
 
 
 def test_submit_stores_a_task_and_prints_its_id(engine):
-    code, text = call(
+    words = [
         "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
         "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
         "--concurrency-key", "customer:7", "--weight", "3",
-    )  # fmt: skip
+    ]  # fmt: skip
+    code, text = call(*words)
     assert code == 0, text
     task = row(uuid.UUID(text.strip()))
     assert (task.user, task.band, task.status) == ("cron", Band.HIGH, Status.QUEUED)
     assert (task.concurrency_key, task.weight) == ("customer:7", 3)
     assert TaskPayload.objects.get(pk=task.id).parameters == {"a": "1", "b": "x=y", "c": [2]}
-    output = read(
-        "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
-        "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
-        "--concurrency-key", "customer:7", "--weight", "3",
-    )  # fmt: skip
+    output = read(*words)
     assert (output["task_id"], output["replayed"]) == (str(task.id), True)
 
 
