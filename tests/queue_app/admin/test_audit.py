@@ -282,7 +282,7 @@ def test_a_call_that_cannot_be_recorded_changes_nothing(staff, stage, monkeypatc
 
 
 def state_of_everything():
-    models = (Task, DeadLetter, Queue, Operation, Schedule, Row)
+    models = (Task, DeadLetter, Queue, Operation)
     return [list(model.objects.order_by("pk").values()) for model in models]
 
 
