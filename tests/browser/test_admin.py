@@ -13,13 +13,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.index import Profile, get_index
-from queue_app.models import (
-    DeadLetter,
-    Queue,
-    QueueStats,
-    Task,
-    TaskResult,
-)
+from queue_app.models import DeadLetter, Queue, QueueStats, Task, TaskResult
 from queue_app.services import enqueue_many, pause
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.finish import finish

@@ -97,8 +97,7 @@ def test_null_is_no_result(run):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
-    [("tuple", "[1,[2,3]]"), ("bytes", '"raw"'), ("deep bytes", '{"a":["raw",[0,1],{"b":1}]}')],
+    ("kind", "text"), [("tuple", "[1,[2,3]]"), ("bytes", '"raw"'), ("deep bytes", '{"a":["raw",[0,1],{"b":1}]}')]
 )
 def test_a_result_is_made_plain_as_django_does_it(run, kind, text):
     assert run(chores.returns, kind).result == text

@@ -35,10 +35,7 @@ def test_an_outage_is_logged_once_and_so_is_its_end(lost, caplog):
     heart = Heartbeat(1, beat, lost.append)
     assert [heart.run_once() for _ in range(3)] == [True, True, True]
     assert lost == []
-    assert caplog.messages == [
-        "heartbeat failed: PostgreSQL: gone away; trying again",
-        "heartbeats succeed again",
-    ]
+    assert caplog.messages == ["heartbeat failed: PostgreSQL: gone away; trying again", "heartbeats succeed again"]
 
 
 def test_a_beat_with_an_unexpected_error_is_logged_and_not_the_last(lost, caplog):

@@ -8,12 +8,7 @@ from django.utils import timezone
 
 from queue_app.core import shared
 from queue_app.core.priorities import Band
-from queue_app.models import (
-    DeadLetter,
-    Queue,
-    Task,
-    Worker,
-)
+from queue_app.models import DeadLetter, Queue, Task, Worker
 from queue_app.services import pause
 from tests.support.factories import DeadLetterFactory
 from tests.support.pages import text_of, url

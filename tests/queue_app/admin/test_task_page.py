@@ -9,16 +9,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from queue_app.core.states import WAITING, Status
-from queue_app.models import (
-    Queue,
-    Schedule,
-    ScheduleTick,
-    StepResult,
-    Task,
-    TaskLog,
-    TaskProgress,
-    Worker,
-)
+from queue_app.models import Queue, Schedule, ScheduleTick, StepResult, Task, TaskLog, TaskProgress, Worker
 from queue_app.services import cancel, pause
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule

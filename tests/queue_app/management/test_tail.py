@@ -99,8 +99,7 @@ def test_an_attempt_that_begins_and_ends_between_two_turns(engine, follow):
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"),
-    [("INFO", ["fine", "  it goes on", "bad"]), ("ERROR", ["bad"]), ("NONE", [])],
+    ("level", "shown"), [("INFO", ["fine", "  it goes on", "bad"]), ("ERROR", ["bad"]), ("NONE", [])]
 )
 def test_the_level_of_lines(engine, follow, level, shown):
     task = started(engine)
