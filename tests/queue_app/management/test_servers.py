@@ -65,7 +65,7 @@ def test_bad_options_are_a_usage_error_in_one_line(arguments, words, monkeypatch
         ({"REDIS_ALIAS": "memory"}, "'memory' is not served by django_redis"),
     ],
 )
-def test_a_setting_that_a_check_refuses_is_a_usage_error(settings, command, setting, words):
+def test_a_setting_that_a_check_refuses_is_a_usage_error(db, settings, command, setting, words):
     settings.CACHES = {**settings.CACHES, "memory": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     settings.TASKQUEUE = setting
     code, message = refused(command)
