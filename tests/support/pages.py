@@ -40,8 +40,8 @@ def select(client: Client, path: str, action: str, objects: Iterable[Model], **d
     return client.post(path, chosen | data)
 
 
-def log_in(*permissions: str) -> Client:
+def log_in(*permissions: str, **options: Any) -> Client:
     """Return the browser of a member of staff with these permissions."""
-    client = Client()
+    client = Client(**options)
     client.force_login(StaffFactory(permissions=list(permissions)))
     return client

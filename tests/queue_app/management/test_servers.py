@@ -60,7 +60,10 @@ def test_bad_options_are_a_usage_error_in_one_line(arguments, words, monkeypatch
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"WORKER": {"CONCURENCY": 3}}, "TASKQUEUE WORKER.CONCURENCY is not a setting. Did you mean 'CONCURRENCY'?"),
+        (
+            {"WORKER": {"CONCURENCY": 3}},
+            "TASKQUEUE WORKER.CONCURENCY is not a setting of the task queue. Did you mean 'CONCURRENCY'?",
+        ),
         ({"REDIS_ALIAS": "nowhere"}, "TASKQUEUE REDIS_ALIAS names the cache 'nowhere', which CACHES does not define."),
         ({"REDIS_ALIAS": "memory"}, "'memory' is not served by django_redis"),
     ],
