@@ -43,8 +43,10 @@ SLOW = (
     "integration",
     "packaging",
     "queue_app/admin/test_audit_walk.py",
+    "queue_app/admin/test_pseudo_language.py",
     "queue_app/api/test_served.py",
     "queue_app/api/test_slow_clients.py",
+    "queue_app/index/test_model.py",
     "queue_app/services/simulate",
     "servers",
     "taskqueue_project/embedded",
@@ -52,6 +54,8 @@ SLOW = (
     "taskqueue_project/test_deploy.py",
     "workers/test_healing.py",
     "workers/test_lifecycle.py",
+    "workers/test_newer_schema.py",
+    "workers/test_operation.py",
     "workers/test_printed.py",
     "workers/test_steps_killed.py",
     "workers/test_supervisor.py",
@@ -211,6 +215,22 @@ def _remove_index() -> None:
 def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send each index notification at once: many tests read Redis right after an enqueue."""
     monkeypatch.setattr("queue_app.index.notifier.GATHER_SECONDS", 0.0)
+
+
+@pytest.fixture
+def known_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The tasks that this process knows, by type. What a test adds or takes away is forgotten at its end."""
+    from queue_app import registry  # noqa: PLC0415 - needs the settings
+
+    tasks = dict(registry._tasks)
+    monkeypatch.setattr(registry, "_tasks", tasks)
+    return tasks
+
+
+@pytest.fixture
+def in_memory(settings: object) -> None:
+    """Let tasks run on the memory backend of the testing kit."""
+    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

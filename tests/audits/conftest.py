@@ -3,4 +3,4 @@
 # ruff: noqa: F401 - fixtures are used by name
 from tests.queue_app.conftest import engine, forgetful_process, history, index
 from tests.queue_app.services.conftest import transactional_db
-from tests.workers.conftest import captured, hire, rows
+from tests.workers.conftest import captured, exporter, hire, rows

@@ -19,7 +19,7 @@ from queue_app.services import enqueue
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.worker import tokens
 from tests.audits.test_canaries import GROUPS, admin_pages
-from tests.queue_app.admin.test_roles import groups  # noqa: F401 - a fixture
+from tests.queue_app.admin.test_actions import groups  # noqa: F401 - a fixture
 from tests.support.contents import rows_without
 from tests.support.factories import (
     DeadLetterFactory,

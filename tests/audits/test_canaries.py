@@ -11,17 +11,13 @@ from urllib.parse import quote
 
 import pytest
 from django.apps import apps
-from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.shortcuts import redirect
 from django.test import Client
 from django.urls import NoReverseMatch, get_resolver, reverse
 from django.utils import timezone
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import Workflow, signal, tracing, webhooks
+from queue_app import Workflow, signal, webhooks
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Limit, Operation, Schedule, Task, TaskProgress
 from queue_app.models import Workflow as Row
@@ -35,6 +31,7 @@ from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule, update_schedule
 from tests.audits import canary_tasks as made
 from tests.audits.canary_tasks import MASKED, SEALED, VISIBLE
+from tests.queue_app.admin.test_audit import own_admins
 from tests.support.asking import ask
 from tests.support.contents import index_text, tables
 from tests.support.factories import StaffFactory, move
@@ -47,15 +44,6 @@ KINDS = {"masked": MASKED, "sealed": SEALED}
 #: The parameter that holds the canary.
 HOLDERS = {"masked": "card", "sealed": "account"}
 SECRET = "whsec_" + "YWFh" * 11
-
-
-@pytest.fixture
-def spans(monkeypatch):
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
-    return exporter
 
 
 @pytest.fixture
@@ -93,7 +81,7 @@ def callbacks():
 
 
 @pytest.fixture
-def house(hire, captured, settings, spans, bodies, callbacks, caplog):
+def house(hire, captured, settings, exporter, bodies, callbacks, caplog):
     """A project in which every kind of record holds canaries; return the tasks whose status pages are open."""
     caplog.set_level(logging.INFO)
     settings.TASKQUEUE = settings.TASKQUEUE | {
@@ -173,10 +161,6 @@ def people():
         yield name, client
 
 
-def own_admins():
-    return {model: one for model, one in admin.site._registry.items() if model._meta.app_label == "queue_app"}
-
-
 def admin_pages():
     """Yield the address of each page of the admin, for each object that it can be about."""
     yield "/admin/"
@@ -254,8 +238,8 @@ def test_no_page_and_no_answer_shows_a_canary(house, capsys):
     }  # fmt: skip
 
 
-def test_nothing_that_leaves_the_project_holds_a_canary(house, spans, bodies, caplog):
-    exported = "".join(span.to_json() for span in spans.get_finished_spans())
+def test_nothing_that_leaves_the_project_holds_a_canary(house, exporter, bodies, caplog):
+    exported = "".join(span.to_json() for span in exporter.get_finished_spans())
     for place in (exported, "".join(bodies)):
         assert not [kind for kind, canary in KINDS.items() if canary in place]
     assert "ValueError" in exported

@@ -24,9 +24,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
 
 #: The benchmarks, in the order in which all of them run.
 NAMES = [
-    "claim", "limits", "caps", "workers", "processes", "memory", "enqueue", "drain", "counting", "connections",
-    "pickup", "idle", "reconcile", "rebuild", "scrape", "growth", "soak", "http", "rows", "indexes", "admin",
-    "schedules", "workflows", "snapshot", "steps", "shapes", "adaptive", "simulate", "auto_slots",
+    "claim", "limits", "caps", "workers", "processes", "memory", "enqueue", "drain", "connections", "pickup", "idle",
+    "reconcile", "rebuild", "scrape", "growth", "soak", "http", "rows", "admin", "workflows", "snapshot", "steps",
+    "shapes",
 ]  # fmt: skip
 
 

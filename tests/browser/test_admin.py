@@ -13,16 +13,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.index import Profile, get_index
-from queue_app.models import (
-    DeadLetter,
-    IndexGeneration,
-    PriorityPolicy,
-    Queue,
-    QueueStats,
-    RuntimeSettings,
-    Task,
-    TaskResult,
-)
+from queue_app.models import DeadLetter, Queue, QueueStats, Task, TaskResult
 from queue_app.services import enqueue_many, pause
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.finish import finish
@@ -55,13 +46,7 @@ shop.gateway.CardDeclined: declined with token=tok_5f2c9e81
 def shop():
     """Fill the tables as in a shop on an ordinary day."""
     forget_known_queues()
-    # The flush between two tests deletes the rows that the migrations created.
-    for band in Band:
-        PriorityPolicy.objects.get_or_create(pk=band.value)
-    RuntimeSettings.objects.get_or_create(pk=1)
-    IndexGeneration.objects.get_or_create(pk=1)
     Queue.objects.get_or_create(pk="mail", defaults={"description": "Letters to customers.", "max_concurrent": 4})
-    Queue.objects.get_or_create(pk="default")
     User.objects.create_superuser("alice")
     workers = [_worker("web-1.fra", ["mail", "default"]), _worker("gpu-1.fra", [], ["gpu", "large-memory"])]
     _worker("web-0.fra", ["mail"], last_heartbeat_at=timezone.now() - timedelta(minutes=2))
@@ -243,3 +228,63 @@ def test_staff_at_work(visit, shop, screenshot):  # noqa: PLR0915 - one session 
     for action in ("task.reprioritise", "queue.pause", "task.cancel_all", "deadletter.replay_many"):
         assert action in listed
     assert visitor.problems == []
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def staff(visit):
+    for name in ("alice", "bob"):
+        User.objects.create_superuser(name)
+    visitor = visit(viewport=DESKTOP)
+    visitor.log_in("alice")
+    visitor.go("queue/")
+    return visitor
+
+
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_keys_switched_off_stay_off_for_this_user_only(staff):
+    page = staff.page
+    press(page, "?")
+    page.uncheck("#tq-keys-on")
+    press(page, "Escape")
+    for _ in range(2):
+        press(page, "?", "g", "w")
+        page.wait_for_timeout(200)
+        assert page.url.endswith("/queue/")
+        assert not page.is_visible("#tq-help")
+        page.reload()
+    staff.log_in("bob")
+    page.reload()
+    press(page, "g", "w")
+    page.wait_for_url("**/worker/")
+    staff.log_in("alice")
+    page.reload()
+    page.focus("[data-tq-help]")
+    press(page, "Enter")
+    page.check("#tq-keys-on")
+    press(page, "Escape", "g", "q")
+    page.wait_for_url("**/queue/")
+    assert staff.problems == []
+
+
+def test_tab_reaches_search_filters_rows_and_buttons(staff):
+    """Each link and control of the list takes the focus in turn, and shows it."""
+    page = staff.page
+    reached = set()
+    for _ in range(120):
+        press(page, "Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+    assert {"searchbar", "action-toggle", "Keyboard shortcuts"} <= reached
+    assert (
+        page.evaluate(
+            """() => [...document.querySelectorAll("#content a[href], #content button, #content select")]
+            .filter((node) => node.tabIndex < 0 && node.offsetParent).map((node) => node.outerHTML)"""
+        )
+        == []
+    )

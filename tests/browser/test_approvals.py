@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.models import PriorityPolicy, Queue, RuntimeSettings, Signal, StepResult, Task
+from queue_app.models import Signal, StepResult, Task
 from queue_app.services.enqueue.store import enqueue, forget_known_queues
 from tests.support.factories import let_wait
 
@@ -29,10 +29,6 @@ FIELDS = {
 def refund() -> Task:
     """Store a refund that waits for an approval."""
     forget_known_queues()
-    for band in range(5):
-        PriorityPolicy.objects.get_or_create(pk=band)
-    RuntimeSettings.objects.get_or_create(pk=1)
-    Queue.objects.get_or_create(pk="default")
     User.objects.create_superuser("alice")
     stored = enqueue(NewTask(task_type="shop.tasks.refund", parameters={"order_id": 7}, user="ina"))
     task = let_wait(Task.objects.get(pk=stored.id), schema=FIELDS, until=timezone.now() + timedelta(days=2))

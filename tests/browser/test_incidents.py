@@ -11,12 +11,11 @@ from django.utils import timezone
 
 from queue_app.admin import away
 from queue_app.core import shared
-from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
-from queue_app.models import IndexGeneration, PriorityPolicy, RuntimeSettings, Task
+from queue_app.models import Task
 from queue_app.services import enqueue_many
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify.index import breaker
@@ -31,10 +30,6 @@ def shop():
     """Three tasks wait for a GPU, two for code that no worker has, and one that could run; one is running."""
     forget_known_queues()
     breaker.reset()
-    for band in Band:
-        PriorityPolicy.objects.get_or_create(pk=band.value)
-    RuntimeSettings.objects.get_or_create(pk=1)
-    IndexGeneration.objects.get_or_create(pk=1)
     User.objects.create_superuser("alice")
     worker = WorkerFactory(name="web-1", task_types=["shop.train", "shop.mail"], concurrency=5)
     kinds = [NewTask(task_type="shop.train", queue="models", capabilities=("gpu",))] * 3

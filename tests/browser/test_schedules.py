@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from queue_app.models import PriorityPolicy, Queue, RuntimeSettings, Schedule, ScheduleTick
+from queue_app.models import Schedule, ScheduleTick
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.schedules.edit import create_schedule
 from tests.workers import chores
@@ -21,10 +21,6 @@ DESKTOP, PHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
 def office():
     """Fill the tables with schedules of a week in an office, and a day of ticks."""
     forget_known_queues()
-    for band in range(5):
-        PriorityPolicy.objects.get_or_create(pk=band)
-    RuntimeSettings.objects.get_or_create(pk=1)
-    Queue.objects.get_or_create(pk="default")
     User.objects.create_superuser("alice")
     for name, when in {
         "nightly report": {"cron": "0 3 * * *", "zone": "Europe/Berlin"},

@@ -4,21 +4,16 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from queue_app import task
 from queue_app.core.states import Status
 from queue_app.models import Task, TaskProgress, TaskResult
 from tests.browser.looks import LOOKS, barriers, problems_in_all_looks
+from tests.queue_app.test_status_page import make_report
 from tests.support.factories import move
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 FRAGMENT = "[data-task-status]"
 POLL_MS = 2000
-
-
-@task
-def make_report(year: int = 0) -> None:
-    """Make one."""
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The explorer needs rows with real commits."""
 
+# ruff: noqa: F401, F811 - fixtures are used by name
+
 import logging
 from collections.abc import Iterator
 
@@ -7,11 +9,7 @@ import pytest
 
 from tests.explorer.instrument import instrument
 from tests.explorer.search import Explorer
-
-
-@pytest.fixture
-def rows(transactional_db: None) -> None:
-    """Real commits, on tables that hold what the migrations wrote."""
+from tests.queue_app.conftest import rows
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from django.apps import apps
 from django.db import connection
 
 from queue_app.index import get_index
+from tests.support.engine import redis_client
 
 FORGET = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
 RESTORE = """
@@ -48,8 +49,8 @@ class Copy:
         index = get_index()
         index.flush()
         keys: list[bytes] = []
-        for key in index._client.scan_iter(match=index.keys.everything, count=1000):
-            keys += [key, index._client.dump(key)]
+        for key in redis_client().scan_iter(match=index.keys.everything, count=1000):
+            keys += [key, redis_client().dump(key)]
         return cls("; ".join(statements), tuple(keys), last_event, names)
 
     def put_back(self) -> None:
@@ -57,4 +58,4 @@ class Copy:
         with connection.cursor() as cursor:
             cursor.execute(self.statement)
         index = get_index()
-        index._client.eval(RESTORE, 0, index.keys.everything, *self.keys)
+        redis_client().eval(RESTORE, 0, index.keys.everything, *self.keys)

@@ -36,7 +36,7 @@ from queue_app.workers.worker import Worker
 from tests.explorer.copies import RESTORE, Copy
 from tests.explorer.gates import Actor, Died
 from tests.support.crashes import BEGIN_RUN, forget_claims
-from tests.support.engine import put, row
+from tests.support.engine import put, redis_client, row
 from tests.support.scene import Hand
 from tests.workers import chores
 from tests.workers.stage import StillPool, StillWorker
@@ -63,7 +63,7 @@ def monotonic() -> float:
 def pass_time() -> None:
     """Let as much time pass as a token of the rate lasts, for the index and for all processes."""
     index = get_index()
-    index._client.eval(_PASS, 1, index.keys.generation, PACE * 1_000_000)
+    redis_client().eval(_PASS, 1, index.keys.generation, PACE * 1_000_000)
     _passed[0] += PACE
 
 
@@ -251,7 +251,7 @@ def _mend(_world: Any, _number: int) -> None:
 
 def _renew(_world: Any, _number: int) -> None:
     """Redis is emptied, and the index rebuilt."""
-    get_index()._client.flushdb()
+    redis_client().flushdb()
     with _session():
         rebuilds.rebuild()
 
@@ -260,7 +260,7 @@ def _lose_second(world: Any, _number: int) -> None:
     """Redis restarts without what it was told since before the claim of ``x``."""
     index = get_index()
     another_run = f"redis.call('HSET', '{index.keys.generation}', 'run_id', 'before')"
-    index._client.eval(RESTORE + another_run, 0, index.keys.everything, *world.forgetful.keys)
+    redis_client().eval(RESTORE + another_run, 0, index.keys.everything, *world.forgetful.keys)
 
 
 def await_answers(end_step: Callable[[], object] = lambda: None) -> None:

@@ -19,6 +19,7 @@ from django.db import connection
 from queue_app.index import get_index
 from queue_app.index.requests import GROUP
 from tests.explorer.gates import CLOCK_KEY
+from tests.support.engine import redis_client
 
 #: The tables by which transitions are decided; others only tell of them.
 _TABLES: Final = (
@@ -65,7 +66,7 @@ def digest(known: Collection[uuid.UUID]) -> str:
         cursor.execute(_ROWS)
         rows = sorted((table, text) for table, text in cursor.fetchall())
     index = get_index()
-    clock, keys = index._client.eval(_KEYS, 0, index.keys.everything, CLOCK_KEY, GROUP)
+    clock, keys = redis_client().eval(_KEYS, 0, index.keys.everything, CLOCK_KEY, GROUP)
     told = sorted(_line(*each) for each in keys if not any(part in each[0] for part in _TELLS_ONLY))
     text = "\n".join([str(clock), *(f"{table} {row}" for table, row in rows), *told])
     text = _ONLY_SET.sub(r'"\1": "set"', text)

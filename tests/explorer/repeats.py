@@ -17,6 +17,7 @@ from queue_app.services.lifecycle.claim import claim, give_back
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.worker.registration import register_in_index
 from queue_app.sql import snapshot
+from tests.support.engine import redis_client
 
 STATE: Final = "damaged"
 #: Without a look at whether the rebuild helped, the next one would have to wait for 15 s.
@@ -44,7 +45,7 @@ def _repaired(world: Any) -> bool:
     Another actor may have begun it. A task starts under the new one, and goes back.
     """
     hand, index, number = world.hands[3], get_index(), snapshot.generation()
-    index._client.set(f"{index.keys.prefix}:profiles", "damaged")
+    redis_client().set(f"{index.keys.prefix}:profiles", "damaged")
     try:
         give_back(claim(hand.profile, hand.id, 1))
     except IndexNotReady:

@@ -70,11 +70,7 @@ def test_runs_that_leave_the_same_behind_have_the_same_end(explorer):
 
 @pytest.mark.parametrize(
     ("pair", "state"),
-    [
-        (("claim", "cancel"), "queued"),
-        (("complete", "give_back"), "executing"),
-        (("due", "reprioritise"), "scheduled"),
-    ],
+    [(("claim", "cancel"), "queued"), (("complete", "give_back"), "executing"), (("due", "reprioritise"), "scheduled")],
 )
 def test_a_schedule_that_is_left_out_ends_as_one_that_is_tried(explorer, monkeypatch, pair, state):
     """Some of the changes of turn make no difference; all others are tried."""

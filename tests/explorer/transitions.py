@@ -39,7 +39,7 @@ from queue_app.services.worker import registration as worker_services
 from tests.explorer import crew, flows, pauses, queues, repeats, said_twice
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
-from tests.support.engine import done, failed
+from tests.support.engine import done, failed, redis_client
 
 EVERYWHERE: Final = tuple(
     state for state in STATES if state not in ("both", *flows.STATES, *queues.STATES, *crew.STATES)
@@ -160,12 +160,12 @@ def _change_profile(world: World, number: int) -> None:
 
 
 def _flush(_world: World, _number: int) -> None:
-    get_index()._client.flushdb()
+    redis_client().flushdb()
 
 
 def _lose_leases(_world: World, _number: int) -> None:
     index = get_index()
-    index._client.delete(index.keys.queue_leases("default"))
+    redis_client().delete(index.keys.queue_leases("default"))
 
 
 def _register(world: World, number: int) -> None:

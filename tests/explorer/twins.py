@@ -418,9 +418,7 @@ TWINS: Final[dict[str, Twin]] = {
         "the row is written before the index", _release_first, _pairs("complete", "claim", states=("executing",))
     ),
     "lock-order": Twin(
-        "rows are locked in the order of their ids",
-        _unordered,
-        _pairs("give_back", "cancel_many", states=("both",)),
+        "rows are locked in the order of their ids", _unordered, _pairs("give_back", "cancel_many", states=("both",))
     ),
     "key-order": Twin(
         "idempotency keys are taken in their own order",

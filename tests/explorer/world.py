@@ -44,7 +44,7 @@ from tests.explorer.said_twice import Again
 from tests.explorer.waits import answer, let_wait_too_long
 from tests.support import index_state
 from tests.support.asking import TYPE, aside, ask
-from tests.support.engine import assert_index_agrees, done, failed, lane_in_index, new, put, row
+from tests.support.engine import assert_index_agrees, done, failed, lane_in_index, new, put, redis_client, row
 from tests.support.history import History
 from tests.support.rows import reset_rows
 from tests.support.scene import Hand
@@ -110,7 +110,7 @@ class World:
     def _make(self, state: str) -> None:
         reset_rows()
         index = get_index()
-        index._client.eval(FORGET, 0, index.keys.everything)
+        redis_client().eval(FORGET, 0, index.keys.everything)
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM task_event")
         assert rebuild() is not None
@@ -268,7 +268,7 @@ class World:
         for worker_id in Worker.objects.filter(profile=CHANGED.id).values_list("id", flat=True):
             workers.register_in_index(CHANGED, worker_id)  # again, as it does when a rebuild has forgotten it
         index = get_index()
-        index._client.delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
+        redis_client().delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
         if self.was_damaged:  # its actor may have died
             rebuild()
         reconciler = Reconciler()

@@ -15,7 +15,7 @@ from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
 from tests.integration.processes import eventually, index_comes_to_agree, lines
-from tests.support.engine import put_many
+from tests.support.engine import put, put_many, redis_client
 from tests.workers import chores
 from tests.workers.stage import StillWorker
 
@@ -103,7 +103,7 @@ def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeyp
         text = source("claim")
         assert check in text
         index = get_index()
-        broken = index._client.register_script(text.replace(check, "0"))
+        broken = redis_client().register_script(text.replace(check, "0"))
         monkeypatch.setitem(index._scripts, "claim", broken)
     in_process(history)
     assert bool(over_cap(history, CAP)) is is_broken
@@ -117,7 +117,7 @@ def test_the_checkers_see_a_claim_that_ignores_the_order(engine, history, monkey
         ordered = "redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')"
         text = source("claim")
         assert ordered in text
-        broken = index._client.register_script(text.replace(ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'")))
+        broken = redis_client().register_script(text.replace(ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'")))
         monkeypatch.setitem(index._scripts, "claim", broken)
     StillWorker(concurrency=2, look_ahead_ms=0).until_empty()  # rows of one claim may be written in any order
     assert bool(out_of_order(history, ids, 2)) is is_broken
@@ -158,3 +158,36 @@ def test_caps_by_type_and_key_hold_over_eight_claimers_while_staff_edit_limits(f
     assert lost_or_doubled(history, ids) == []
     eventually(lambda: not get_index().depth("default").active, "every slot is free again")
     index_comes_to_agree()
+
+
+# -- rates -----------------------------------------------------------------------------------------------------------
+
+
+TASKS = 9
+EACH = 0.2
+#: By so much the clocks of the two servers may be read apart.
+CLOCKS = 0.001
+
+
+def test_no_more_start_than_a_rate_says_and_a_burst_stays_for_all(fleet, log):
+    """Five a second, one at a time: the k-th start after one comes at least k - 1 intervals later.
+
+    That holds for one worker whatever the machine does: a row may be late by any time, but then the next claim
+    comes after it. A claim that forgot the rate would start them all at once.
+    """
+    queue, _ = Queue.objects.get_or_create(name="default")
+    queue.rate_count, queue.rate_seconds, queue.rate_burst = 5, 5 * EACH, 1
+    queue.save()
+    for number in range(TASKS):
+        put(type_of(tasks.note), args=[log, f"+{number}"])
+    assert fleet.worker("--burst", "--concurrency", "4").exit_code() == 0
+    done = Task.objects.filter(status="completed")
+    starts = sorted(at.timestamp() for at in done.values_list("started_at", flat=True))
+    assert len(starts) == TASKS
+    too_early = [
+        (first, last)
+        for first in range(TASKS)
+        for last in range(first + 2, TASKS)
+        if starts[last] - starts[first] < (last - first - 1) * EACH - CLOCKS
+    ]
+    assert too_early == []

@@ -1,13 +1,16 @@
 """What users do with a running fleet: capabilities, pauses, rollbacks, tasks that enqueue tasks."""
 
+import signal
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
-from queue_app.core.states import Status
+from queue_app.diagnose.system import why_unled
 from queue_app.index import get_index
-from queue_app.models import Task, Worker
+from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, resume
 from tests.integration.app import tasks
@@ -24,26 +27,6 @@ NOTE, WORK = type_of(tasks.note), type_of(tasks.work)
 def completed(ids) -> int:
     """How many of these have completed."""
     return Task.objects.filter(pk__in=ids, status="completed").count()
-
-
-def test_each_worker_runs_what_it_can(fleet, history, log):
-    plain, gpu = [], []
-    for number in range(30):
-        plain.append(put(NOTE, args=[log, f"plain {number}"]))
-        gpu.append(put(NOTE, args=[log, f"gpu {number}"], capabilities=["gpu"]))
-    both = put(NOTE, args=[log, "both"], capabilities=["gpu", "big"])
-    fleet.worker()
-    eventually(lambda: completed(plain) == 30, "what needs nothing is done")
-    assert completed([*gpu, both]) == 0
-    fleet.worker("--capabilities", "gpu")
-    eventually(lambda: completed(gpu) == 30, "what needs one thing is done")
-    able = set(Worker.objects.filter(capabilities=["gpu"]).values_list("id", flat=True))
-    assert set(Task.objects.filter(pk__in=gpu).values_list("worker_id", flat=True)) == able
-    assert status(both) == Status.QUEUED
-    fleet.worker("--capabilities", "big,gpu")
-    eventually(lambda: completed([both]) == 1, "what needs two things is done")
-    assert lost_or_doubled(history, [*plain, *gpu, both]) == []
-    index_comes_to_agree()
 
 
 def test_a_pause_in_mid_run(fleet, history, log, tmp_path):
@@ -120,3 +103,41 @@ def test_a_task_that_another_process_enqueues_is_picked_up_at_once(fleet, log):
     for number in range(1, 11):
         task_id = put(NOTE, args=[log, str(number)])
         eventually(lambda wanted=task_id: completed([wanted]) == 1, "it is picked up", seconds=5)
+
+
+# -- workers with schedulers -----------------------------------------------------------------------------------------
+
+
+HURRY = {f"TASKQUEUE__SCHEDULER__{name}_SECONDS": value for name, value in {"DUE": "0.1", "LEADER": "3"}.items()}
+
+
+def due(log: str, text: str):
+    """Return a delayed task whose time has come."""
+    found = put(type_of(tasks.note), args=[log, text], run_after=timezone.now() + timedelta(hours=1))
+    Task.objects.filter(pk=found).update(run_after=timezone.now())
+    return found
+
+
+def test_one_of_two_workers_leads_and_the_other_takes_over(fleet, engine, log):
+    first = fleet.worker("--with-scheduler", **HURRY)
+    eventually(lambda: not why_unled(), "the first leads")
+    fleet.worker("--with-scheduler", **HURRY)
+    delayed = due(log, "a")
+    eventually(lambda: status(delayed) == "completed", "it became due and ran")
+    first.send(signal.SIGKILL)
+    delayed = due(log, "b")
+    eventually(lambda: status(delayed) == "completed", "the other worker leads")
+
+
+def test_it_resigns_when_its_worker_stops(fleet, engine):
+    worker = fleet.worker("--with-scheduler", TASKQUEUE__SCHEDULER__LEADER_SECONDS="600")
+    eventually(lambda: not why_unled(), "it leads")
+    worker.send(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    assert why_unled(), "the lead would lapse after ten minutes only"
+
+
+def test_the_workers_under_a_supervisor_have_schedulers(fleet, engine, log):
+    fleet.worker("--with-scheduler", "--processes", "2", **HURRY)
+    delayed = due(log, "a")
+    eventually(lambda: status(delayed) == "completed", "it became due and ran")

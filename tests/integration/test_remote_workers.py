@@ -14,7 +14,7 @@ from queue_app.services import cancel
 from queue_app.services.worker import tokens
 from tests.integration.app import tasks
 from tests.integration.processes import ROOT, eventually, index_comes_to_agree
-from tests.support.engine import put, row
+from tests.support.engine import put, redis_client, row
 from tests.support.programs import require
 
 NOWHERE = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
@@ -82,7 +82,7 @@ def test_a_burst_waits_for_a_rate_or_a_rebuild(fleet, live_server, index, lost):
     queue.save()
     ids = [put(type_of(tasks.add), args=[n, 1]) for n in range(4)]
     if lost:
-        index._client.delete(*index._client.keys(index.keys.everything))
+        redis_client().delete(*redis_client().keys(index.keys.everything))
     secret = tokens.create("far")[1]
     process = fleet.worker("--server", live_server.url, "--burst", TASKQUEUE_TOKEN=secret, **NOWHERE)
     assert process.exit_code() == 0

@@ -10,7 +10,7 @@ from django.conf import settings
 
 from tests.docs.pages import ROOT
 from tests.integration.test_migrations import database
-from tests.packaging.test_wheel import run
+from tests.stock.environments import run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -2,14 +2,14 @@
 
 import sys
 import textwrap
-from uuid import uuid4
 
 import psycopg
 import pytest
 from django.conf import settings
 
 from tests.docs.pages import ROOT
-from tests.packaging.test_wheel import run
+from tests.integration.test_migrations import database
+from tests.stock.environments import run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -120,12 +120,8 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path):
-    name = f"wagtail_{uuid4().hex[:12]}"
-    address, _, _ = settings.DATABASE_URL.rpartition("/")
-    with psycopg.connect(settings.DATABASE_URL, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-        yield Project(tmp_path, f"{address}/{name}")
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with database("wagtail") as url:
+        yield Project(tmp_path, url)
 
 
 def test_wagtail(project):

@@ -3,20 +3,20 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import textwrap
 import time
 import zipfile
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
 from django.conf import settings
 
 from tests.docs.pages import ROOT, blocks
+from tests.integration.test_migrations import database
+from tests.stock.environments import run, uv
 
 TEMPLATES = sorted(
     str(path.relative_to(ROOT / "templates"))
@@ -71,35 +71,12 @@ INSPECT = """
 """
 
 
-def run(*command, **options):
-    result = subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=300,
-        **options,
-    )
-    assert result.returncode == 0, f"{command} ended with {result.returncode}:\n{result.stdout}"
-    return result.stdout
-
-
 @pytest.fixture(scope="module")
-def uv():
-    candidates = [Path(sys.executable).parent / "uv", shutil.which("uv"), ROOT / ".dev/uv/bin/uv"]
-    found = next((path for path in candidates if path and Path(path).exists()), None)
-    assert found, "uv is missing, though requirements/dev.txt holds it"
-    return found
-
-
-@pytest.fixture(scope="module")
-def built(uv, tmp_path_factory):
+def built(tmp_path_factory):
     """Build the sdist, and the wheel from it: what the sdist lacks, the wheel lacks too."""
     out = tmp_path_factory.mktemp("dist")
     # The locked hatchling of this environment builds it, so that nothing is downloaded.
-    run(uv, "build", "--no-build-isolation", "--python", sys.executable, "--out-dir", out, cwd=ROOT)
+    run(uv(), "build", "--no-build-isolation", "--python", sys.executable, "--out-dir", out, cwd=ROOT)
     return out
 
 
@@ -116,29 +93,21 @@ def sdist(built):
 
 
 @pytest.fixture(scope="module")
-def python(uv, wheel, tmp_path_factory):
+def python(wheel, tmp_path_factory):
     """Return a Python that has the wheel and nothing but its dependencies."""
     venv = tmp_path_factory.mktemp("stranger-venv") / "venv"
-    run(uv, "venv", "--python", sys.executable, venv)
+    run(uv(), "venv", "--python", sys.executable, venv)
     executable = venv / "bin" / "python"
     constraints = ROOT / "requirements" / "dev.txt"
-    run(uv, "pip", "install", "--python", executable, "-c", constraints, f"{wheel}[api]", "psycopg[binary]")
+    run(uv(), "pip", "install", "--python", executable, "-c", constraints, f"{wheel}[api]", "psycopg[binary]")
     return executable
 
 
 @pytest.fixture
-def database():
-    """Create a database of its own for the stranger, beside that of the tests."""
-    name = f"wheel_{uuid4().hex[:12]}"
-    with psycopg.connect(settings.DATABASE_URL, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-        yield psycopg_url(name)
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
-def psycopg_url(name):
-    address, _, _ = settings.DATABASE_URL.rpartition("/")
-    return f"{address}/{name}"
+def address():
+    """The address of a database of its own for the stranger, beside that of the tests."""
+    with database("wheel") as url:
+        yield url
 
 
 GREET = """
@@ -238,8 +207,8 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger(python, database, tmp_path):
-    somebody = Stranger(python, tmp_path, database)
+def stranger(python, address, tmp_path):
+    somebody = Stranger(python, tmp_path, address)
     yield somebody
     somebody.leave()
 

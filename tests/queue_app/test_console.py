@@ -38,11 +38,7 @@ START = ("%s: %s", "worker w1", Facts({"queues": "all", "to stop": "Ctrl-C or SI
 
 
 def test_the_start_is_a_block_in_a_terminal_and_a_line_elsewhere(terminal, plain):
-    assert terminal(record(*START)).splitlines() == [
-        "worker w1",
-        "    queues   all",
-        "    to stop  Ctrl-C or SIGTERM",
-    ]
+    assert terminal(record(*START)).splitlines() == ["worker w1", "    queues   all", "    to stop  Ctrl-C or SIGTERM"]
     assert plain(record(*START)) == "INFO taskqueue: worker w1: queues: all; to stop: Ctrl-C or SIGTERM"
 
 

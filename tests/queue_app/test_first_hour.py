@@ -74,11 +74,7 @@ CODE = {
         UnserializableParameters,
         "args[0] is a django.contrib.auth.models.User, which JSON cannot hold; pass plain strings, numbers, lists",
     ),
-    "a time": (
-        lambda: add.enqueue(1, b=NAIVE),
-        UnserializableParameters,
-        "parameters.b is a datetime.datetime",
-    ),
+    "a time": (lambda: add.enqueue(1, b=NAIVE), UnserializableParameters, "parameters.b is a datetime.datetime"),
     "a Decimal, deep inside": (
         lambda: add.enqueue(1, b={"rows": [1, {"price": Decimal(1)}]}),
         UnserializableParameters,

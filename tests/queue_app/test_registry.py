@@ -1,12 +1,17 @@
 """Task types: looked up by name, never imported because of one, except from installed apps."""
 
 import sys
+from decimal import Decimal
 
 import pytest
+from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import registry, task
-from queue_app.exceptions import UnknownTaskType, near_matches
+from queue_app.core.records import NewTask
+from queue_app.exceptions import UnknownTaskType, WrongArguments, near_matches
+from queue_app.models import Task
+from queue_app.services.enqueue.submit import submit
 
 
 @task
@@ -23,10 +28,13 @@ NAME = f"{__name__}.send_invoice"
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch):
+def as_before(discovered, known_tasks):
     """Forget what a test registers, but for what is imported once."""
+
+
+@pytest.fixture
+def discovered():
     registry.discover()
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
 
 def test_a_task_is_known_by_the_path_of_its_function():
@@ -110,10 +118,10 @@ def test_a_function_that_is_no_task_is_not_learnt(name):
     assert registry.import_module_of(name) is False
 
 
-def test_a_task_in_a_module_of_an_installed_app_is_learnt():
+def test_a_task_in_a_module_of_an_installed_app_is_learnt(known_tasks):
     name = "taskqueue_project.demo.tasks.count_words"
     registry.discover()
-    known = registry._tasks.pop(name)
+    known = known_tasks.pop(name)
     sys.modules.pop("taskqueue_project.demo.tasks")
     assert registry.import_module_of(name) is True
     assert registry.get(name).func.__name__ == known.func.__name__
@@ -155,3 +163,94 @@ def test_a_type_that_is_missing_is_looked_for_once(monkeypatch):
     registry._missing.clear()  # as ``register`` does
     assert registry.find("shop.tasks.gone") is None
     assert looked == [1, 1]
+
+
+# -- types of arguments, and former names ----------------------------------------------------------------------------
+
+
+@task
+def ship(
+    order: int, lines: list[str], *rest: int, gift: bool = False, price: Decimal | None = None, **notes: str
+) -> None:
+    """Ship it."""
+
+
+@task
+def untyped(order, lines):
+    """Ship it."""
+
+
+@task
+def unknown(order: "NoSuchType") -> None:  # noqa: F821 - only a type checker knows it
+    """Ship it."""
+
+
+@pytest.fixture(params=["queue_app.testing.MemoryBackend", "queue_app.backend.TaskQueueBackend"])
+def typed(request, settings, db):
+    settings.TASKS = {"default": {"BACKEND": request.param, "QUEUES": []}}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "TYPED_ARGUMENTS": True, "CODECS": ["decimal"]}
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        (("7", []), {}, "order: str is not an instance of int"),
+        ((7, ["a", 1]), {}, "lines: item 1 of list is not an instance of str"),
+        ((7, [], 1, "x"), {}, "rest: str is not an instance of int"),
+        ((7, []), {"gift": "yes"}, "gift: str is not an instance of bool"),
+        ((7, []), {"price": 1.5}, "price: float did not match any element in the union"),
+        ((7, []), {"note": 1}, "notes: int is not an instance of str"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_signature(typed, args, kwargs, why):
+    with pytest.raises(WrongArguments) as refused:
+        ship.enqueue(*args, **kwargs)
+    assert why in str(refused.value)
+    assert "ship(order: int, lines: list[str]" in str(refused.value)
+    with pytest.raises(WrongArguments, match=why.split(":")[0]):
+        task_backends["default"].enqueue_many(ship, [((7, []), {}), (args, kwargs)])
+    assert not Task.objects.exists()
+
+
+def test_values_that_fit_and_functions_without_types_pass(typed):
+    assert ship.enqueue(7, ["a"], 1, 2, gift=True, price=Decimal("1.5"), note="x")
+    assert untyped.enqueue("7", 8)
+    assert unknown.enqueue("7")
+
+
+def test_the_api_is_checked_with_real_values(typed):
+    kind = registry.type_of(ship)
+    with pytest.raises(WrongArguments, match="order"):
+        submit(NewTask(task_type=kind, parameters={"order": "7", "lines": []}))
+    if "Memory" not in typed.TASKS["default"]["BACKEND"]:
+        assert submit(NewTask(task_type=kind, parameters={"order": 7, "lines": [], "price": {"$decimal": "1.5"}}))
+
+
+def test_nothing_is_checked_unless_the_project_asks(settings, db):
+    assert ship.enqueue("7", 8)
+
+
+# -- former names ------------------------------------------------------------------------------------
+
+
+def test_a_former_name_finds_the_function(db, known_tasks):
+    made = task(aliases=["shop.tasks.very_old", "shop.tasks.old"])(renamed)
+    new, old = registry.type_of(made), "shop.tasks.old"
+    assert registry.get(old) is registry.get(new) is made
+    assert registry.first_name(new) == registry.first_name(old) == "shop.tasks.very_old"
+    stored = submit(NewTask(task_type=old))
+    assert Task.objects.get(pk=stored.id).task_type == old  # also old workers can run it
+    first = made.using(unique=True).enqueue()
+    old_code = submit(NewTask(task_type=old, unique=registry.get(old).using(unique=True).unique))
+    assert str(old_code.id) == first.id
+
+
+def renamed() -> None:
+    """Have had other names."""
+
+
+@pytest.mark.parametrize("aliases", ["shop.old", [7], ["with space"], [""]])
+def test_a_former_name_must_be_a_name(aliases):
+    with pytest.raises(InvalidTask, match="aliases"):
+        task(aliases=aliases)(renamed)

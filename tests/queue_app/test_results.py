@@ -7,23 +7,19 @@ import pytest
 from django.tasks import TaskResult, TaskResultStatus, default_task_backend, task
 from django.tasks.exceptions import InvalidTask, TaskResultMismatch
 
-from queue_app import task as queue_task
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import UnknownTaskType
 from queue_app.models import Task
+from queue_app.registry import type_of
 from queue_app.results import RESULT_STATUS
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
+from tests.queue_app.test_backend import add, render, report
 from tests.support.engine import done, failed, take
 from tests.support.scene import Hand
-
-
-@task
-def add(a: int, b: int = 0) -> int:
-    return a + b
 
 
 @task
@@ -35,20 +31,10 @@ class Number(IntEnum):
     ONE = 1
 
 
-@task(priority=80, queue_name="reports", takes_context=True)
-def report(context, name: str) -> str:
-    return name
-
-
-@queue_task(capabilities=("gpu",), timeout=5, max_retries=1, retry_delay=0.5, user="ann")
-def render(frame: int) -> int:
-    return frame
-
-
 @pytest.fixture
 def worker(engine) -> Hand:
     """A worker that runs a task of this module."""
-    return engine.worker(f"{__name__}.add")
+    return engine.worker(type_of(add))
 
 
 def test_every_state_has_a_status():

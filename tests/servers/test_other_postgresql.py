@@ -11,6 +11,7 @@ import pytest
 
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
+from tests.stock.servers import started
 from tests.support.programs import skip
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -43,12 +44,8 @@ def database_url(shared_folder):
     if not INSTALLED.is_dir():
         skip("pg_lsclusters")
     server = SystemPostgres(DataDirectory(shared_folder / "rows"), durable=False)
-    server.start()
-    try:
-        server.wait_until_ready()
+    with started(server):
         yield server.url()
-    finally:
-        server.stop()
 
 
 def test_the_protocol(database_url):

@@ -11,7 +11,7 @@ from queue_app import registry
 from queue_app.core.events import Event
 from queue_app.index import Index, get_index
 from queue_app.services.notify import events
-from tests.support.index_state import client_of
+from tests.support.engine import redis_client
 
 
 @task(queue_name="default")
@@ -29,12 +29,8 @@ _numbers = itertools.count()
 def ask(**fields: Any) -> str:
     """Write a request as another service does; ``None`` leaves a field out. Return the id of the entry."""
     asked = {"event": "ExecutionRequested", "request_id": f"r{next(_numbers)}", "task_type": TYPE} | fields
-    index = get_index()
-    return (
-        client_of(index)
-        .xadd(index.keys.requests, {name: value for name, value in asked.items() if value is not None})
-        .decode()
-    )
+    written = {name: value for name, value in asked.items() if value is not None}
+    return redis_client().xadd(get_index().keys.requests, written).decode()
 
 
 def answers() -> list[Event]:
@@ -56,5 +52,5 @@ def aside(index: Index) -> list[dict[str, Any]]:
     """Return what was set aside."""
     return [
         {name.decode(errors="replace"): value for name, value in fields.items()}
-        for _, fields in client_of(index).xrange(index.keys.poison)
+        for _, fields in redis_client().xrange(index.keys.poison)
     ]

@@ -4,8 +4,7 @@ from django.apps import apps
 from django.db import connection
 from django.db.models import Model
 
-from queue_app.index import get_index
-from tests.support.index_state import client_of
+from tests.support.engine import redis_client
 
 
 def tables() -> str:
@@ -32,7 +31,7 @@ def rows_without(*left_out: type[Model]) -> dict[str, list[str]]:
 
 def index_text() -> str:
     """Return every key and value of the index as text."""
-    client = client_of(get_index())
+    client = redis_client()
     read = {
         b"string": client.get,
         b"hash": client.hgetall,

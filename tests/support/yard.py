@@ -22,7 +22,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.worker import registration as service
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import workers as worker_rows
-from tests.support.index_state import client_of
+from tests.support.engine import redis_client
 
 #: A worker claims this long after its last claim even if nobody called it (``workers.background``).
 WAIT_SECONDS = 10.0
@@ -55,7 +55,7 @@ class YardWorker:
         index = get_index()
         keys = (index.keys.wake(str(self.id)), index.keys.tell(str(self.id)))
         with suppress(ResponseError):  # the server refuses writes
-            return bool(client_of(index).delete(*keys))
+            return bool(redis_client().delete(*keys))
         return False
 
     def _claim(self) -> bool:

@@ -129,6 +129,7 @@ def _labelled(name: str, instance: str) -> str:
     return name.replace("{", f'{{instance="{instance}",') if "{" in name else f'{name}{{instance="{instance}"}}'
 
 
+@pytest.mark.slow
 def test_each_fault_fires_its_alert_and_no_other(promtool, tmp_path):
     start = 20 * 60
     tests = [scenario("health", {}, {second: [] for second in (600, 1800, 3540)})]

@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.core.management.base import OutputWrapper
+
+from taskqueue_project.celery import app
+from taskqueue_project.terminal import terminal
 
 ROOT = Path(__file__).parent.parent.parent
 COMPLETE = {
@@ -73,3 +78,81 @@ def test_the_queue_works_with_counted_connections_and_metrics_show_them(process_
     assert 'queue_enqueue_total{queue="default",priority="normal"} 3' in ran.stdout
     assert "django_cache_get_total{" in ran.stdout
     assert "django_db_execute_total{" in ran.stdout
+
+
+# -- terminal --------------------------------------------------------------------------------------------------------
+
+
+def test_a_progress_bar_stays_on_its_line():
+    written = StringIO()
+    terminal(OutputWrapper(written)).print("half a line", end="\r")
+    assert written.getvalue() == "half a line\r"
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+
+def test_the_root_leads_to_the_admin(client):
+    response = client.get("/")
+    assert (response.status_code, response.url) == (302, "/admin/")
+
+
+# -- celery ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_beat_runs_every_maintenance_task_and_nothing_else():
+    app.loader.import_default_modules()
+    ours = {name for name in app.tasks if name.startswith("queue_app.")} - {"queue_app.submit"}  # that is for projects
+    assert ours
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} == ours
+
+
+def test_a_run_that_no_worker_starts_expires_when_the_next_is_due():
+    for entry in app.conf.beat_schedule.values():
+        assert entry["options"]["expires"] <= entry["schedule"]
+
+
+def test_messages_are_json_only():
+    assert app.conf.accept_content == ["json"]
+    assert app.conf.task_serializer == "json"
+
+
+# -- the script ./dev ------------------------------------------------------------------------------------------------
+
+
+DEV = Path(__file__).parent.parent.parent / "dev"
+
+
+def dev(*arguments, path=None):
+    environment = os.environ | ({"PATH": path} if path else {})
+    return subprocess.run(
+        ["/bin/sh", str(DEV), *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_help_lists_every_command():
+    result = dev("help")
+    assert result.returncode == 0
+    for command in ("quickstart", "test", "check", "fix", "lua", "docs", "bench", "faults", "ci", "manage", "lock"):
+        assert f"\n  {command} " in result.stdout
+
+
+def test_an_unknown_command_is_refused():
+    result = dev("strat")
+    assert result.returncode == 1
+    assert "unknown command: strat" in result.stderr
+
+
+def test_another_platform_is_told_so(tmp_path):
+    uname = tmp_path / "uname"
+    uname.write_text("#!/bin/sh\necho MINGW64_NT\n")
+    uname.chmod(0o755)
+    result = dev("test", path=f"{tmp_path}:{os.environ['PATH']}")
+    assert result.returncode == 1
+    assert "only Linux and macOS are supported (this is MINGW64_NT)" in result.stderr
+
+
+def test_the_lock_file_names_no_registry():
+    text = (DEV.parent / "requirements" / "dev.txt").read_text()
+    assert "--hash=sha256:" in text
+    assert "://" not in text

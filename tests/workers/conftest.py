@@ -5,13 +5,16 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from queue_app import tracing
 from queue_app.workers import capture
-from queue_app.workers.scheduler import Scheduler
 from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
-from tests.workers.stage import StillWorker
+from tests.workers.stage import StillScheduler, StillWorker
 
 
 @pytest.fixture
@@ -24,9 +27,9 @@ def hire(engine) -> Callable[..., StillWorker]:
 def make(engine, settings):
     """Make schedulers whose lead expires after ``leader_seconds``; the test decides when a job is due."""
 
-    def make(leader_seconds: float = 30, **options) -> Scheduler:
+    def make(leader_seconds: float = 30, **options) -> StillScheduler:
         settings.TASKQUEUE = {**settings.TASKQUEUE, "SCHEDULER": {"LEADER_SECONDS": leader_seconds}}
-        made = Scheduler(**options)
+        made = StillScheduler(**options)
         for job in made.jobs:
             job.interval = 3600.0
         return made
@@ -43,6 +46,15 @@ def captured() -> Iterator[None]:
     logging.setLogRecordFactory(factory)
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
+
+
+@pytest.fixture
+def exporter(monkeypatch) -> InMemorySpanExporter:
+    """Where the spans of one test go, with a provider as a project sets one up."""
+    found, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+    return found
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 from django.db import OperationalError
@@ -17,12 +18,13 @@ from queue_app.services.worker import registration as service
 from queue_app.workers.claimer import Prefetch
 from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
+from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.outcomes import failed
 from queue_app.workers.scheduler import Scheduler
 from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
-from tests.support.engine import status
+from tests.support.engine import redis_client, status
 from tests.workers import chores
 
 QUICK, SLOW, ECHO, RAISES = (type_of(t) for t in (chores.quick, chores.slow, chores.echo, chores.raises))
@@ -35,7 +37,7 @@ def statuses(*ids: uuid.UUID) -> list[str]:
 
 def teach(worker: Worker, kind: str, seconds: float = 0.001) -> None:
     """Record a run time of a type in the worker."""
-    worker._claimer.prefetch.observe(kind, seconds)
+    worker.claimer.prefetch.observe(kind, seconds)
 
 
 def away(*_args: Any, **_kwargs: Any) -> None:
@@ -141,7 +143,10 @@ class StillWorker(Worker):
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
         options = {"name": "still", "concurrency": 2} | options
         super().__init__(WorkerOptions(**options), DirectTransport(), supervisor=supervisor)
-        self._claimer.prefetch = PatientPrefetch(self.options.look_ahead_ms, self.options.concurrency)
+        # What tests look at, and replace.
+        self.transport, self.in_flight, self.claimer = self._transport, self._in_flight, self._claimer
+        self.heartbeat, self.wake_listener, self.shutdown = self._heartbeat, self._wake_listener, self._shutdown
+        self.claimer.prefetch = PatientPrefetch(self.options.look_ahead_ms, self.options.concurrency)
         service.register(
             identify(self.id, self.options.name),
             self.profile,
@@ -154,8 +159,45 @@ class StillWorker(Worker):
         return self.pool
 
     def wake(self) -> None:
-        """Run the loop again, as after a wake-up call."""
+        """Let the next turn claim, as after a wake-up call."""
         self._wake(called=False)
+
+    def called(self) -> None:
+        """Let the next turn claim, because the index has called this worker."""
+        self._wake(called=True)
+
+    def turn(self) -> None:
+        """Claim again: a turn of the loop after a wake-up call."""
+        self.wake()
+        self.run_once()
+
+    def end(self, count: int | None = None) -> None:
+        """Run the tasks in the slots to their end, the oldest first, and report them: a turn of the loop."""
+        self.pool.finish(count)
+        self.run_once()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the loop would end."""
+        return self._finished()
+
+    @property
+    def pause(self) -> float:
+        """Seconds that the loop would sleep."""
+        return self._sleep_seconds()
+
+    def beat(self) -> bool:
+        """Send a heartbeat."""
+        return self._beat()
+
+    def store_reports(self) -> None:
+        """Store what running attempts have reported."""
+        self._store_reports()
+
+    def leave(self) -> Exit:
+        """Exit, as after the last turn; the threads were never started."""
+        self._heartbeat = self._wake_listener = SimpleNamespace(stop=lambda: None)  # type: ignore[assignment]
+        return self._exit()
 
     def later(self, seconds: float) -> None:
         """Let ``seconds`` pass since its last error."""
@@ -163,32 +205,44 @@ class StillWorker(Worker):
 
     def stuck(self, seconds: float) -> None:
         """Pretend that its slots made no progress for ``seconds``."""
-        self._claimer._last_progress -= seconds * PatientPrefetch.SCALE
+        self.claimer._last_progress -= seconds * PatientPrefetch.SCALE
         for held in self.pool.begun:
             held.claimed_at -= seconds
 
     def until_finished(self) -> None:
         """Work until the burst is over; each task ends at once."""
         self.run_once()
-        while not self._finished():
+        while not self.is_finished:
             self.pool.finish()
-            self.wake()
-            self.run_once()
+            self.turn()
 
     def until_empty(self) -> int:
         """Work until no task is left; return how many were done."""
         while True:
-            self.wake()
-            self.run_once()
-            if not self._in_flight:
-                return self._in_flight.done
+            self.turn()
+            if not self.in_flight:
+                return self.in_flight.done
             self.pool.finish()
 
 
-def tick(scheduler: Scheduler, *names: str) -> list[str]:
+class StillScheduler(Scheduler):
+    """A scheduler whose loop is the test."""
+
+    lead, resign, next_at = Scheduler._lead, Scheduler._resign, Scheduler._next_at
+
+    def ask_again(self) -> None:
+        """End the pause after an error of the index."""
+        self._index_back_at = 0.0
+
+    def renew_next(self) -> None:
+        """Let the lead be due for a renewal."""
+        self._renew_at = 0.0
+
+
+def tick(scheduler: StillScheduler, *names: str) -> list[str]:
     """Run these jobs (none: all) now; upkeep too, which a new leader puts off."""
     if not scheduler.leads:
-        scheduler._lead()
+        scheduler.lead()
     for job in scheduler.jobs:
         job.due_at = 0 if not names or job.name in names else float("inf")
     return scheduler.run_once()
@@ -196,4 +250,4 @@ def tick(scheduler: Scheduler, *names: str) -> list[str]:
 
 def nobody_leads() -> bool:
     """Return whether no scheduler leads."""
-    return get_index()._client.exists(f"{get_index().keys.prefix}:lock:scheduler") == 0
+    return redis_client().exists(get_index().keys.lock("scheduler")) == 0

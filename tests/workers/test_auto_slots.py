@@ -2,9 +2,7 @@
 
 import itertools
 import random
-import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,16 +13,11 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Worker
 from queue_app.workers import auto_slots, machine, slot_watch
 from queue_app.workers.auto_slots import Seen, SlotRange, SlotState, parse_concurrency, profile_slots, step
-from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
-from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.base import Pool
-from queue_app.workers.pools.processes import ProcessPool
-from queue_app.workers.pools.threads import ThreadPool
-from queue_app.workers.progress import ProgressReports
-from queue_app.workers.rlimits import ResourceLimits
 from tests.support.engine import put_many, until
 from tests.workers import chores
+from tests.workers.pools.stand import opened, outcomes, threads_of
 from tests.workers.stage import QUICK
 from tests.workers.test_executor import claimed
 
@@ -204,24 +197,11 @@ def test_the_clock_sees_own_work():
 # -- pools ----------------------------------------------------------------------------
 
 
-def pool_of(kind: str, slots: int) -> tuple[Pool, threading.Semaphore]:
-    """Return a started pool and the count of its outcomes."""
-    ended = threading.Semaphore(0)
-    executor = Executor(uuid.uuid4(), ProgressReports(lambda: None))
-    if kind == "processes":
-        pool: Pool = ProcessPool(slots, executor, ended.release, ResourceLimits())
-    else:
-        pool = {"threads": ThreadPool, "async": AsyncPool}[kind](slots, executor, ended.release)
-    pool.start()
-    return pool, ended
-
-
 @pytest.mark.parametrize(
     ("kind", "task"), [("threads", chores.naps), ("async", chores.anaps), ("processes", chores.naps)]
 )
 def test_a_pool_runs_as_many_as_it_has_slots(kind, task):
-    pool, ended = pool_of(kind, 1)
-    try:
+    with opened(kind) as pool:
         pool.submit([claimed(task, 0.3) for _ in range(8)])
         until(lambda: len(pool.running()) == 1, "slots")
         pool.resize(4)
@@ -229,31 +209,24 @@ def test_a_pool_runs_as_many_as_it_has_slots(kind, task):
         pool.resize(2)
         assert len(pool.running()) in {3, 4}, "what runs is not interrupted"
         until(lambda: len(pool.running()) == 2, "slots")
-        for _ in range(8):
-            assert ended.acquire(timeout=30)
-        assert len(pool.take_outcomes()) == 8
+        outcomes(pool, 8)
         until(lambda: _slots(pool) == 2, "slots")
         assert pool.lateness(0.001) < 1
-    finally:
-        pool.stop()
 
 
 def _slots(pool: Pool) -> int:
     """Return how many threads or processes a pool has."""
-    if isinstance(pool, ThreadPool):
-        return sum(thread.is_alive() for thread in pool._threads)
-    return len(pool.pids) if isinstance(pool, ProcessPool) else pool.slots
+    if pool.name == "threads":
+        return sum(thread.is_alive() for thread in threads_of(pool))
+    return len(pool.pids) if pool.name == "processes" else pool.slots
 
 
 def test_a_blocked_event_loop_is_late():
-    pool, ended = pool_of("async", 1)
-    try:
+    with opened("async") as pool:
         pool.submit([claimed(chores.stalls, 0.4)])
         until(lambda: len(pool.running()) == 1, "slots")
         assert pool.lateness(0.05) > 0.1
-        assert ended.acquire(timeout=30)
-    finally:
-        pool.stop()
+        outcomes(pool)
 
 
 # -- the worker -----------------------------------------------------------------------
@@ -267,14 +240,13 @@ def test_the_worker_has_the_slots_that_were_decided(hire):
     assert (len(worker.pool.begun), before.slots) == (2, 2)
     worker.auto_slots.state = SlotState(7)
     worker.run_once()
-    worker._beat()
+    worker.beat()
     row = Worker.objects.get(pk=worker.id)
     assert (len(worker.pool.begun), row.concurrency) == (7, 7)
     assert (row.profile, worker.profile.slots) == (worker.profile.id, 5), "the index knows it under the new profile"
     worker.auto_slots.state = SlotState(3)
-    worker.pool.finish(2)
-    worker.run_once()
-    worker._beat()
+    worker.end(2)
+    worker.beat()
     assert len(worker.pool.begun) == 5, "two ended and nothing was claimed"
     assert Worker.objects.get(pk=worker.id).concurrency == 5, "never fewer than run"
     assert worker.until_empty() == 20
@@ -287,14 +259,14 @@ def test_a_change_is_tried_again_after_an_outage(hire, monkeypatch):
     def away(*_: object) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(worker._transport, "change_profile", away)
+    monkeypatch.setattr(worker.transport, "change_profile", away)
     with suppress(OSError):
         worker.run_once()
-    assert (worker._claimer.slots, worker.profile.slots) == (2, 2)
+    assert (worker.claimer.slots, worker.profile.slots) == (2, 2)
     monkeypatch.undo()
     worker.later(10)
     worker.run_once()
-    assert (worker._claimer.slots, worker.profile.slots, worker.pool.slots) == (10, 10, 10)
+    assert (worker.claimer.slots, worker.profile.slots, worker.pool.slots) == (10, 10, 10)
 
 
 def test_it_decides_by_its_samples(hire, monkeypatch):

@@ -1,9 +1,6 @@
 """Callbacks: exactly one follows each end of a task, whoever ends it."""
 
-import threading
-
 import pytest
-from django.db import connection
 from django.tasks.exceptions import InvalidTask
 
 from queue_app import chain, registry, task
@@ -21,7 +18,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reap import mark_dead, reap_overdue
 from queue_app.sql.progress import held_by
 from queue_app.testing import MemoryBackend
-from tests.support.engine import assert_index_agrees, status
+from tests.support.engine import assert_index_agrees, at_once, status
 from tests.workers import callback_tasks, hooked
 from tests.workers.callback_tasks import heard, sorry, thanks, work
 
@@ -96,31 +93,10 @@ def test_a_callback_that_cannot_be_stored_does_not_stop_the_end(hire, settings, 
     assert f"The callback of task {result.id}" in caplog.text
 
 
-def test_a_repeated_report_adds_no_second_callback(held):
-    _hand, result, claimed = held()
-    outcome = Outcome(claimed, claimed.started_at, claimed.started_at, "1")
-    finish([outcome])
-    finish([outcome])
-    assert followers() == [("thanks", [result.id])]
-
-
 def test_forty_reports_at_once_add_one_callback(held):
     _hand, result, claimed = held()
     outcome = Outcome(claimed, claimed.started_at, claimed.started_at, "1")
-    barrier = threading.Barrier(40)
-
-    def report():
-        barrier.wait()
-        try:
-            finish([outcome])
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=report) for _ in range(40)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    at_once([lambda: finish([outcome])] * 40)
     assert followers() == [("thanks", [result.id])]
 
 
@@ -198,8 +174,7 @@ def test_the_callback_has_the_metadata_of_its_task(hire, settings):
     hooked.seen.clear()
 
 
-def test_the_memory_backend_calls_back(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def test_the_memory_backend_calls_back(in_memory):
     done, failed = work.enqueue(), work.enqueue("fail")
     backend = work.get_backend()
     assert isinstance(backend, MemoryBackend)

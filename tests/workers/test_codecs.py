@@ -45,10 +45,7 @@ FORMS = {
     "path": (Path("/srv/a.txt"), {"$path": "/srv/a.txt"}),
     "enum": (Colour.RED, {"$tests.workers.coded.Colour": "RED"}),
     "enum of texts": (Size.LARGE, {"$tests.workers.coded.Size": "LARGE"}),
-    "dataclass": (
-        Money(Decimal(5)),
-        {"$tests.workers.coded.Money": {"amount": {"$decimal": "5"}, "currency": "EUR"}},
-    ),
+    "dataclass": (Money(Decimal(5)), {"$tests.workers.coded.Money": {"amount": {"$decimal": "5"}, "currency": "EUR"}}),
     "own codec": (Temperature(273.15), {"$kelvin": 273.15}),
     "a dict that looks like a form": ({"$decimal": "x"}, {"$dict": {"$decimal": "x"}}),
     "an escaped dict": ({"$dict": {"$date": 1}}, {"$dict": {"$dict": {"$dict": {"$date": 1}}}}),
@@ -185,8 +182,7 @@ def test_without_codecs_json_stays_as_it_is(hire, settings):
     assert got == [{"$decimal": "1"}]
 
 
-def test_in_memory(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def test_in_memory(in_memory):
     result = take.enqueue(Money(Decimal(3)))
     drain()
     result.refresh()

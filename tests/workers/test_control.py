@@ -20,7 +20,6 @@ from queue_app.workers.lifecycle import Exit
 from queue_app.workers.outcomes import failed
 from tests.support.engine import assert_index_agrees, put, row
 from tests.workers import chores
-from tests.workers.test_shutdown import leave
 
 
 def run(hire, kind, **options):
@@ -93,7 +92,7 @@ def test_a_task_past_its_timeout_is_interrupted(hire, interrupted):
     worker.run_once()
     worker.run_once()
     assert interrupted == []
-    assert 30 < worker._sleep_seconds() <= 60, "the loop wakes up for it"
+    assert 30 < worker.pause <= 60, "the loop wakes up for it"
     worker.stuck(61)
     worker.run_once()
     assert interrupted == [(task_id, TaskTimeout)]
@@ -132,15 +131,14 @@ def test_a_worker_whose_task_does_not_end_keeps_the_task_and_is_replaced(hire, i
     assert interrupted == [task_id]
     assert row(task_id).status == "executing"
     assert row(task_id).deadline - deadline == timedelta(seconds=REPLACE_SECONDS + worker.options.grace_seconds)
-    assert not worker._finished()
+    assert not worker.is_finished
     [held] = worker.pool.begun
     held.stuck_at -= REPLACE_SECONDS
     other = put(type_of(chores.quick))
     worker.run_once()
-    worker.wake()
-    worker.run_once()
-    assert worker._finished(), "it does not wait for the end of the task"
-    assert leave(worker) is Exit.REPLACE
+    worker.turn()
+    assert worker.is_finished, "it does not wait for the end of the task"
+    assert worker.leave() is Exit.REPLACE
     assert (row(task_id).status, row(task_id).failures, row(task_id).crashes) == ("scheduled", 1, 0)
     assert row(other).status == "queued"
     assert_index_agrees()
@@ -151,11 +149,9 @@ def test_each_retry_may_take_longer(hire):
     worker = hire()
     timeouts = []
     for _ in range(3):
-        worker.wake()
-        worker.run_once()
+        worker.turn()
         timeouts += [held.task.timeout for held in worker.pool.begun]
-        worker.pool.finish()
-        worker.run_once()
+        worker.end()
         Task.objects.update(run_after=timezone.now())
         make_due()
     assert timeouts == pytest.approx([10, 15, 22.5])
@@ -169,11 +165,10 @@ def test_a_cancelled_task_is_interrupted_when_the_worker_is_notified(hire, inter
     get_index().wait_for_wake(worker.id, 0.01)
     cancel(cancelled)
     assert get_index().wait_for_wake(worker.id, 5) is True
-    worker._wake(called=True)
+    worker.called()
     worker.run_once()
     assert interrupted == [(cancelled, TaskCancelled)]
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert row(cancelled).status == "cancelled"
     assert row(kept).status == "completed"
     assert_index_agrees()
@@ -185,7 +180,7 @@ def test_a_heartbeat_finds_a_cancellation_without_a_call(hire, interrupted):
     watch(worker, interrupted)
     worker.run_once()
     cancel(cancelled)
-    worker._beat()
+    worker.beat()
     worker.run_once()
     assert interrupted == [(cancelled, TaskCancelled)]
 

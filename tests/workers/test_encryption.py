@@ -3,23 +3,21 @@
 import json
 import logging
 import uuid
+from dataclasses import replace
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.tasks import default_task_backend
 from django.urls import reverse
 from django.utils import timezone
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import Workflow, chain, registry, signal, task, tracing
+from queue_app import Workflow, chain, conf, encryption, signal, task
 from queue_app.checks import check_encryption
-from queue_app.core.records import NewTask
+from queue_app.core.records import NewTask, Outcome, TaskFailure
 from queue_app.core.redaction import HIDDEN, SEALED
 from queue_app.core.states import Status
 from queue_app.diagnose.explain import explain
-from queue_app.exceptions import EncryptionUnavailable, InvalidTaskData, TaskFailed
+from queue_app.exceptions import EncryptionUnavailable, IdempotencyConflict, InvalidTaskData, TaskFailed
 from queue_app.index import get_index
 from queue_app.models import (
     AuditEntry,
@@ -37,6 +35,8 @@ from queue_app.registry import type_of
 from queue_app.services.control import encrypted as reencryption
 from queue_app.services.enqueue.submit import submit
 from queue_app.services.lifecycle.actions import delete, run_again, run_now
+from queue_app.services.lifecycle.claim import claim
+from queue_app.services.lifecycle.finish import finish
 from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import run
 from queue_app.services.operations.backfill import run_schedule
@@ -45,10 +45,11 @@ from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.worker.remote import is_repeated
 from tests.support.asking import answer as answer_of
 from tests.support.asking import ask
 from tests.support.contents import index_text, tables
-from tests.support.engine import status
+from tests.support.engine import at_once, redis_client, status
 from tests.support.factories import StaffFactory
 from tests.workers.secret_tasks import CANARY, echo, fail, newest, once, passes_on, plain, seen, waits
 
@@ -65,12 +66,11 @@ def keys(settings, captured):
 def work(worker) -> None:
     """Work until no task is left, and store what the attempts report before they end."""
     while True:
-        worker.wake()
-        worker.run_once()
-        if not worker._in_flight:
+        worker.turn()
+        if not worker.in_flight:
             return
         worker.pool.finish()
-        worker._store_reports()
+        worker.store_reports()
 
 
 def use(settings, *entries, more=()) -> None:
@@ -134,7 +134,7 @@ def test_without_encryption_the_tables_hold_the_canary(hire, settings, staff):
     assert tables().count(CANARY) >= 4
     assert CANARY in staff.get(f"/api/v1/tasks/{result.id}").content.decode()
     assert CANARY in staff.get(reverse("admin:queue_app_task_change", args=[failed.id])).content.decode()
-    client, key = get_index()._client, f"{get_index().keys.generation}:canary"
+    client, key = redis_client(), f"{get_index().keys.generation}:canary"
     long = CANARY + "x" * 1000
     for write in (
         lambda: client.set(key, long),
@@ -266,11 +266,10 @@ def test_a_key_is_made_while_the_checks_miss_it(settings, capsys):
         call_command("taskqueue", "encrypt", "--new-key", "")
 
 
-def test_a_task_asks_for_it_itself(engine, settings):
+def test_a_task_asks_for_it_itself(engine, settings, known_tasks):
     use(settings, FIRST)
     own = task(encrypted=True)(asking)
     assert SEALED in TaskPayload.objects.get(pk=own.enqueue("a").id).args
-    del registry._tasks[type_of(own)]  # the other tests have no key
     with pytest.raises(TypeError, match="only"):
         own.using(encrypted=False)
 
@@ -331,11 +330,7 @@ def boom(*_args):
     raise RuntimeError("the process died")
 
 
-def test_a_span_names_the_class_of_an_error_only(hire, monkeypatch):
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+def test_a_span_names_the_class_of_an_error_only(hire, exporter):
     fail.enqueue(CANARY)
     work(hire())
     spans = "".join(span.to_json() for span in exporter.get_finished_spans())
@@ -436,3 +431,65 @@ def test_the_request_stream_refuses_an_encrypted_task(engine, settings):
     consume()
     assert not Task.objects.exists()
     assert "encrypted" in str(answer_of())
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", ["nonsense", "id:short", FIRST.replace("first", "two words"), f"{FIRST}x"])
+def test_a_bad_key_is_reported_without_being_repeated(settings, entry):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": [entry]}}
+    (problem,) = check_encryption()
+    assert "entry 1" in problem.msg
+    assert entry not in problem.msg
+
+
+def test_a_setting_of_another_shape_does_not_repeat_its_value(settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": FIRST}}
+    (problem,) = conf.load()[1]
+    assert FIRST not in f"{problem}{problem.hint}"
+
+
+def test_a_process_without_keys_hides_the_texts(settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "ENCRYPTION": {"KEYS": [], "TASKS": [type_of(echo)]}}
+    assert encryption.hides(type_of(echo))
+    assert not encryption.hides(type_of(plain))
+
+
+# -- calls that are the same -----------------------------------------------------------------------------------------
+
+
+def test_an_encrypted_call_is_recognised_as_the_same(engine):
+    first = echo.using(idempotency_key="k").enqueue(text="a")
+    assert echo.using(idempotency_key="k").enqueue(text="a").id == first.id
+    with pytest.raises(IdempotencyConflict):
+        echo.using(idempotency_key="k").enqueue(text="b")
+    assert once.enqueue("a").id == once.enqueue("a").id != once.enqueue("b").id
+
+
+def test_a_unique_key_needs_the_secret_key_and_survives_a_rotation(engine, settings):
+    first = once.enqueue("a")
+    key = Task.objects.get(pk=first.id).unique_key
+    use(settings, SECOND, FIRST)
+    assert once.enqueue("a").id == first.id
+    settings.SECRET_KEY = "another"
+    assert Task.objects.get(pk=once.enqueue("a").id).unique_key != key
+
+
+def test_forty_callers_at_once_store_one_encrypted_task(engine):
+    ids = at_once([lambda: once.enqueue("a").id] * 40)
+    assert len(set(ids)) == Task.objects.count() == 1
+
+
+@pytest.mark.parametrize("message", [None, "canary"])
+def test_a_repeated_report_of_an_http_worker_is_recognised(engine, message):
+    result = fail.enqueue(CANARY)
+    hand = engine.worker(type_of(fail))
+    (claimed,) = claim(hand.profile, hand.id, 1)
+    failure = None if message is None else TaskFailure("ValueError", message, "Traceback", retriable=False)
+    finish([Outcome(claimed, claimed.started_at, claimed.started_at, '{"a": 1}', failure=failure)])
+    attempt = claimed.key
+    assert is_repeated(hand.id, attempt, '{"a":1}', failure)
+    other = None if failure is None else replace(failure, message="another")
+    assert not is_repeated(hand.id, attempt, '{"a":2}', other)
+    assert result.id == str(claimed.id)

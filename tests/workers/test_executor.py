@@ -91,20 +91,13 @@ def test_a_result_is_json(run, value, text):
     assert run(chores.echo, value).result == text
 
 
-def test_a_result_that_json_cannot_hold_is_recorded_as_django_does(run):
-    failure = run(chores.returns, "object").failure
-    assert failure.exception_class == "builtins.TypeError"
-    assert failure.message.startswith("Unsupported type: result is a _thread.lock")
-
-
 def test_null_is_no_result(run):
     outcome = run(chores.echo, None)
     assert (outcome.result, outcome.failure) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
-    [("tuple", "[1,[2,3]]"), ("bytes", '"raw"'), ("deep bytes", '{"a":["raw",[0,1],{"b":1}]}')],
+    ("kind", "text"), [("tuple", "[1,[2,3]]"), ("bytes", '"raw"'), ("deep bytes", '{"a":["raw",[0,1],{"b":1}]}')]
 )
 def test_a_result_is_made_plain_as_django_does_it(run, kind, text):
     assert run(chores.returns, kind).result == text
@@ -113,7 +106,7 @@ def test_a_result_is_made_plain_as_django_does_it(run, kind, text):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("object", "result is a _thread.lock"),
+        ("object", "Unsupported type: result is a _thread.lock"),
         ("set", "result.deep[1] is a builtins.set"),
         ("nan", "result is not a finite number"),
         ("large", "result takes 300002 bytes"),
@@ -210,18 +203,13 @@ def test_the_context_has_the_attempt_number(run, failures):
 
 
 def test_listeners_are_called_at_start_and_end(run, heard):
-    outcome = run(chores.echo, [1, 2])
+    outcome = run(chores.returns, "tuple")
     assert [(signal, sender, status) for signal, sender, status, _ in heard] == [
         ("started", TaskQueueBackend, TaskResultStatus.RUNNING),
         ("finished", TaskQueueBackend, TaskResultStatus.SUCCESSFUL),
     ]
     seen = heard[1][3]
-    assert (seen.id, seen.return_value, seen.args) == (str(outcome.task.id), [1, 2], [[1, 2]])
-
-
-def test_listeners_see_the_result_as_it_is_stored(run, heard):
-    run(chores.returns, "tuple")
-    assert heard[1][3].return_value == [1, [2, 3]]
+    assert (seen.id, seen.return_value, seen.args) == (str(outcome.task.id), [1, [2, 3]], ["tuple"])
 
 
 @pytest.mark.parametrize("task", [chores.raises, chores.returns])

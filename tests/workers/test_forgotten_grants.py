@@ -32,9 +32,9 @@ def running(hire):
 
 def answer(worker) -> None:
     """Send the two heartbeats with which a worker answers in a new run of PostgreSQL, and turn its loop."""
-    worker._heartbeat.run_once()
-    assert worker._heartbeat._turn.is_set(), "the first one asks for another"
-    worker._heartbeat.run_once()
+    worker.heartbeat.run_once()
+    assert worker.heartbeat._turn.is_set(), "the first one asks for another"
+    worker.heartbeat.run_once()
     worker.run_once()
 
 
@@ -54,15 +54,14 @@ def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire, monk
     reconcile()  # it must not abandon the lease before the worker has answered
     other = hire(name="other")
     other.run_once()
-    assert [len(each._in_flight) for each in (worker, other)] == [1, 0]
+    assert [len(each.in_flight) for each in (worker, other)] == [1, 0]
     answer(worker)
     again = row(first)
     assert (again.status, again.attempt, again.worker_id) == ("executing", 1, worker.id)
     assert again.leased_at == granted.leased_at
     reconcile()
     assert_index_agrees()
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert [status(task_id) for task_id in (first, second)] == [Status.COMPLETED, Status.EXECUTING]
 
 
@@ -81,8 +80,7 @@ def test_so_it_is_if_postgresql_has_also_forgotten_that_the_task_was_due(running
 def test_a_result_that_comes_before_the_heartbeat_counts(running):
     worker, (first, _) = running
     forget_claims()
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert status(first) is Status.COMPLETED
     assert row(first).attempt == 1
     assert_index_agrees()
@@ -95,11 +93,10 @@ def test_a_task_that_ended_otherwise_is_interrupted_and_its_outcome_dropped(runn
     answer(worker)
     worker.run_once()
     assert [status(task_id) for task_id in (first, second)] == [Status.CANCELLED, Status.QUEUED]
-    assert len(worker._in_flight) == 0
+    assert len(worker.in_flight) == 0
     assert f"the outcome of {first} attempt 1 came too late and was refused" in warnings_logged()
     reconcile()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     assert status(second) is Status.EXECUTING
 
 
@@ -110,25 +107,22 @@ def test_an_outcome_ends_only_the_grant_that_it_belongs_to(running, warnings_log
     forget_claims()
     WorkerRow.objects.update(answered_run=None)  # nobody waits for its answer
     reconcile()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     again = row(first)
     assert (again.attempt, again.worker_id) == (lost.attempt, lost.worker_id)
     assert again.leased_at > lost.leased_at
-    assert len(worker._in_flight) == 2
-    worker.pool.finish(1)
-    worker.run_once()
+    assert len(worker.in_flight) == 2
+    worker.end(1)
     assert f"the outcome of {first} attempt 1 came too late and was refused" in warnings_logged()
     assert status(first) is Status.EXECUTING, "the first run's report ended the second grant"
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert status(first) is Status.COMPLETED
 
 
 def test_a_claim_that_failed_gives_up_no_lease_of_a_running_task(running):
     worker, (first, _) = running
     forget_claims()
-    worker._claimer._has_unacknowledged = True
+    worker.claimer._has_unacknowledged = True
     worker.run_once()
     assert [lease.id for lease in get_index().leases("default")] == [first]
 
@@ -137,8 +131,8 @@ def test_a_dead_worker_gets_nothing_back(running):
     worker, (first, _) = running
     forget_claims()
     WorkerRow.objects.update(status="dead")
-    worker._heartbeat.run_once()
-    assert worker._shutdown.lost
+    worker.heartbeat.run_once()
+    assert worker.shutdown.lost
     assert status(first) is Status.QUEUED
     reconcile()
     assert_index_agrees()  # it has no lease any more
@@ -147,18 +141,18 @@ def test_a_dead_worker_gets_nothing_back(running):
 def test_a_claim_whose_worker_met_another_postgresql_meanwhile_is_confirmed(hire, monkeypatch):
     task_id = put(SLOW)
     worker = hire()
-    plain = worker._transport.claim
+    plain = worker.transport.claim
 
     def claim(*args, **options):
         tasks = plain(*args, **options)
         forget_claims()
         Task.objects.update(status="cancelled", finished_at="2026-01-01T00:00Z")
-        worker._heartbeat.run_once()  # it does not name the new task
+        worker.heartbeat.run_once()  # it does not name the new task
         return tasks
 
-    monkeypatch.setattr(worker._transport, "claim", claim)
+    monkeypatch.setattr(worker.transport, "claim", claim)
     worker.run_once()
-    assert len(worker._in_flight) == 0
+    assert len(worker.in_flight) == 0
     assert status(task_id) is Status.CANCELLED
 
 
@@ -166,42 +160,42 @@ def test_a_heartbeat_between_the_answer_of_a_claim_and_its_start_is_not_missed(h
     """The worker must hold the task before it looks whether it has met another PostgreSQL meanwhile."""
     task_id = put(SLOW)
     worker = hire()
-    add = worker._in_flight.add
+    add = worker.in_flight.add
 
     def crash_first(held):
         forget_claims()
         Task.objects.update(status="cancelled", finished_at="2026-01-01T00:00Z")
-        worker._heartbeat.run_once()  # it does not name the new task
+        worker.heartbeat.run_once()  # it does not name the new task
         add(held)
 
-    monkeypatch.setattr(worker._in_flight, "add", crash_first)
+    monkeypatch.setattr(worker.in_flight, "add", crash_first)
     worker.run_once()
-    assert (len(worker._in_flight), worker.pool.begun) == (0, [])
+    assert (len(worker.in_flight), worker.pool.begun) == (0, [])
     assert status(task_id) is Status.CANCELLED
 
 
 def test_a_claim_that_cannot_be_confirmed_goes_back(hire, monkeypatch):
     task_id = put(SLOW)
     worker = hire()
-    add, compare = worker._in_flight.add, worker._transport.compare
+    add, compare = worker.in_flight.add, worker.transport.compare
 
     def restart_first(held):
         begin_run()
-        worker._heartbeat.run_once()
+        worker.heartbeat.run_once()
         add(held)
 
-    monkeypatch.setattr(worker._in_flight, "add", restart_first)
-    monkeypatch.setattr(worker._transport, "compare", away)
+    monkeypatch.setattr(worker.in_flight, "add", restart_first)
+    monkeypatch.setattr(worker.transport, "compare", away)
     worker.run_once()
     assert worker.pool.begun == []
-    monkeypatch.setattr(worker._in_flight, "add", add)
-    monkeypatch.setattr(worker._transport, "compare", compare)
+    monkeypatch.setattr(worker.in_flight, "add", add)
+    monkeypatch.setattr(worker.transport, "compare", compare)
     for _ in range(2):  # it gives the task back, and claims it again
         worker.wake()
         worker.later(60)
         worker.run_once()
     assert [held.task.id for held in worker.pool.begun] == [task_id]
-    assert [(row(task_id).attempt, len(worker._in_flight))] == [(2, 1)]
+    assert [(row(task_id).attempt, len(worker.in_flight))] == [(2, 1)]
 
 
 def test_extensions_are_not_forgotten(hire):
@@ -217,7 +211,7 @@ def test_extensions_are_not_forgotten(hire):
     assert task.status == "executing"
     assert (task.deadline - task.started_at).total_seconds() >= 3660
     answered = row(task_id).deadline
-    worker._heartbeat.run_once()
+    worker.heartbeat.run_once()
     worker.run_once()
     assert row(task_id).deadline == answered
 
@@ -225,12 +219,12 @@ def test_extensions_are_not_forgotten(hire):
 def test_a_rebuild_waits_for_the_answers_of_living_workers(running, engine, monkeypatch):
     worker, (first, second) = running
     forget_claims()
-    flush(engine)
+    flush()
     looks, plain = [], rebuilds.await_answers
 
     def pause(seconds):
         looks.append(seconds)
-        worker._heartbeat.run_once()
+        worker.heartbeat.run_once()
 
     monkeypatch.setattr(rebuilds, "await_answers", lambda end_step: plain(end_step, pause))
     assert rebuilds.rebuild() is not None
@@ -242,7 +236,7 @@ def test_a_rebuild_waits_for_the_answers_of_living_workers(running, engine, monk
 def test_a_rebuild_does_not_open_if_postgresql_crashed_meanwhile(running, engine, hire, monkeypatch):
     """A pooler may hide it from this session."""
     worker, (first, second) = running
-    flush(engine)
+    flush()
     plain = rebuilds.snapshot.raise_generation
 
     def crash_first(**options):
@@ -257,7 +251,7 @@ def test_a_rebuild_does_not_open_if_postgresql_crashed_meanwhile(running, engine
     assert rebuilds.rebuild() is not None
     other = hire(name="other")
     other.run_once()
-    assert len(other._in_flight) == 0
+    assert len(other.in_flight) == 0
     assert [status(task_id) for task_id in (first, second)] == [Status.EXECUTING, Status.QUEUED]
     assert_index_agrees()
 
@@ -278,7 +272,7 @@ def test_a_freeze_during_a_rebuild_declares_no_worker_dead(hire, monkeypatch):
 
     def pause(_seconds):
         if frozen:
-            worker._heartbeat.run_once()
+            worker.heartbeat.run_once()
         else:
             frozen.append(1000.0)
 
@@ -291,7 +285,7 @@ def test_a_locked_row_delays_no_heartbeat(running):
     forget_claims()
     with transaction.atomic():
         Task.objects.select_for_update().get(pk=first)
-        Side(worker._heartbeat.run_once).result()
+        Side(worker.heartbeat.run_once).result()
         assert status(first) is Status.QUEUED
         assert unanswered(), "it asks again with the next heartbeat"
     answer(worker)

@@ -12,7 +12,7 @@ from queue_app.index.keys import KINDS
 from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.services.notify.index import breaker
 from tests.support.damage import MANNERS, by_kind, dump, inflict, restore
-from tests.support.engine import assert_index_agrees, put, put_many
+from tests.support.engine import assert_index_agrees, put, put_many, redis_client
 from tests.workers.stage import ECHO, QUICK, SLOW, StillWorker, tick
 
 #: Steps of the reconciler within which the index is whole again; one comes every 5 s.
@@ -59,7 +59,7 @@ class Floor:
         self.index.notify_workers(worker.id for worker in self.workers)
         put(QUICK, queue="still")
         # left behind by a rebuild that was copied while it loaded
-        self.index._client.hset(f"{self.index.keys.prefix}:loading", f"default{SEPARATOR}2", -1)
+        redis_client().hset(f"{self.index.keys.prefix}:loading", f"default{SEPARATOR}2", -1)
         for _ in range(20):  # the wait for a rate is over in 50 ms
             self.found = by_kind(self.index)
             if self.found.keys() == KINDS.keys():
@@ -82,15 +82,14 @@ class Floor:
         put_many(1, QUICK, queue="heavy")
         put_many(1, QUICK, queue="heavy", weight=3, priority="low")
         for fields in ({"event": "ExecutionRequested"}, {"junk": "1"}):
-            self.index._client.xadd(self.index.keys.requests, fields)
+            redis_client().xadd(self.index.keys.requests, fields)
 
     def work(self, finish: int | None = None, workers: list[StillWorker] | None = None) -> None:
         """Let each worker end some tasks and claim."""
         for worker in self.workers if workers is None else workers:
             worker.later(60)
             worker.pool.finish(finish)
-            worker.wake()
-            worker.run_once()
+            worker.turn()
 
     def running(self) -> Counter[str]:
         found = Counter(Task.objects.filter(status=Status.EXECUTING).values_list("queue", flat=True))
@@ -117,7 +116,8 @@ def heal(floor) -> None:
     for _ in range(STEPS):
         floor.work(finish=0)
         breaker.reset()
-        floor.scheduler._index_back_at = floor.scheduler._renew_at = 0.0
+        floor.scheduler.ask_again()
+        floor.scheduler.renew_next()
         tick(floor.scheduler)
         tick(floor.scheduler, "rebuild")
     assert floor.scheduler.leads
@@ -158,7 +158,7 @@ def test_a_damaged_key(floor, kind, manner):
 
 
 def test_an_old_copy_of_the_whole_index(floor):
-    floor.index._client.delete(*floor.keys())
+    redis_client().delete(*floor.keys())
     restore(floor.index, floor.old)
     heal(floor)
     finish_all(floor)
@@ -172,7 +172,7 @@ def test_a_value_of_the_generation(floor, field):
     for value in (b"\xff junk", b"9" * 30, b"1e300"):
         floor.load()
         floor.work(finish=0)
-        floor.index._client.hset(floor.index.keys.generation, field, value)
+        redis_client().hset(floor.index.keys.generation, field, value)
         heal(floor)
         finish_all(floor)
         assert by_kind(floor.index).keys() & SLOTS == set(), value

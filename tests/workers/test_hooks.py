@@ -297,8 +297,7 @@ def test_a_check_names_a_hook_that_cannot_be_imported(of_project):
 # -- memory ------------------------------------------------------------------------------------
 
 
-def test_hooks_work_in_memory(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}
+def test_hooks_work_in_memory(in_memory):
     result = say.enqueue("hello")
     with pytest.raises(Veto):
         say.enqueue(word="forbidden")

@@ -18,7 +18,7 @@ from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
 from queue_app.workers.rlimits import ResourceLimits
-from tests.support.engine import assert_index_agrees, put_many, row, until
+from tests.support.engine import assert_index_agrees, put_many, redis_client, row, until
 from tests.workers import chores
 from tests.workers.stage import QUICK, StillWorker, statuses
 from tests.workers.test_executor import claimed
@@ -61,7 +61,7 @@ def limit(scope: str, **limits) -> None:
 def fill_buckets() -> None:
     """Let the index's clock go on by an hour."""
     index = claims.get_index()
-    index._client.hincrby(index.keys.generation, "behind", 3_600_000_000)
+    redis_client().hincrby(index.keys.generation, "behind", 3_600_000_000)
 
 
 @pytest.mark.parametrize("scope", ["queue", "type", "key"])

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from queue_app.core.states import Status
-from queue_app.models import Task, Worker
+from queue_app.models import Worker
 from queue_app.registry import type_of
 from queue_app.workers.lifecycle import HURRY, on_hangup, on_signals, signals_held
 from tests.integration.app import tasks
@@ -42,42 +42,26 @@ def test_signals_are_held_and_delivered():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains(held, log, number):
+def test_a_signal_drains_and_nothing_more_starts(held, log, number):
     process, gate, ids = held
     process.send(number)
-    gate.touch()
-    assert process.exit_code() == 0
-    assert status(ids[0]) == Status.COMPLETED
-    assert "Traceback" not in process.log
-    assert Worker.objects.get().status == "stopped"
-    assert Task.objects.filter(status="executing").count() == 0
-    assert_index_agrees()
-
-
-def test_a_drain_starts_nothing(held, log):
-    process, gate, ids = held
-    process.send(signal.SIGTERM)
     eventually(drains, "the worker says that it drains")
     gate.touch()
     assert process.exit_code() == 0
     assert [status(task_id) for task_id in ids] == [Status.COMPLETED, *[Status.QUEUED] * 3]
     assert lines(log)[-1].startswith("-a")
-
-
-def test_the_second_signal_gives_back_what_runs(held):
-    process, _, ids = held
-    process.send(signal.SIGTERM)
-    eventually(drains, "the worker says that it drains")
-    process.send(signal.SIGTERM)
-    assert process.exit_code() == 5
-    first = row(ids[0])
-    assert (first.status, first.attempt, first.failures) == ("queued", 1, 0)
+    assert "Traceback" not in process.log
+    assert Worker.objects.get().status == "stopped"
     assert_index_agrees()
 
 
-def test_a_closed_terminal_gives_back_what_runs(held):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_or_a_closed_terminal_gives_back_what_runs(held, number):
     process, _, ids = held
-    process.send(signal.SIGHUP)
+    process.send(number)
+    if number == signal.SIGTERM:
+        eventually(drains, "the worker says that it drains")
+        process.send(number)
     assert process.exit_code() == 5
     first = row(ids[0])
     assert (first.status, first.attempt, first.failures) == ("queued", 1, 0)

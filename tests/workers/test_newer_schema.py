@@ -19,10 +19,9 @@ from queue_app.models import DeadLetter, Task
 from queue_app.services import cancel, replay, reprioritise
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.schedules.edit import create_schedule
-from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import put, put_many
 from tests.workers import chores
-from tests.workers.stage import ECHO, RAISES, StillWorker, tick
+from tests.workers.stage import ECHO, RAISES, StillScheduler, StillWorker, tick
 
 TABLES = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models() if model._meta.managed]
 #: PostgreSQL's driver prepares a statement when it is executed for the sixth time.
@@ -66,7 +65,7 @@ def a_day(worker, scheduler, name):
 
 @pytest.mark.usefixtures("engine")
 def test_old_code_works_on_the_tables_of_the_next_version(newer_schema):
-    worker, scheduler = StillWorker(concurrency=4), Scheduler()
+    worker, scheduler = StillWorker(concurrency=4), StillScheduler()
     before = [a_day(worker, scheduler, f"before {number}") for number in range(OFTEN)]
     newer_schema()
     after = [a_day(worker, scheduler, f"after {number}") for number in range(OFTEN)]

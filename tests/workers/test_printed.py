@@ -115,7 +115,7 @@ def test_a_worker_that_stops_does_not_miss_its_own_scheduler(hire, caplog):
     worker = hire()
     worker.drain()
     for _ in range(3):
-        worker._beat()
+        worker.beat()
     assert not [message for message in caplog.messages if "No scheduler runs" in message]
 
 
@@ -124,9 +124,9 @@ def test_a_worker_that_stops_does_not_miss_its_own_scheduler(hire, caplog):
 
 def test_a_worker_gives_its_own_scheduler_time_to_take_over(hire, caplog):
     worker = hire(with_scheduler=True)
-    worker._beat()
+    worker.beat()
     assert caplog.messages == []
-    worker._beat()
+    worker.beat()
     assert len(caplog.messages) == 1
 
 
@@ -134,16 +134,16 @@ def test_a_worker_warns_once_that_no_scheduler_runs(hire, caplog):
     caplog.set_level(logging.INFO, "taskqueue")
     worker = hire()
     for _ in range(3):
-        assert worker._beat()
+        assert worker.beat()
     [warning] = caplog.messages
     assert warning.startswith("No scheduler runs: due tasks and retries are not queued")
     take_lead("me", 60)
-    worker._beat()
+    worker.beat()
     assert caplog.messages[1:] == ["a scheduler leads now"]
     resign("me")
-    worker._beat()
+    worker.beat()
     assert caplog.messages[2:] == [], "the next leader needs some seconds"
-    worker._beat()
+    worker.beat()
     assert caplog.messages[2:] == [warning]
 
 
@@ -152,7 +152,7 @@ def test_a_worker_says_that_redis_refuses_writes_instead_of_missing_a_scheduler(
     worker = hire()
     with index_refusing(cause):
         for _ in range(3):
-            assert worker._beat()
+            assert worker.beat()
     [warning] = caplog.messages
     assert warning.startswith("Redis refuses writes, so no task starts and no scheduler leads. ")
 
@@ -162,6 +162,6 @@ def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog
         raise IndexUnavailable("gone")
 
     worker = hire()
-    monkeypatch.setattr(worker._transport, "why_unled", away)
-    assert worker._beat()
+    monkeypatch.setattr(worker.transport, "why_unled", away)
+    assert worker.beat()
     assert caplog.messages == []

@@ -1,6 +1,10 @@
 """What attempts report while they run, and what a worker reports about itself."""
 
 import logging
+import os
+import subprocess
+import sys
+import time
 from datetime import timedelta
 
 import pytest
@@ -8,14 +12,18 @@ from django.tasks import task
 
 from queue_app.core import trace
 from queue_app.core.states import Status
-from queue_app.models import TaskLog, TaskPayload, TaskProgress
+from queue_app.models import TaskLog, TaskPayload, TaskProgress, Worker
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
+from queue_app.workers import summary as module
+from queue_app.workers import usage
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.progress import ProgressReports
+from queue_app.workers.summary import Summary
+from queue_app.workers.usage import UsageMeter
 from tests.support.engine import put, row
 from tests.workers import chores
 
@@ -27,11 +35,10 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire):
     worker = hire()
     task_id = put(type_of(chores.tells))
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     before = row(task_id).deadline
     worker.pool.finish()
-    worker._store_reports()
+    worker.store_reports()
     assert (row(task_id).deadline - before) == timedelta(seconds=60)
     worker.run_once()
     assert row(task_id).status == Status.COMPLETED
@@ -44,11 +51,9 @@ def test_progress_lines_and_a_later_deadline_are_stored_before_the_outcome(hire)
 def test_reports_of_an_attempt_that_lost_its_task_are_dropped(hire):
     worker = hire()
     put(type_of(chores.tells))
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     give_back([worker.pool.begun[0].task])
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert not TaskProgress.objects.exists()
     assert not TaskLog.objects.exists()
 
@@ -125,17 +130,15 @@ def test_a_quiet_worker_claims_nothing_and_stays(hire):
     worker = hire()
     worker.quiet()
     task_id = put(type_of(chores.quick))
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     assert row(task_id).status == Status.QUEUED
-    assert not worker._finished()
+    assert not worker.is_finished
 
 
 def test_a_dump_names_what_runs_with_stacks(hire, capfd):
     worker = hire()
     task_id = put(type_of(chores.quick))
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     worker.dump()
     text = capfd.readouterr().err
     assert str(task_id) in text
@@ -187,3 +190,137 @@ def test_an_async_worker_serves_coroutine_functions_only(hire):
     assert pool.can_run(chores.later)
     assert not pool.can_run(chores.quick)
     pool._loop._loop.close()
+
+
+# -- the summary -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands still until the test moves it."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+@pytest.fixture
+def lines(caplog, clock):
+    caplog.set_level(logging.INFO, "taskqueue")
+    return lambda: caplog.messages
+
+
+def test_the_first_line_comes_after_a_second_and_the_next_after_a_minute(clock, lines):
+    summary = Summary()
+    assert summary.due_in() is None
+    summary.add("completed", task_type="shop.pay")
+    assert summary.due_in() == 1
+    summary.log_if_due()
+    assert lines() == []
+    clock.now += 1
+    summary.add("failed", task_type="shop.mail")
+    summary.log_if_due(running=2)
+    assert lines() == ["done in 1 s: 1 completed, 1 failed (shop.pay 1, shop.mail 1); 2 running"]
+    summary.add("completed", 3, "shop.pay")
+    assert summary.due_in() == 60
+    clock.now += 60
+    summary.log_if_due()
+    assert lines()[1:] == ["done in 60 s: 3 completed (shop.pay 3)"]
+    assert summary.totals == {"completed": 4, "failed": 1}
+
+
+def test_after_a_pause_the_line_covers_the_time_since_its_end(clock, lines):
+    summary = Summary()
+    clock.now += 3600
+    summary.add("became due", 7)
+    clock.now += 1
+    summary.log_if_due()
+    assert lines() == ["done in 1 s: 7 became due"]
+    summary.log_if_due()
+    assert len(lines()) == 1, "there is nothing new"
+
+
+def test_a_line_names_the_most_frequent_types(clock, lines):
+    summary = Summary()
+    for number in range(5):
+        summary.add("completed", number + 1, f"type{number}")
+    clock.now += 1
+    summary.log_if_due()
+    assert lines() == ["done in 1 s: 15 completed (type4 5, type3 4, type2 3 and 2 more)"]
+
+
+# -- usage -----------------------------------------------------------------------------------------------------------
+
+
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_busy_process_shows_processor_time_and_memory():
+    meter = UsageMeter()
+    burn(0.1)
+    busy = meter.read()
+    assert busy.cpu_percent > 0
+    assert 2**20 < busy.memory_bytes < 2**34
+
+
+def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch):
+    clock, used = [100.0], {os.getpid(): 7.0, 4711: 3.0}
+    monkeypatch.setattr(usage.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(usage, "_cpu_seconds", used.get)
+    meter = UsageMeter(lambda: [4711, 4712])
+    for seconds, changes, percent in [
+        (10, {os.getpid(): 12.0, 4711: 8.0}, 100.0),
+        (10, {}, 0.0),
+        (4, {4712: 1.0}, 25.0),  # started since
+        (4, {4711: 0.5}, 0.0),  # another process with the same pid
+    ]:
+        clock[0] += seconds
+        used |= changes
+        assert meter.read().cpu_percent == percent
+
+
+def test_the_processes_of_the_pool_count():
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        meter = UsageMeter(lambda: [child.pid])
+        alone = UsageMeter()
+        end = time.monotonic() + 20
+        while (found := meter.read()).cpu_percent < 5 and time.monotonic() < end:
+            time.sleep(0.1)
+        assert found.cpu_percent >= 5
+        assert found.memory_bytes > alone.read().memory_bytes
+    finally:
+        child.kill()
+        child.wait()
+    assert meter.read().memory_bytes is not None, "a process that has gone is left out"
+
+
+def test_a_system_without_proc_tells_the_processor_time_only(monkeypatch):
+    monkeypatch.setattr(usage, "_cpu_seconds", lambda _pid: None)
+    monkeypatch.setattr(usage, "resident_bytes", lambda _pid: None)
+    meter = UsageMeter()
+    burn(0.05)
+    found = meter.read()
+    assert found.cpu_percent > 0
+    assert found.memory_bytes is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_tells_it_with_its_heartbeat(hire):
+    worker = hire()
+    assert worker.beat()
+    row = Worker.objects.get(pk=worker.id)
+    assert row.cpu_percent is not None
+    assert row.memory_bytes > 2**20
+    assert row.supervisor_pid is None
+    assert row.pid == os.getpid()

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -23,7 +24,16 @@ from queue_app.workers.lifecycle import Exit
 from queue_app.workers.scheduler import Job, Scheduler
 from tests.integration.app import tasks
 from tests.integration.processes import eventually
-from tests.support.engine import assert_index_agrees, index_away, put, put_many, status
+from tests.support.engine import (
+    assert_index_agrees,
+    counted_calls,
+    flush,
+    index_away,
+    put,
+    put_many,
+    redis_client,
+    status,
+)
 from tests.workers import chores
 from tests.workers.stage import nobody_leads, tick
 
@@ -46,14 +56,14 @@ def test_every_job_runs_at_first_and_then_at_its_time(make):
     assert [name for name in scheduler.run_once() if name in JOBS] == JOBS
     assert scheduler.run_once() == []
     assert tick(scheduler, "due", "reap") == ["due", "reap"]
-    assert scheduler._next_at() == min(job.due_at for job in scheduler.jobs)
+    assert scheduler.next_at() == min(job.due_at for job in scheduler.jobs)
 
 
 def test_upkeep_waits_for_a_moment_when_a_scheduler_takes_the_lead(make):
     """Other work is more urgent after a start or a failover, also for a scheduler that stood by for long."""
     leader, standby = make(), make()
     assert not {"maintenance", "purge"} & {*leader.run_once(), *standby.run_once()}
-    leader._resign()
+    leader.resign()
     for job in standby.jobs:
         job.due_at = 0.0
     began = time.monotonic()
@@ -76,21 +86,23 @@ def test_due_tasks_are_queued(make, hire):
     assert status(task_id) == Status.COMPLETED
 
 
-def test_many_due_tasks_are_queued_in_one_turn(make, monkeypatch):
+@pytest.fixture
+def batches(monkeypatch) -> None:
+    """Make ten tasks due in one statement."""
     monkeypatch.setattr(module, "DUE_BATCH", 10)
     plain = module.make_due
     monkeypatch.setattr(module, "make_due", lambda **options: plain(limit=10, **options))
+
+
+def test_many_due_tasks_are_queued_in_one_turn(make, batches):
     put_many(35, QUICK, **bide())
     Task.objects.update(run_after=timezone.now())
     tick(make(), "due")
     assert Task.objects.filter(status="queued").count() == 35
 
 
-def test_many_due_tasks_leave_the_others_their_turns(make, monkeypatch):
-    monkeypatch.setattr(module, "DUE_BATCH", 10)
+def test_many_due_tasks_leave_the_others_their_turns(make, batches, monkeypatch):
     monkeypatch.setattr(module, "DUE_SECONDS", 0)  # never enough
-    plain = module.make_due
-    monkeypatch.setattr(module, "make_due", lambda **options: plain(limit=10, **options))
     put_many(25, QUICK, **bide())
     Task.objects.update(run_after=timezone.now())
     scheduler = make()
@@ -101,7 +113,7 @@ def test_many_due_tasks_leave_the_others_their_turns(make, monkeypatch):
 
 def test_an_index_that_is_gone_is_rebuilt(make, hire, index):
     task_id = put(QUICK)
-    index._client.delete(*index._client.keys(index.keys.everything))
+    flush()
     tick(make(), "rebuild")
     assert index.generation().state == "ready"
     assert_index_agrees()
@@ -138,7 +150,7 @@ def test_a_lost_wake_up_call_is_repeated(make, hire):
     assert get_index().wait_for_wake(worker.id, 5)  # and dies with it
     other = hire()
     prefix = get_index().keys.prefix
-    get_index()._client.zadd(f"{prefix}:idle:{other.profile.id}", {str(other.id): 1})
+    redis_client().zadd(f"{prefix}:idle:{other.profile.id}", {str(other.id): 1})
     tick(make(), "fallback")
     assert get_index().wait_for_wake(other.id, 5)
 
@@ -189,10 +201,9 @@ def test_work_that_stands_still_is_noticed_and_ended(make, hire, monkeypatch):
     with index_away("push"):
         task_id = put(QUICK)
     for _ in range(20):
-        worker._beat()
+        worker.beat()
         tick(scheduler, "watchdog")
-        worker.wake()
-        worker.run_once()
+        worker.turn()
         if status(task_id) == Status.EXECUTING:
             break
         ahead += watchdog.CHECK_SECONDS
@@ -276,8 +287,8 @@ def test_a_task_becomes_due_at_its_time_even_between_two_turns(make):
     put(QUICK, **bide(60))
     scheduler = make()
     tick(scheduler, "due")
-    assert scheduler._next_at() == next(job for job in scheduler.jobs if job.name == "due").due_at
-    assert time.monotonic() < scheduler._next_at() <= time.monotonic() + 60
+    assert scheduler.next_at() == next(job for job in scheduler.jobs if job.name == "due").due_at
+    assert time.monotonic() < scheduler.next_at() <= time.monotonic() + 60
 
 
 # -- backoff --------------------------------------------------------------------------------------------
@@ -295,7 +306,7 @@ def test_jobs_on_rows_go_on_while_redis_is_away(make, caplog):
     assert status(task_id) == Status.QUEUED
     failed = [record.getMessage() for record in caplog.records if "without the index" in record.getMessage()]
     assert len(failed) == 1, "once for each process, not once a turn"
-    first._index_back_at = 0
+    first.ask_again()
     tick(first)
     assert_index_agrees()
 
@@ -311,22 +322,12 @@ def test_a_failing_job_does_not_stop_the_others(make, error, caplog):
     assert [name for name in tick(scheduler) if name in JOBS] == [name for name in JOBS if name not in needing_redis]
     assert scheduler.jobs[0].failures
     assert not any(job.failures for job in scheduler.jobs[1:])
-    assert "rebuild failed" in caplog.text
+    tick(scheduler, "rebuild")
+    assert caplog.text.count("rebuild failed") == 1
     scheduler.jobs[0].action = lambda: None
-    scheduler._index_back_at = 0
+    scheduler.ask_again()
     tick(scheduler, "rebuild")
     assert not scheduler.jobs[0].failures
-
-
-def test_a_job_that_fails_always_is_logged_once(make, caplog):
-    def fail() -> None:
-        raise RuntimeError("gone")
-
-    scheduler = make()
-    replace(scheduler.jobs[0], fail)
-    for _ in range(3):
-        tick(scheduler, "rebuild")
-    assert caplog.text.count("rebuild failed") == 1
 
 
 def test_it_stops_between_jobs(make):
@@ -354,7 +355,7 @@ def test_two_processes(fleet):
     first = fleet.scheduler()
     eventually(lambda: "leads" in first.log, "the first leads")
     second = fleet.scheduler()
-    eventually(lambda: get_index()._client.pttl(f"{get_index().keys.prefix}:lock:scheduler") > 0, "the lock is held")
+    eventually(lambda: redis_client().pttl(get_index().keys.lock("scheduler")) > 0, "the lock is held")
     first.kill()
     eventually(lambda: "leads" in second.log, "the second takes over")
     Task.objects.update(run_after=timezone.now())
@@ -370,3 +371,97 @@ def test_its_loop_heartbeat_shows_that_the_loop_turns(make):
     assert scheduler.loop_heartbeat.age is None
     scheduler.run_once()
     assert scheduler.loop_heartbeat.age < module.STALE_SECONDS
+
+
+# -- which one leads -------------------------------------------------------------------------------------------------
+
+
+def test_one_leads_and_each_says_what_it_does(make, caplog):
+    caplog.set_level(logging.INFO, "taskqueue")
+    first, second = make(), make()
+    assert first.run_once()
+    assert second.run_once() == []
+    lines = [message for message in caplog.messages if message.startswith("scheduler ")]
+    assert lines == [
+        f"scheduler {first.token[:8]} leads",
+        f"scheduler {second.token[:8]} stands by: another one leads, and this one takes over if that one ends",
+    ]
+    assert second.run_once() == []
+    assert sum("stands by" in message for message in caplog.messages) == 1
+    assert (first.leads, second.leads) == (True, False)
+    assert tick(first, "due") == ["due"]
+    assert tick(second, "due") == []
+
+
+def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
+    first, second = make(), make()
+    first.run_once()
+    redis_client().delete(index.keys.lock("scheduler"))  # what its expiry does
+    assert second.run_once()
+    assert tick(first, "due") == ["due"], "for a moment both do"
+    first.renew_next()
+    assert tick(first, "due") == []
+    assert (first.leads, second.leads) == (False, True)
+
+
+def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, index):
+    clock = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    scheduler = make(leader_seconds=15)
+    scheduler.run_once()
+    renewed = []
+    with counted_calls(index) as calls:
+        for _ in range(30):
+            clock[0] += 0.5
+            before = len(calls)
+            tick(scheduler, "requests")
+            renewed += [clock[0]] if "lock" in calls[before:] else []
+    assert renewed == [1003, 1006, 1009, 1012, 1015]
+
+
+def test_a_leader_that_rebuilt_a_lost_index_takes_the_lead_again(make, index):
+    scheduler = make()
+    scheduler.run_once()
+    flush()
+    tick(scheduler, "rebuild")
+    assert nobody_leads()
+    tick(scheduler, "due")
+    assert not nobody_leads()
+
+
+def test_after_an_outage_of_the_index_a_scheduler_takes_the_lock_again_first(make):
+    first, second = make(), make()
+    first.run_once()
+    with index_away():
+        tick(first, "rebuild")
+    first.ask_again()
+    redis_client().delete(get_index().keys.lock("scheduler"))
+    second.run_once()
+    assert tick(first, "due") == []
+
+
+def test_the_lock_lapses_by_itself(make, index):
+    make(leader_seconds=2).run_once()
+    assert 0 < redis_client().pttl(index.keys.lock("scheduler")) <= 2000
+
+
+def test_the_other_takes_over_at_once_when_the_first_leaves(make):
+    first, second = make(), make()
+    first.run_once()
+    first.resign()
+    assert second.run_once()
+
+
+def test_a_standby_cannot_release_the_lead_of_the_leader(make):
+    first, second, third = make(), make(), make()
+    first.run_once()
+    second.resign()
+    assert third.run_once() == []
+
+
+def test_a_scheduler_on_standby_checks_often_enough(make, monkeypatch):
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    make().run_once()
+    second = make(leader_seconds=30)
+    second.run_once()
+    assert second.next_at() == 1010

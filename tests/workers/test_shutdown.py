@@ -1,7 +1,8 @@
 """How a worker exits: drained, at once, or declared dead."""
 
 import threading
-import types
+
+import pytest
 
 from queue_app.core.states import Status
 from queue_app.index import get_index
@@ -11,7 +12,7 @@ from queue_app.services.repair.reap import mark_dead
 from queue_app.services.repair.rebuild_lock import rebuild_lock
 from queue_app.services.worker import registration as service
 from queue_app.workers.lifecycle import Exit
-from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
+from tests.support.engine import assert_index_agrees, index_away, put, put_many, redis_client, row, status
 from tests.workers.stage import ECHO, QUICK, away, statuses, teach
 
 
@@ -24,10 +25,9 @@ def test_a_drain_claims_nothing_and_gives_back_what_has_not_started(hire):
     worker.stop()
     worker.run_once()
     assert statuses(*ids) == ["executing"] + ["queued"] * 5
-    assert not worker._finished()
-    worker.pool.finish()
-    worker.run_once()
-    assert worker._finished()
+    assert not worker.is_finished
+    worker.end()
+    assert worker.is_finished
     assert statuses(*ids) == ["completed"] + ["queued"] * 5
     assert_index_agrees()
 
@@ -35,15 +35,14 @@ def test_a_drain_claims_nothing_and_gives_back_what_has_not_started(hire):
 def test_a_draining_worker_passes_calls_on(hire):
     leaving, idle = hire(concurrency=1), hire(concurrency=1)
     put(QUICK)
-    leaving._claimer.should_claim = False
+    leaving.claimer.should_claim = False
     leaving.stop()
-    leaving._wake(called=True)
+    leaving.called()
     idle.run_once()
-    idle.pool.finish()
-    idle.run_once()
+    idle.end()
     put(QUICK)
     get_index().wait_for_wake(idle.id, 0.01)  # lose it
-    get_index()._client.zadd(f"{get_index().keys.prefix}:idle:{idle.profile.id}", {str(idle.id): 1})
+    redis_client().zadd(f"{get_index().keys.prefix}:idle:{idle.profile.id}", {str(idle.id): 1})
     leaving.run_once()
     assert get_index().wait_for_wake(idle.id, 5) is True
 
@@ -52,47 +51,30 @@ def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):
     worker = hire(grace_seconds=60)
     put(QUICK)
     worker.run_once()
-    assert worker._sleep_seconds() > 60, "until the task's own timeout"
+    assert worker.pause > 60, "until the task's own timeout"
     worker.stop()
     worker.run_once()
-    assert 0 < worker._sleep_seconds() <= 60
+    assert 0 < worker.pause <= 60
 
 
-def test_the_grace_expires(hire):
-    worker = hire(grace_seconds=0)
+@pytest.mark.parametrize(
+    ("grace", "said", "ends"),
+    [
+        (0, ["stop"], True),
+        (60, ["stop"], False),
+        (60, ["stop", "stop"], True),
+        (60, ["drain", "drain"], False),  # a supervised worker
+        (60, ["drain", "hurry"], True),
+    ],
+)
+def test_a_worker_that_runs_a_task_ends_after_its_grace_or_in_a_hurry(hire, grace, said, ends):
+    worker = hire(grace_seconds=grace)
     put(QUICK)
     worker.run_once()
-    worker.stop()
+    for order in said:
+        getattr(worker, order)()
     worker.run_once()
-    assert worker._finished()
-
-
-def test_the_second_signal_does_not_wait(hire):
-    worker = hire()
-    put(QUICK)
-    worker.run_once()
-    worker.stop()
-    worker.run_once()
-    assert not worker._finished()
-    worker.stop()
-    assert worker._finished()
-
-
-def test_a_supervised_worker_is_not_hurried_by_a_second_drain(hire):
-    worker = hire()
-    put(QUICK)
-    worker.run_once()
-    worker.drain()
-    worker.drain()
-    assert not worker._finished()
-    worker.hurry()
-    assert worker._finished()
-
-
-def leave(worker) -> Exit:
-    """Let a worker exit whose threads were never started."""
-    worker._heartbeat = worker._wake_listener = types.SimpleNamespace(stop=lambda: None)
-    return worker._exit()
+    assert worker.is_finished is ends
 
 
 def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):
@@ -101,7 +83,7 @@ def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):
     teach(worker, QUICK, 0.02)
     worker.run_once()
     worker.pool.finish(1)
-    assert leave(worker) is Exit.GAVE_BACK
+    assert worker.leave() is Exit.GAVE_BACK
     assert statuses(*ids) == ["completed"] + ["queued"] * 3
     assert [row(task_id).attempt for task_id in ids] == [1, 1, 1, 1]
     assert [row(task_id).failures for task_id in ids] == [0] * 4
@@ -112,9 +94,9 @@ def test_leaving_reports_what_ended_and_gives_back_what_runs(hire):
 
 def test_leaving_without_tasks(hire):
     worker = hire()
-    assert leave(worker) is Exit.OK
+    assert worker.leave() is Exit.OK
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
-    assert get_index()._client.smembers(get_index().keys.profiles) == set()
+    assert redis_client().smembers(get_index().keys.profiles) == set()
 
 
 def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
@@ -122,14 +104,13 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     worker, other = hire(), hire()
     worker.run_once()
     [held] = worker.pool.begun
-    leave(worker)
+    worker.leave()
     other.run_once()
-    worker._in_flight.record(worker.pool._executor.run(held))
-    worker._in_flight.report()
+    worker.in_flight.record(worker.pool._executor.run(held))
+    worker.in_flight.report()
     assert status(held.task.id) == Status.EXECUTING
     assert "came too late and was refused" in warnings_logged()[-1]
-    other.pool.finish()
-    other.run_once()
+    other.end()
     assert row(held.task.id).worker_id == other.id
     assert row(held.task.id).attempt == 2
 
@@ -139,8 +120,8 @@ def test_each_step_of_the_exit_runs_even_if_another_fails(hire, monkeypatch, war
     worker = hire(concurrency=2)
     worker.run_once()
     worker.pool.finish(1)
-    monkeypatch.setattr(worker._transport, "finish", away)
-    assert leave(worker) is Exit.CRASHED
+    monkeypatch.setattr(worker.transport, "finish", away)
+    assert worker.leave() is Exit.CRASHED
     assert statuses(*ids) == ["executing", "queued"]
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
     assert warnings_logged() == ["worker still cannot report: gone"]
@@ -151,7 +132,7 @@ def test_leaving_without_the_index(hire):
     worker = hire(concurrency=2)
     worker.run_once()
     with index_away():
-        assert leave(worker) is Exit.GAVE_BACK
+        assert worker.leave() is Exit.GAVE_BACK
     assert statuses(*ids) == ["queued"] * 2
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
 
@@ -174,11 +155,11 @@ def test_declared_dead(hire, warnings_logged):
     worker.run_once()
     worker.pool.finish(1)
     mark_dead(worker.id)
-    assert not worker._heartbeat.run_once()
+    assert not worker.heartbeat.run_once()
     heir.run_once()
     worker.run_once()
-    assert worker._finished()
-    assert leave(worker) is Exit.LOST
+    assert worker.is_finished
+    assert worker.leave() is Exit.LOST
     assert statuses(*ids) == ["executing"] * 2
     assert {row(task_id).worker_id for task_id in ids} == {heir.id}
     assert any("refused" in line for line in warnings_logged())
@@ -187,17 +168,17 @@ def test_declared_dead(hire, warnings_logged):
 
 def test_staff_may_ask_a_worker_to_drain(hire):
     worker = hire()
-    assert worker._beat()
-    assert not worker._shutdown.draining
+    assert worker.beat()
+    assert not worker.shutdown.draining
     service.request_drain(worker.id, by="alice")
-    assert worker._beat()
-    assert worker._shutdown.draining
+    assert worker.beat()
+    assert worker.shutdown.draining
 
 
 def test_a_drain_is_reported_at_once_and_once(hire, monkeypatch):
     """The row of the worker says draining within a second, not with the next heartbeat in ten."""
     worker, hurried = hire(), []
-    monkeypatch.setattr(worker._heartbeat, "hurry", lambda: hurried.append(1))
+    monkeypatch.setattr(worker.heartbeat, "hurry", lambda: hurried.append(1))
     worker._report_drain()
     assert hurried == []
     worker.drain()
@@ -210,11 +191,11 @@ def test_a_request_of_staff_hurries_the_heartbeat(hire, monkeypatch):
     worker = hire()
     worker.run_once()
     hurried = threading.Event()
-    monkeypatch.setattr(worker._wake_listener, "_on_notification", hurried.set)
-    worker._wake_listener.start()
+    monkeypatch.setattr(worker.wake_listener, "_on_notification", hurried.set)
+    worker.wake_listener.start()
     service.request_drain(worker.id, by="alice")
     assert hurried.wait(60)
-    worker._wake_listener.stop()
+    worker.wake_listener.stop()
     service.deregister(worker.id, worker.profile, tasks_done=0)
 
 
@@ -223,5 +204,5 @@ def test_a_worker_that_exits_lets_another_process_rebuild_the_index(hire):
     worker, index = hire(), get_index()
     with rebuild_lock(index):
         assert not index.lock("rebuild", "another process", 9)
-        leave(worker)
+        worker.leave()
         assert index.lock("rebuild", "another process", 9)

@@ -61,17 +61,12 @@ def test_early_signals_are_kept_and_taken_in_order(hire):
     signal(task_id, "item", None)
     worker = hire()
     assert run(worker, task_id).status == Status.BLOCKED
+    assert signal(task_id, "other") is False
+    assert row(task_id).status == Status.BLOCKED, "a signal of another name wakes nothing"
     signal(task_id, "item", 3)
     assert run(worker, task_id).status == Status.COMPLETED
     assert result(task_id) == [1, None, 3]
-    assert list(Signal.objects.filter(taken_at=None).values_list("name", flat=True)) == ["other"]
-
-
-def test_a_signal_of_another_name_wakes_nothing(hire):
-    task_id = put(type_of(step_tasks.collect), args=[1])
-    run(hire(), task_id)
-    assert signal(task_id, "other") is False
-    assert row(task_id).status == Status.BLOCKED
+    assert list(Signal.objects.filter(taken_at=None).values_list("name", flat=True)) == ["other", "other"]
 
 
 def test_coroutines_wait_too(hire):
@@ -101,8 +96,7 @@ def test_the_time_to_wait_ends(hire):
 
 def test_an_attempt_that_died_while_it_began_to_wait_has_set_the_time(hire):
     task_id, worker = put(type_of(step_tasks.refund), parameters={"timeout": 3600}), hire()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     claimed = worker.pool.begun[0].task
     worker.pool.finish()
     before = StepResult.objects.get(signal="approved").until
@@ -124,8 +118,7 @@ def test_a_signal_that_arrives_with_the_timeout_wins_or_is_kept(hire):
 
 def test_a_signal_between_the_look_and_the_end_of_the_attempt_is_not_missed(hire):
     task_id, worker = put(type_of(step_tasks.collect), args=[1]), hire()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     worker.pool.finish()  # the step found no signal
     signal(task_id, "item", 7)
     worker.run_once()
@@ -137,8 +130,7 @@ def test_a_signal_between_the_look_and_the_end_of_the_attempt_is_not_missed(hire
 
 def test_a_signal_during_the_end_of_the_attempt_waits_for_it(hire):
     task_id, worker = put(type_of(step_tasks.collect), args=[1]), hire()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     worker.pool.finish()
     with transaction.atomic():
         finish(worker.pool.take_outcomes())
@@ -170,11 +162,9 @@ def test_a_signal_in_a_transaction_that_is_rolled_back_was_not_sent(hire):
 def test_an_attempt_that_lost_its_task_takes_no_signal(hire):
     task_id, worker = put(type_of(step_tasks.collect), args=[1]), hire()
     signal(task_id, "item", 1)
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     give_back([worker.pool.begun[0].task])
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert Signal.objects.get().taken_at is None
     assert run(worker, task_id).status == Status.COMPLETED
     assert result(task_id) == [1]
@@ -203,11 +193,9 @@ def test_a_waiting_task_can_be_cancelled_and_takes_no_more_signals(hire):
 
 def test_a_cancel_during_the_attempt_that_begins_to_wait(hire):
     task_id, worker = put(type_of(step_tasks.collect), args=[1]), hire()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     cancel(task_id)
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert row(task_id).status == Status.CANCELLED
 
 
@@ -313,8 +301,7 @@ def test_a_task_that_is_cancelled_before_it_takes_the_signal_leaves_it_to_anothe
 def test_a_signal_to_a_workflow_waits_for_an_attempt_that_begins_to_wait(hire):
     flow, [task_id] = flow_of(1)
     worker = hire()
-    worker.wake()
-    worker.run_once()
+    worker.turn()
     worker.pool.finish()
     with transaction.atomic():
         finish(worker.pool.take_outcomes())

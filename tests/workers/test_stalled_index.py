@@ -9,15 +9,14 @@ import pytest
 from django.utils import timezone
 
 from queue_app.core.states import Status
-from queue_app.index import client, get_index
+from queue_app.index import client
 from queue_app.models import Task
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.notify.index import HOLD_BACK_FACTOR, breaker
 from queue_app.services.repair.reconcile import reconcile_everything
-from queue_app.workers.scheduler import Scheduler
-from tests.support.engine import assert_index_agrees, new, put, status
+from tests.support.engine import assert_index_agrees, new, put, redis_client, status
 from tests.support.proxy import Proxy
-from tests.workers.test_scheduler import tick
+from tests.workers.stage import StillScheduler, tick
 
 STALL = 1.0  # seconds until the client times out
 
@@ -45,14 +44,14 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def test_a_client_without_timeouts_gets_some(proxy):
-    assert get_index()._client.connection_pool.connection_kwargs["socket_timeout"] == STALL
+    assert redis_client().connection_pool.connection_kwargs["socket_timeout"] == STALL
 
 
 @pytest.mark.serial
 def test_enqueue_and_the_scheduler_go_on_while_redis_stalls(proxy, history):
     """The first caller waits for one timeout; then all callers skip the index for a while."""
     later = put(run_after=timezone.now() + timedelta(hours=1))
-    scheduler = Scheduler()
+    scheduler = StillScheduler()
     scheduler.run_once()
     proxy.stall()
     Task.objects.filter(pk=later).update(run_after=timezone.now())
@@ -67,6 +66,6 @@ def test_enqueue_and_the_scheduler_go_on_while_redis_stalls(proxy, history):
     assert scheduler.leads
     proxy.resume()
     breaker.reset()
-    scheduler._index_back_at = 0
+    scheduler.ask_again()
     reconcile_everything()
     assert len(assert_index_agrees().waiting) == 201

@@ -6,6 +6,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from operator import attrgetter
 
 import psutil
 import pytest
@@ -165,59 +166,41 @@ def test_a_process_whose_own_code_fails_is_replaced(fleet, log):
     eventually(lambda: len(process.children()) == 2, "it is replaced")
 
 
-def test_a_signal_drains_all(pair, gate):
-    process, ids, pids = pair
-    process.send(signal.SIGTERM)
+def all_drain() -> None:
     eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
+
+
+@pytest.mark.parametrize("how", ["a signal", "Ctrl-C in a terminal", "a service manager"])
+def test_a_stop_drains_all(pair, gate, how):
+    """A terminal sends Ctrl-C to the whole group, a service manager SIGTERM to each process: twice for the children."""
+    process, ids, pids = pair
+    if how == "Ctrl-C in a terminal":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        for pid in [process.pid, *(pids.values() if how == "a service manager" else ())]:
+            os.kill(pid, signal.SIGTERM)
+    all_drain()
     late = put(NOTE, args=["/dev/null", "late"])
     gate.touch()
     assert process.exit_code() == 0
     assert [status(task_id) for task_id in [*ids, late]] == [Status.COMPLETED, Status.COMPLETED, Status.QUEUED]
+    assert "Traceback" not in process.log
     assert gone(process, pids.values())
     assert living() == 0
 
 
-def test_the_second_signal_gives_back_what_runs(pair):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_or_a_closed_terminal_gives_back_what_runs(pair, number):
     process, ids, pids = pair
-    process.send(signal.SIGTERM)
-    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
-    process.send(signal.SIGTERM)
+    process.send(number)
+    if number == signal.SIGTERM:
+        all_drain()
+        process.send(number)
     assert process.exit_code() == 5
     assert gone(process, pids.values())
-    assert [(row(task_id).status, row(task_id).attempt, row(task_id).failures) for task_id in ids] == [
-        ("queued", 1, 0)
-    ] * 2
+    left = [(row(task_id).status, row(task_id).attempt, row(task_id).failures) for task_id in ids]
+    assert left == [("queued", 1, 0)] * 2
     assert_index_agrees()
-
-
-def test_a_closed_terminal_gives_back_what_runs(pair):
-    process, ids, pids = pair
-    process.send(signal.SIGHUP)
-    assert process.exit_code() == 5
-    assert gone(process, pids.values())
-    assert [(row(task_id).status, row(task_id).failures) for task_id in ids] == [("queued", 0)] * 2
-
-
-def test_ctrl_c_reaches_the_children_once(pair, gate):
-    """The terminal sends it to the whole group; twice would give back what runs."""
-    process, ids, _ = pair
-    os.killpg(process.pid, signal.SIGINT)
-    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
-    gate.touch()
-    assert process.exit_code() == 0
-    assert [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2
-    assert "Traceback" not in process.log
-
-
-def test_a_service_manager_that_stops_every_process_drains_too(pair, gate):
-    """It sends SIGTERM to the children as well, which get another from their supervisor."""
-    process, ids, pids = pair
-    for pid in [process.pid, *pids.values()]:
-        os.kill(pid, signal.SIGTERM)
-    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
-    gate.touch()
-    assert process.exit_code() == 0
-    assert [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2
 
 
 def test_children_end_when_their_supervisor_is_killed(pair):
@@ -251,12 +234,24 @@ def test_a_burst_ends_all(fleet, log):
 # -- decisions, without processes -----------------------------------------------------------------------
 
 
+class StillSupervisor(Supervisor):
+    """One whose loop is the test, and that marks no worker dead."""
+
+    on_ended, kill_stuck, start = Supervisor._on_ended, Supervisor._kill_stuck, Supervisor._start
+    worst = property(attrgetter("_worst"))
+    kill_at = property(attrgetter("_kill_at"))
+    restarts = property(attrgetter("_restarts"))
+
+    def __init__(self, count: int = 2) -> None:
+        transport = DirectTransport()
+        transport.mark_dead = lambda _worker_id: None  # type: ignore[method-assign]
+        super().__init__(WorkerOptions(), transport, count)
+        self.heartbeats, self.children = self._heartbeats, self._children
+
+
 @pytest.fixture
-def supervisor(monkeypatch) -> Supervisor:
-    """One that marks no worker dead."""
-    transport = DirectTransport()
-    monkeypatch.setattr(transport, "mark_dead", lambda _worker_id: None)
-    return Supervisor(WorkerOptions(), transport, 2)
+def supervisor() -> StillSupervisor:
+    return StillSupervisor()
 
 
 def child(lived: float, backoff: float = 0.0) -> Child:
@@ -269,22 +264,22 @@ def child(lived: float, backoff: float = 0.0) -> Child:
 )
 def test_a_child_that_dies_young_is_restarted_after_growing_delays(supervisor, lived, backoff, following):
     one = child(lived, backoff)
-    supervisor._on_ended(one, 1)
+    supervisor.on_ended(one, 1)
     assert one.backoff == following
-    assert len(supervisor._restarts) == 1
+    assert len(supervisor.restarts) == 1
 
 
 def test_a_child_that_has_done_its_work_is_not_replaced(supervisor):
-    supervisor._on_ended(child(1), DONE)
-    assert supervisor._restarts == []
+    supervisor.on_ended(child(1), DONE)
+    assert supervisor.restarts == []
 
 
 @pytest.fixture
 def sleeper(supervisor) -> Iterator[subprocess.Popen[bytes]]:
     """A process that the supervisor takes for its child."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        watch = LifeWatch(supervisor._heartbeats[0])
-        supervisor._children[process.pid] = Child(1, uuid.uuid4(), process.pid, time.monotonic(), 0.0, watch)
+        watch = LifeWatch(supervisor.heartbeats[0])
+        supervisor.children[process.pid] = Child(1, uuid.uuid4(), process.pid, time.monotonic(), 0.0, watch)
         yield process
         process.kill()
 
@@ -300,17 +295,17 @@ def signals(supervisor, sleeper, monkeypatch) -> Iterator[list[int]]:
 
 def test_a_child_that_shows_no_life_is_ended_and_a_stopped_one_killed(supervisor, signals):
     for look in range(5):
-        supervisor._heartbeats[0].beat()
-        supervisor._kill_stuck(look)
+        supervisor.heartbeats[0].beat()
+        supervisor.kill_stuck(look)
     for look in range(CHECKS - 1):
-        supervisor._kill_stuck(look)
+        supervisor.kill_stuck(look)
     assert signals == []
-    supervisor._kill_stuck(100)
+    supervisor.kill_stuck(100)
     assert signals == [signal.SIGALRM]
     for look in range(CHECKS):
-        supervisor._kill_stuck(look)
+        supervisor.kill_stuck(look)
     assert signals == [signal.SIGALRM]
-    supervisor._kill_stuck(200)
+    supervisor.kill_stuck(200)
     assert signals == [signal.SIGALRM, signal.SIGKILL]
 
 
@@ -319,7 +314,7 @@ def test_a_freeze_counts_as_one_check_however_long_it_was(supervisor, signals, m
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for _ in range(3 * CHECKS):
-        supervisor._heartbeats[0].beat()
+        supervisor.heartbeats[0].beat()
         supervisor.run_once()
         now += 150
         supervisor.run_once()
@@ -330,34 +325,34 @@ def test_a_freeze_counts_as_one_check_however_long_it_was(supervisor, signals, m
     assert signals == [signal.SIGTERM], "the child still has the rest of its grace period"
     for _ in range(8):
         now += 5
-        supervisor._heartbeats[0].beat()
+        supervisor.heartbeats[0].beat()
         supervisor.run_once()
     assert signals == [signal.SIGTERM, signal.SIGKILL]
 
 
 def test_a_child_that_has_not_begun_to_beat_is_left_alone(supervisor, signals):
     for look in range(5 * CHECKS):
-        supervisor._kill_stuck(look)
+        supervisor.kill_stuck(look)
     assert signals == []
 
 
 def test_a_child_that_ignores_the_stop_is_killed(supervisor, signals):
     supervisor.stop()
     supervisor.run_once()
-    assert supervisor._kill_at == pytest.approx(
+    assert supervisor.kill_at == pytest.approx(
         time.monotonic() + supervisor.options.grace_seconds + KILL_SECONDS, abs=5
     )
     supervisor.stop()
     supervisor.run_once()
-    assert supervisor._kill_at == pytest.approx(time.monotonic() + KILL_SECONDS, abs=5), "it does not wait any more"
-    supervisor._kill_stuck(supervisor._kill_at)
+    assert supervisor.kill_at == pytest.approx(time.monotonic() + KILL_SECONDS, abs=5), "it does not wait any more"
+    supervisor.kill_stuck(supervisor.kill_at)
     assert signals == [signal.SIGTERM, HURRY, signal.SIGKILL]
 
 
 def test_nothing_is_replaced_once_it_stops(supervisor):
     supervisor.stop()
-    supervisor._on_ended(child(1), -9)
-    assert supervisor._restarts == []
+    supervisor.on_ended(child(1), -9)
+    assert supervisor.restarts == []
 
 
 @pytest.mark.parametrize(
@@ -367,15 +362,15 @@ def test_nothing_is_replaced_once_it_stops(supervisor):
 def test_the_worst_code_counts(supervisor, codes, worst):
     supervisor.stop()
     for code in codes:
-        supervisor._on_ended(child(1), code)
-    assert supervisor._worst == worst
+        supervisor.on_ended(child(1), code)
+    assert supervisor.worst == worst
 
 
 def test_a_crash_that_was_made_good_does_not_count(supervisor):
-    supervisor._on_ended(child(1), -9)
+    supervisor.on_ended(child(1), -9)
     supervisor.stop()
-    supervisor._on_ended(child(1), 0)
-    assert supervisor._worst == Exit.OK
+    supervisor.on_ended(child(1), 0)
+    assert supervisor.worst == Exit.OK
 
 
 def test_a_process_that_cannot_be_started_is_retried_after_growing_delays(monkeypatch):
@@ -385,9 +380,9 @@ def test_a_process_that_cannot_be_started_is_retried_after_growing_delays(monkey
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    above, waits = Supervisor(WorkerOptions(), DirectTransport(), 1), [0.0]
+    above, waits = StillSupervisor(1), [0.0]
     for _ in range(3):
-        above._start(1, waits[-1])
-        waits += [child.backoff for _, child in above._restarts]
-        above._restarts.clear()
+        above.start(1, waits[-1])
+        waits += [child.backoff for _, child in above.restarts]
+        above.restarts.clear()
     assert waits == [0.0, 0.5, 1.0, 2.0]

@@ -7,9 +7,6 @@ from contextlib import nullcontext
 
 import pytest
 from opentelemetry import trace as api
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from queue_app import Workflow, task, tracing
 from queue_app.core import trace
@@ -60,12 +57,8 @@ def waits() -> None:
 
 
 @pytest.fixture
-def spans(monkeypatch):
-    """A provider as a project sets one up, but for this test only; returns the first finished span of each name."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(tracing, "_tracer", lambda: provider.get_tracer("test"))
+def spans(exporter):
+    """Return a function that returns the first finished span of each name."""
     return lambda: {span.name: span for span in reversed(exporter.get_finished_spans())}
 
 

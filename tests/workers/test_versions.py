@@ -30,13 +30,9 @@ OLD, NEW = task(charge_then), task(version=2, upgrade=cents)(charge_now)
 
 
 @pytest.fixture
-def deployed(monkeypatch):
+def deployed(known_tasks):
     """Let this process have the code of one of the versions."""
-
-    def deploy(version) -> None:
-        monkeypatch.setitem(registry._tasks, registry.type_of(NEW), version)
-
-    return deploy
+    return lambda version: known_tasks.update({registry.type_of(NEW): version})
 
 
 def test_an_old_call_gets_the_new_arguments(hire, deployed):
@@ -48,11 +44,11 @@ def test_an_old_call_gets_the_new_arguments(hire, deployed):
     assert TaskResult.objects.get(pk=result.id).value == "7: 150"
 
 
-def test_a_call_of_a_new_name_goes_to_a_worker_that_knows_it(hire, monkeypatch):
+def test_a_call_of_a_new_name_goes_to_a_worker_that_knows_it(hire, known_tasks):
     """Old workers that wait too are not woken, and do not get it: it never has to be offered again."""
-    with monkeypatch.context() as before:
-        before.delitem(registry._tasks, registry.type_of(NEW))
-        old = [hire(name=f"old {n}") for n in range(3)]
+    known = known_tasks.pop(registry.type_of(NEW))
+    old = [hire(name=f"old {n}") for n in range(3)]
+    known_tasks[registry.type_of(NEW)] = known
     new = hire(name="new")
     for worker in (new, *old):
         worker.run_once()
@@ -77,21 +73,22 @@ def test_a_new_call_waits_for_a_worker_with_the_new_code(hire, deployed):
     assert TaskResult.objects.get(pk=result.id).value == "7: 150"
 
 
-def test_an_old_worker_does_not_ask_for_a_new_call_under_a_new_name(hire, monkeypatch):
+def test_an_old_worker_does_not_ask_for_a_new_call_under_a_new_name(hire, known_tasks):
     former = registry.type_of(OLD)
-    old = {**registry._tasks, former: OLD}
-    monkeypatch.setattr(registry, "_tasks", dict(old))
+    old = {**known_tasks, former: OLD}
+    known_tasks.update(old)
     renamed = task(version=2, upgrade=cents, task_type="charge_renamed", aliases=[former])(charge_now)
     new = {**old, former: renamed, "charge_renamed": renamed}
-    monkeypatch.setattr(registry, "_tasks", new)
+    known_tasks.update(new)
     after = renamed.enqueue(7, cents=150)
-    monkeypatch.setattr(registry, "_tasks", old)
+    known_tasks.clear()
+    known_tasks.update(old)
     before = OLD.enqueue(8, euros=2)
     hire().until_empty()
     assert (row(after.id).status, row(after.id).attempt) == (Status.QUEUED, 0)
     assert TaskResult.objects.get(pk=before.id).value == "8: 2"
     later = OLD.enqueue(9, euros=2)
-    monkeypatch.setattr(registry, "_tasks", new)
+    known_tasks.update(new)
     hire().until_empty()
     assert {TaskResult.objects.get(pk=pk).value for pk in (after.id, later.id)} == {"7: 150", "9: 200"}
 

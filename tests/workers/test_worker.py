@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +9,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.models import Queue, Task, TaskAttempt, TaskResult
+from queue_app.models import Queue, Task, TaskResult
 from queue_app.models import Worker as WorkerRow
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair import load
@@ -21,7 +20,7 @@ from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.transport.direct import DirectTransport
 from queue_app.workers.worker import Worker
-from tests.support.engine import assert_index_agrees, flush, put, put_many, row, status
+from tests.support.engine import assert_index_agrees, flush, put, put_many, redis_client, row, status
 from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach, tick
 
 
@@ -47,14 +46,12 @@ def test_it_claims_for_free_slots_and_reports(hire, history):
     worker = hire(concurrency=2)
     worker.run_once()
     assert statuses(*ids) == ["executing", "executing", "queued"]
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert statuses(*ids) == ["completed", "completed", "executing"]
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert statuses(*ids) == ["completed"] * 3
     assert [TaskResult.objects.get(task_id=task_id).value for task_id in ids] == [7, 7, 7]
-    assert worker._in_flight.done == 3
+    assert worker.in_flight.done == 3
     assert history.most_executing() == 2
     assert_index_agrees()
 
@@ -70,19 +67,11 @@ def test_outcomes_are_written_in_one_batch(hire, monkeypatch):
     put_many(30, QUICK)
     worker = hire(concurrency=30)
     batches = []
-    plain = worker._transport.finish
-    monkeypatch.setattr(worker._transport, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
+    plain = worker.transport.finish
+    monkeypatch.setattr(worker.transport, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
     worker.run_once()
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert batches == [30]
-
-
-def test_a_failure_is_recorded(hire):
-    task_id = put(RAISES, args=["value"], max_retries=0)
-    hire().until_empty()
-    assert status(task_id) == Status.DEAD_LETTER
-    assert TaskAttempt.objects.get(task_id=task_id).message == "no good"
 
 
 # -- a bounded life --------------------------------------------------------------------------------------
@@ -92,9 +81,8 @@ def test_max_tasks_is_exact(hire):
     ids = put_many(10, QUICK)
     worker = hire(concurrency=3, max_tasks=4)
     teach(worker, QUICK)
-    while not worker._finished():
-        worker.wake()
-        worker.run_once()
+    while not worker.is_finished:
+        worker.turn()
         worker.pool.finish()
     assert statuses(*ids) == ["completed"] * 4 + ["queued"] * 6
 
@@ -105,23 +93,11 @@ def test_tasks_given_back_do_not_count(hire):
     worker = hire(concurrency=1, max_tasks=5)
     teach(worker, QUICK)
     worker.run_once()
-    assert worker._in_flight.claimed == 2
-    while not worker._finished():
+    assert worker.in_flight.claimed == 2
+    while not worker.is_finished:
         worker.run_once()
         worker.pool.finish()
     assert statuses(*slow) == ["completed"] * 3 + ["queued"] * 5
-
-
-def test_a_burst_ends_when_nothing_is_found(hire):
-    put_many(5, QUICK)
-    worker = hire(concurrency=2, burst=True)
-    steps = 0
-    while not worker._finished():
-        worker.run_once()
-        worker.pool.finish()
-        steps += 1
-        assert steps < 20
-    assert Task.objects.filter(status="completed").count() == 5
 
 
 def test_a_burst_runs_due_tasks(hire):
@@ -130,7 +106,7 @@ def test_a_burst_runs_due_tasks(hire):
     for _ in range(500):
         worker.run_once()
         worker.pool.finish()
-        if worker._finished() and status(task_id) == Status.DEAD_LETTER:
+        if worker.is_finished and status(task_id) == Status.DEAD_LETTER:
             break
         worker.wake()
     assert row(task_id).failures == 4
@@ -139,10 +115,10 @@ def test_a_burst_runs_due_tasks(hire):
 def test_a_burst_waits_for_the_index(hire, index):
     put_many(3, QUICK)
     worker = hire(burst=True)
-    index._client.delete(*index._client.keys(index.keys.everything))
+    flush()
     worker.run_once()
-    assert not worker._finished()
-    while not worker._finished():
+    assert not worker.is_finished
+    while not worker.is_finished:
         worker.run_once()
         worker.pool.finish()
     assert Task.objects.filter(status="completed").count() == 3
@@ -163,7 +139,7 @@ def test_a_burst_waits_for_the_tasks_that_a_rebuild_still_loads(hire, index, mon
         if index.generation().state == "loading":
             for _ in range(6):
                 turn()
-                assert not worker._finished()
+                assert not worker.is_finished
             left.append(Task.objects.filter(status="queued").count())
         return plain(self, parts)
 
@@ -171,7 +147,7 @@ def test_a_burst_waits_for_the_tasks_that_a_rebuild_still_loads(hire, index, mon
     put_many(7, QUICK)
     assert rebuild() is not None
     assert left == [5, 3, 1], "it did all that was loaded"
-    while not worker._finished():
+    while not worker.is_finished:
         turn()
     assert Task.objects.filter(status="completed").count() == 7
 
@@ -182,13 +158,13 @@ def full_redis(index):
 
     @contextmanager
     def full():
-        index._client.config_set("maxmemory", 1)
+        redis_client().config_set("maxmemory", 1)
         try:
             yield
             with suppress(IndexUnavailable):
                 index.stats()  # the reply to the last push, which nobody awaits
         finally:
-            index._client.config_set("maxmemory", 0)
+            redis_client().config_set("maxmemory", 0)
             breaker.reset()
 
     return full
@@ -209,7 +185,7 @@ def test_a_burst_leaves_tasks_that_the_index_lacks_to_a_scheduler(hire, full_red
     with full_redis():
         ids = put_many(3, QUICK)
     scheduler = make()
-    scheduler._lead()
+    scheduler.lead()
     worker.until_finished()
     assert statuses(*ids) == ["queued"] * 3
     tick(scheduler, "reconcile")
@@ -221,7 +197,7 @@ def test_a_burst_with_a_scheduler_of_its_own_looks_itself(hire, full_redis, make
     """That scheduler ends with the worker, perhaps before it has looked."""
     with full_redis():
         ids = put_many(3, QUICK)
-    make()._lead()
+    make().lead()
     hire(burst=True, with_scheduler=True).until_finished()
     assert statuses(*ids) == ["completed"] * 3
 
@@ -232,24 +208,23 @@ def test_a_burst_looks_for_lost_tasks_only_at_its_end(hire, monkeypatch):
     reconcile_everything()
     put(QUICK)
     worker, looks = hire(burst=True), []
-    monkeypatch.setattr(worker._transport, "push_missing", lambda: looks.append(1) or 0)
+    monkeypatch.setattr(worker.transport, "push_missing", lambda: looks.append(1) or 0)
     worker.run_once()
-    assert (worker._finished(), looks) == (False, [])
+    assert (worker.is_finished, looks) == (False, [])
     monkeypatch.setattr(claimer, "BURST_SECONDS", 0)
-    worker.wake()
-    worker.run_once()
-    assert (worker._finished(), looks) == (True, [1])
+    worker.turn()
+    assert (worker.is_finished, looks) == (True, [1])
 
 
 def test_a_burst_goes_on_when_postgresql_is_away_at_its_end(hire, monkeypatch):
     worker = hire(burst=True)
-    monkeypatch.setattr(worker._transport, "make_due", away)
+    monkeypatch.setattr(worker.transport, "make_due", away)
     worker.run_once()
-    assert not worker._finished()
+    assert not worker.is_finished
     monkeypatch.undo()
     worker.later(1)
     worker.run_once()
-    assert worker._finished()
+    assert worker.is_finished
 
 
 # -- queues and capabilities -----------------------------------------------------------------------------
@@ -276,8 +251,7 @@ def test_a_pause_holds_from_the_next_claim_on(hire):
     queue = Queue.objects.get(pk="default")
     queue.paused, queue.paused_at = True, queue.created_at
     queue.save()
-    worker.pool.finish()
-    worker.run_once()
+    worker.end()
     assert statuses(*ids) == ["completed"] * 2 + ["queued"] * 2
 
 
@@ -286,11 +260,11 @@ def test_an_idle_worker_is_notified_of_a_new_index(hire):
     worker = hire()
     worker.run_once()
     get_index().wait_for_wake(worker.id, 0.01)
-    flush(SimpleNamespace(index=get_index()))
+    flush()
     task_id = put(QUICK)
     rebuild()
     assert get_index().wait_for_wake(worker.id, 5) is True
-    worker._wake(called=True)
+    worker.called()
     worker.run_once()  # its profile is unknown: it registers again
     worker.run_once()
     assert [held.task.id for held in worker.pool.begun] == [task_id]

@@ -8,12 +8,7 @@ from queue_app.models import DeadLetter, DependencyCounter, Task, TaskPayload, T
 from queue_app.models import Workflow as Row
 from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.steer import (
-    cancel_workflow,
-    pause_workflow,
-    resume_workflow,
-    retry_workflow,
-)
+from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from tests.support.engine import assert_index_agrees, row
 from tests.workers.flow_tasks import (

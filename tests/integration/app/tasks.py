@@ -65,15 +65,6 @@ async def hold_async(log: str) -> None:
 
 
 @task
-def die_once(log: str, text: str) -> None:
-    """Kill the process that runs it, the first time."""
-    first = text not in Path(log).read_text(encoding="utf-8").split() if Path(log).exists() else True
-    write(log, text)
-    if first:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@task
 def end_once(log: str, how: str) -> None:
     """End the process that runs it, the first time, as if its work were done."""
     first = not Path(log).exists()

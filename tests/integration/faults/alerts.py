@@ -39,6 +39,7 @@ HEALTH_SECONDS = 600 / HURRY + 10
 #: For an alert to fire, and to end: the longest window or wait that any of them has, and room for a busy machine.
 PATIENCE = 3600 / HURRY + 60
 SLOTS = 6
+WORKERS = ("worker 1", "worker 2")
 #: The intervals of the queue that stand behind the rules, in the same hurry.
 QUICK = {"TASKQUEUE__SCHEDULER__MAINTENANCE_SECONDS": str(60 / HURRY)}
 
@@ -73,6 +74,12 @@ class Plant:
         yield
         for name in names:
             self.start(name)
+
+    def renew_workers(self) -> None:
+        """Kill the workers, and wait until others are ready."""
+        with self.without(*WORKERS):
+            pass
+        ready(*(self.processes[name] for name in WORKERS))
 
     # -- expectation -------------------------------------------------------------
 
@@ -113,7 +120,7 @@ def load(stop: threading.Event, log: str) -> None:
 @contextmanager
 def workers_killed(plant: Plant) -> Iterator[None]:
     """Kill all workers."""
-    with plant.without("worker 1", "worker 2"):
+    with plant.without(*WORKERS):
         yield
 
 
@@ -185,10 +192,7 @@ def postgresql_stopped(plant: Plant) -> Iterator[None]:
     yield
     plant.run.arena.start_postgres()
     connection.close()
-    workers = ("worker 1", "worker 2")
-    with plant.without(*workers):
-        pass
-    ready(*(plant.processes[name] for name in workers))
+    plant.renew_workers()
 
 
 @contextmanager
@@ -254,17 +258,14 @@ def nobody_knows(plant: Plant) -> Iterator[None]:
 @contextmanager
 def stalled(plant: Plant) -> Iterator[None]:
     """Let workers ask for tasks and get none, by a fault that no repair knows; doctor and explain say so, too."""
-    workers = ("worker 1", "worker 2")
-    for name in workers:
+    for name in WORKERS:
         plant.processes[name].kill()
         plant.processes[name] = stalls.gets_nothing(plant.run)
     eventually(lambda: Level.FAIL in stalls.levels(), "the doctor says that work stands still", PATIENCE)
     waiting = Task.objects.filter(status="queued", queue="default").earliest("queued_at")
     assert "stalled" in {reason.code for reason in explain(waiting.id).reasons}
     yield
-    with plant.without(*workers):
-        pass
-    ready(*(plant.processes[name] for name in workers))
+    plant.renew_workers()
 
 
 @contextmanager
@@ -356,7 +357,7 @@ def running(run: Run) -> Iterator[Plant]:
     stop = threading.Event()
     with Prometheus(Path(run.log).parent / "prometheus", target) as prometheus:
         plant = Plant(run, prometheus)
-        for name in ("scheduler", "celery", "worker 1", "worker 2"):
+        for name in ("scheduler", "celery", *WORKERS):
             plant.start(name)
         loading = threading.Thread(target=load, args=(stop, run.log))
         loading.start()

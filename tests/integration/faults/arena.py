@@ -25,24 +25,22 @@ from tests.integration.faults.stepping import Clock
 from tests.integration.processes import ROOT, SETTINGS, eventually
 
 
-class Rows(Postgres):
+class Stepping(Server):
+    """A server whose clock may step."""
+
+    clock: Clock | None = None
+
+    def spawn_options(self) -> dict[str, Any]:
+        """Preload the clock."""
+        return super().spawn_options() | ({"env": os.environ | self.clock.env} if self.clock else {})
+
+
+class Rows(Stepping, Postgres):
     """A PostgreSQL whose clock may step."""
 
-    clock: Clock | None = None
 
-    def spawn_options(self) -> dict[str, Any]:
-        """Preload the clock."""
-        return super().spawn_options() | ({"env": os.environ | self.clock.env} if self.clock else {})
-
-
-class Places(Valkey):
+class Places(Stepping, Valkey):
     """A Valkey whose clock may step."""
-
-    clock: Clock | None = None
-
-    def spawn_options(self) -> dict[str, Any]:
-        """Preload the clock."""
-        return super().spawn_options() | ({"env": os.environ | self.clock.env} if self.clock else {})
 
 
 class Arena:

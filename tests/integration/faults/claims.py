@@ -12,14 +12,14 @@ import time
 from collections import Counter
 
 import psutil
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 
 from queue_app.core.records import NewTask
 from queue_app.models import Limit, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue
 from tests.integration.app import tasks
-from tests.integration.faults.failover import standby_of
+from tests.integration.faults.failover import standby_of, take_over
 from tests.integration.faults.network import Network
 from tests.integration.faults.run import CAPS, Run
 from tests.integration.processes import Process, eventually, lines
@@ -107,11 +107,7 @@ def standby_lacks_claims(run: Run) -> None:
     eventually(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
     time.sleep(3)  # so much is lost
     with run.watch.away():
-        run.arena.kill_postgres()
-        standby.promote()
-        connections["default"].settings_dict["PORT"] = standby.port
-        network.rows.target = standby.port
-        connection.close()
+        take_over(run, standby, network)
         judge(run, crew)
 
 

@@ -23,6 +23,7 @@ from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import start
 from tests.integration.processes import ROOT
 from tests.support.damage import MANNERS, by_kind, change_type, dump, inflict
+from tests.support.engine import redis_client
 
 #: Whoever damages these takes a limit away, until the next step of the reconciler copies it or gives leases back.
 LIMITING = {"settings", "limited", "limits", "queue:", "limit:", "leases", "leases:", "held:"}
@@ -91,7 +92,7 @@ def damage_again_and_again(run: Run, times: int = 10) -> None:
     run.load_long()
     for _ in range(times):
         began = time.monotonic()
-        change_type(index._client, f"{index.keys.prefix}:settings".encode())
+        change_type(redis_client(), f"{index.keys.prefix}:settings".encode())
         _load(run, WAITING)
         run.flowing_again("flowing after repeated damage (s)", began)
         time.sleep(max(0.0, began + 6 - time.monotonic()))  # the fault itself

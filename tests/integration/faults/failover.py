@@ -70,6 +70,15 @@ def standby_of(arena: Arena, way: Proxy) -> Iterator[Standby]:
             arena.start_postgres()
 
 
+def take_over(run: Run, standby: Standby, network: Network) -> None:
+    """Kill the primary, promote the standby, and lead this process and the workers there."""
+    run.arena.kill_postgres()
+    standby.promote()
+    connections["default"].settings_dict["PORT"] = standby.port
+    network.rows.target = standby.port
+    connection.close()
+
+
 def fail_over(run: Run) -> None:
     """PostgreSQL fails over to a standby that lacks the last second of acknowledged commits"""
     way = run.on_exit(Proxy(run.arena.postgres.port))
@@ -85,11 +94,7 @@ def fail_over(run: Run) -> None:
     run.load(run.count // 10)
     time.sleep(1)  # so much is lost
     with run.watch.away():
-        run.arena.kill_postgres()
-        standby.promote()
-        connections["default"].settings_dict["PORT"] = standby.port
-        network.rows.target = standby.port
-        connection.close()
+        take_over(run, standby, network)
     promoted_at = time.monotonic()
     # Tasks whose ends were lost execute again by their rows, until their workers give them back. No function runs for
     # them, and the index knows that their slots are free.

@@ -23,7 +23,7 @@ from tests.integration.app import tasks
 from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import alone
 from tests.integration.processes import Process, eventually
-from tests.support.engine import index_away
+from tests.support.engine import index_away, redis_client
 
 #: The reconciler gets no turn for the whole run.
 NO_RECONCILER = {"TASKQUEUE__SCHEDULER__RECONCILE_SECONDS": "3600"}
@@ -125,15 +125,15 @@ def leak_slots(run: Run, worker: Process) -> None:
     """Fill all slots with leases of tasks that never were."""
     index = get_index()
     ghosts = {uuid.uuid4().bytes: 1.0 for _ in range(CAPS[""])}
-    index._client.zadd(index.keys.queue_leases("default"), ghosts)
-    index._client.hset(index.keys.leases, mapping=dict.fromkeys(ghosts, "default\x1fa\x1f"))
+    redis_client().zadd(index.keys.queue_leases("default"), ghosts)
+    redis_client().hset(index.keys.leases, mapping=dict.fromkeys(ghosts, "default\x1fa\x1f"))
     run.load(COUNT)
 
 
 def pause_the_index_only(run: Run, worker: Process) -> None:
     """Let the index, but not the rows, say that everything is paused."""
     index = get_index()
-    index._client.hset(f"{index.keys.prefix}:settings", "paused", "1")
+    redis_client().hset(f"{index.keys.prefix}:settings", "paused", "1")
     run.load(COUNT)
 
 
@@ -145,7 +145,7 @@ def lose_heads(run: Run, worker: Process) -> None:
         run.load(COUNT)
         index.push(snapshot.refs(list(Task.objects.filter(status=Status.QUEUED).values_list("id", flat=True))))
         for pattern in ("heads:*", "wake:*", "idle:*"):
-            for key in index._client.keys(f"{index.keys.prefix}:{pattern}"):
-                index._client.delete(key)
+            for key in redis_client().keys(f"{index.keys.prefix}:{pattern}"):
+                redis_client().delete(key)
     finally:
         worker.send(signal.SIGCONT)

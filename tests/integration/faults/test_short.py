@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from queue_app.models import TaskResult
+from queue_app.models import Task, TaskResult
+from tests.integration.checkers import repeated
 from tests.integration.faults import clients, clocks, deaths, edits, failover, flows, outages
 from tests.integration.faults.arena import Arena, patient
 from tests.integration.faults.run import run_on
 from tests.integration.faults.starts import alone, kill, start
 from tests.integration.faults.stepping import Skipped
 from tests.integration.faults.timing import uncapped
-from tests.integration.processes import eventually
+from tests.integration.processes import eventually, lines
 
 pytestmark = pytest.mark.integration
 
@@ -100,6 +101,11 @@ def test_a_fault(arena, tmp_path, fault):
             pytest.skip(str(reason))
         figures = run.finish()
         assert figures.faults == []
+        if fault in (kill_workers, lose_the_index):
+            begun = [line for line in lines(run.log) if line.startswith("+")]
+            again = Task.objects.filter(attempt__gt=1).count()
+            assert len(repeated(begun)) <= again, "only what a dead worker held ran again"
+            assert not Task.objects.exclude(failures=0).exists(), "a death is not the task's failure"
 
 
 def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path):

@@ -3,10 +3,13 @@
 import uuid
 from collections import Counter
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
+from django.apps import apps
 from django.contrib.admin.models import LogEntry
-from django.contrib.messages import get_messages
+from django.contrib.auth.models import Group, User
+from django.test import Client
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
@@ -14,19 +17,12 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import AuditEntry, Operation, Queue, Task
+from tests.support.factories import QueueFactory
+from tests.support.pages import messages_of, select
 
 TASKS = "/admin/queue_app/task/"
 QUEUES = "/admin/queue_app/queue/"
 ALL_ROLES = ["superuser", "nothing", "viewer", "canceller", "reprioritiser", "pauser", "cancel_only", "anonymous"]
-
-
-def select(client, path, action, objects, **data):
-    chosen = {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], "confirmed": "yes"}
-    return client.post(path, chosen | data)
-
-
-def messages_of(response):
-    return [str(message) for message in get_messages(response.wsgi_request)]
 
 
 def position(task):
@@ -60,43 +56,29 @@ def test_who_sees_which_page(role, client_of, make_task, make_worker):
             assert client.get(address).status_code == expected, address
 
 
-@pytest.mark.parametrize("role", ALL_ROLES)
-@pytest.mark.parametrize("how", ["bulk", "button"])
-def test_who_may_cancel(role, how, client_of, make_task):
-    client, task = client_of(role), make_task()
-    if how == "bulk":
-        select(client, TASKS, "cancel_selected", [task])
-    else:
-        status = client.post(f"{TASKS}{task.pk}/cancel/").status_code
-        assert status == (302 if role in {"superuser", "canceller", "anonymous"} else 403)
-    task.refresh_from_db()
-    assert (task.status == Status.CANCELLED) == (role in {"superuser", "canceller"})
+#: What is done -> (list, action on many, button, posted data, who may, how a row shows that it was done).
+DOORS = {
+    "cancel": (TASKS, "cancel_selected", "cancel", {}, "canceller", lambda task: task.status == Status.CANCELLED),
+    "reprioritise": (
+        TASKS, "reprioritise_selected", "priority", {"priority": "critical"}, "reprioritiser",
+        lambda task: task.priority == Band.CRITICAL,
+    ),
+    "pause": (QUEUES, "pause_selected", "pause", {"reason": "why not"}, "pauser", lambda queue: queue.paused),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ALL_ROLES)
-@pytest.mark.parametrize("how", ["bulk", "button"])
-def test_who_may_reprioritise(role, how, client_of, make_task):
-    client, task = client_of(role), make_task()
-    if how == "bulk":
-        select(client, TASKS, "reprioritise_selected", [task], priority="critical")
-    else:
-        status = client.post(f"{TASKS}{task.pk}/priority/", {"priority": "critical"}).status_code
-        assert status == (302 if role in {"superuser", "reprioritiser", "anonymous"} else 403)
-    task.refresh_from_db()
-    assert (task.priority == Band.CRITICAL) == (role in {"superuser", "reprioritiser"})
-
-
-@pytest.mark.parametrize("role", ALL_ROLES)
-@pytest.mark.parametrize("how", ["bulk", "button"])
-def test_who_may_pause(role, how, client_of):
-    client, queue = client_of(role), Queue.objects.get(pk="default")
-    if how == "bulk":
-        select(client, QUEUES, "pause_selected", [queue], reason="why not")
-    else:
-        status = client.post(f"{QUEUES}default/pause/", {"reason": "why not"}).status_code
-        assert status == (302 if role in {"superuser", "pauser", "anonymous"} else 403)
-    queue.refresh_from_db()
-    assert queue.paused == (role in {"superuser", "pauser"})
+@pytest.mark.parametrize("door", DOORS)
+def test_who_may_act_by_button_and_on_many(role, door, client_of, make_task):
+    path, action, button, data, own_role, is_done = DOORS[door]
+    client, may = client_of(role), role in {"superuser", own_role}
+    one, many = (make_task() if path == TASKS else QueueFactory(name=name) for name in ("one", "many"))
+    status = client.post(f"{path}{one.pk}/{button}/", data).status_code
+    assert status == (302 if may or role == "anonymous" else 403)
+    select(client, path, action, [many], **data)
+    for row in (one, many):
+        row.refresh_from_db()
+        assert is_done(row) == may
 
 
 @pytest.mark.parametrize("role", ["canceller", "viewer", "reprioritiser", "superuser"])
@@ -321,3 +303,60 @@ def test_actions_work_while_redis_is_down(staff, committed, make_task, redis_dow
         staff.post(f"{TASKS}{task.pk}/cancel/")
     task.refresh_from_db()
     assert (task.priority, task.status) == (Band.HIGH, Status.CANCELLED)
+
+
+# -- roles -----------------------------------------------------------------------------------------------------------
+
+
+_defaults = import_module("queue_app.migrations.0002_defaults")
+GROUPS = _defaults.GROUPS
+MAY = {
+    "Task queue: Viewer": set(),
+    "Task queue: Operator": {"cancel", "pause", "payload"},
+    "Task queue: Admin": {"cancel", "pause", "payload", "edit"},
+}
+
+
+@pytest.fixture
+def groups(db):
+    Group.objects.filter(name__in=GROUPS).delete()
+    assert _defaults.create_groups(apps, "default") == list(GROUPS)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_permissions_of_a_group(name, groups, make_task):
+    user = User.objects.create_user("ina", password="x", is_staff=True)
+    user.groups.add(Group.objects.get(name=name))
+    client, task = Client(), make_task(parameters={"order": "visible-text"})
+    client.force_login(user)
+    base = "/admin/queue_app"
+    for page in ("", "task/", f"task/{task.pk}/change/", "queue/", "worker/", "deadletter/", "deadletter/causes/"):
+        assert client.get(f"{base}/{page}").status_code == 200, page
+    assert client.get(f"{base}/auditentry/").status_code == 200
+    may = {
+        "payload": "visible-text" in client.get(f"{base}/task/{task.pk}/change/").content.decode(),
+        "cancel": client.post(f"{base}/task/{task.pk}/cancel/").status_code == 302,
+        "pause": client.post(f"{base}/queue/default/pause/").status_code == 302,
+        "edit": "_save" in client.get(f"{base}/queue/default/change/?tab=settings").content.decode(),
+    }
+    assert {thing for thing, allowed in may.items() if allowed} == MAY[name]
+
+
+def test_existing_groups_stay_unchanged(groups):
+    viewer = Group.objects.get(name="Task queue: Viewer")
+    viewer.permissions.clear()
+    assert _defaults.create_groups(apps, "default") == []
+    assert viewer.permissions.count() == 0
+
+
+def test_hidden_values_cannot_be_found_by_searching(client_of, make_task, staff):
+    make_task(parameters={"password": "hunter2", "order": 17, "nested": {"country": "DE"}})
+    page = "/admin/queue_app/task/?q="
+    found = "send_mail"
+    assert found in staff.get(f"{page}parameters.order:17").content.decode()
+    assert found in staff.get(f"{page}parameters.nested.country:DE user:").content.decode()
+    assert found not in staff.get(f"{page}parameters.order:18").content.decode().split("result_list")[-1]
+    text = staff.get(f"{page}parameters.password:hunter2").content.decode()
+    assert "Hidden values cannot be searched." in text
+    text = client_of("viewer").get(f"{page}parameters.order:17").content.decode()
+    assert "needs the permission queue_app.view_payload" in text

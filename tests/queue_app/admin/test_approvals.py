@@ -8,8 +8,9 @@ from django.utils import timezone
 
 from queue_app.core.states import Status
 from queue_app.models import AuditEntry, Signal, StepResult
-from tests.queue_app.admin.test_actions import TASKS, messages_of
+from tests.queue_app.admin.test_actions import TASKS
 from tests.support.factories import let_wait
+from tests.support.pages import messages_of
 
 FIELDS = {
     "approved": {"type": "boolean", "title": "Pay it back?"},

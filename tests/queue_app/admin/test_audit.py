@@ -5,9 +5,10 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task
@@ -23,6 +24,7 @@ from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.schedules.edit import values_of
 from queue_app.services.worker import tokens
 from tests.queue_app.services.control.test_advice import HELD, snapshots
+from tests.support.engine import rolled_back
 from tests.support.factories import (
     DeadLetterFactory,
     QueueFactory,
@@ -146,63 +148,51 @@ PAGES = {
 DJANGOS = {"changelist", "add", "history", "delete", "change"}  # log_change and similar methods record these
 
 
-def own_pages():
-    found = set()
-    for model, model_admin in admin.site._registry.items():
-        if model._meta.app_label == "queue_app":
-            names = {pattern.name for pattern in model_admin.get_urls() if pattern.name}
-            found |= {name for name in names if name.rpartition("_")[2] not in DJANGOS}
-    return found
+def own_admins():
+    models = sorted(apps.get_app_config("queue_app").get_models(), key=lambda model: model.__name__)
+    return {model: admin.site.get_model_admin(model) for model in models if admin.site.is_registered(model)}
 
 
 def test_every_page_that_changes_something_is_listed_here():
-    assert {name for name in own_pages() if not name.startswith("queue_app_limit")} == set(PAGES)
+    names = {pattern.name or "" for model_admin in own_admins().values() for pattern in model_admin.get_urls()}
+    own = {name for name in names - {""} if name.rpartition("_")[2] not in DJANGOS}
+    assert {name for name in own if not name.startswith("queue_app_limit")} == set(PAGES)
 
 
-@pytest.mark.parametrize("name", [name for name, how in PAGES.items() if how is not READS])
-def test_a_page_leaves_a_record(name, staff, stage, monkeypatch):
-    from django.urls import reverse  # noqa: PLC0415
-
-    if "schedule" not in name:  # the others are of task types that no code knows
-        monkeypatch.setattr("queue_app.registry.get", lambda task_type: task_type)
-    args, data = PAGES[name](stage)
-    address = reverse(f"admin:{name}", args=args)
-    if not any(word in name for word in ("edit", "again", "matching", "backfill", "what_if", "signal")):
-        assert staff.get(address).status_code == 405
-    assert not AuditEntry.objects.exists()
-    wanted = 200 if "rotate" in name or "decrypt" in name else 302  # these show a secret
-    assert staff.post(address, data | {"reason": "because"}).status_code == wanted
-    entry = AuditEntry.objects.get()
-    assert (entry.by, entry.via) == ("superuser", "admin")
-    if "view" not in name:
-        assert entry.reason == "because" or "stop" in name
-        assert LogEntry.objects.exists()
+def test_every_page_that_changes_something_leaves_a_record(staff, stage, monkeypatch):
+    for name in (name for name, how in PAGES.items() if how is not READS):
+        with rolled_back(), monkeypatch.context() as patch:
+            if "schedule" not in name:  # the others are of task types that no code knows
+                patch.setattr("queue_app.registry.get", lambda task_type: task_type)
+            args, data = PAGES[name](stage)
+            address = reverse(f"admin:{name}", args=args)
+            if not any(word in name for word in ("edit", "again", "matching", "backfill", "what_if", "signal")):
+                assert staff.get(address).status_code == 405, name
+            wanted = 200 if "rotate" in name or "decrypt" in name else 302  # these show a secret
+            assert staff.post(address, data | {"reason": "because"}).status_code == wanted, name
+            entry = AuditEntry.objects.get()
+            assert (entry.by, entry.via) == ("superuser", "admin"), name
+            if "view" not in name:
+                assert entry.reason == "because" or "stop" in name, name
+                assert LogEntry.objects.exists(), name
 
 
-@pytest.mark.parametrize(
-    ("model", "action"),
-    [
-        (model._meta.model_name, name)
-        for model, model_admin in sorted(admin.site._registry.items(), key=lambda item: item[0].__name__)
-        if model._meta.app_label == "queue_app" and model._meta.model_name != "limit"
-        for name in [action if isinstance(action, str) else action.__name__ for action in (model_admin.actions or ())]
-    ],
-)
-def test_an_action_on_many_leaves_a_record(model, action, staff, stage):
+def test_every_action_on_many_leaves_a_record(staff, stage):
+    Task.objects.filter(pk=stage.waiting.pk).update(priority=0)
+    default, paused = (Queue.objects.get(pk=name) for name in ("default", "paused"))
     targets = {
-        "task": {"retry_selected": stage.failed, "run_now_selected": stage.scheduled}.get(action, stage.waiting),
-        "deadletter": stage.letter,
-        "queue": Queue.objects.get(pk="paused" if action == "resume_selected" else "default"),
-        "worker": stage.worker,
-        "operation": stage.replay,
-        "schedule": stage.paused if action == "resume_selected" else stage.schedule,
-    }
-    if action == "reprioritise_selected":
-        Task.objects.filter(pk=stage.waiting.pk).update(priority=0)
-    data = {"action": action, "index": "0", "_selected_action": [str(targets[model].pk)], "confirmed": "yes"}
-    staff.post(f"{ADMIN}{model}/", data | {"priority": "normal"})
-    assert AuditEntry.objects.count() == 1
-    assert LogEntry.objects.count() == 1
+        "task": stage.waiting, "task retry_selected": stage.failed, "task run_now_selected": stage.scheduled,
+        "deadletter": stage.letter, "queue": default, "queue resume_selected": paused, "worker": stage.worker,
+        "operation": stage.replay, "schedule": stage.schedule, "schedule resume_selected": stage.paused,
+    }  # fmt: skip
+    for model, model_admin in own_admins().items():
+        name = model._meta.model_name
+        for action in (getattr(action, "__name__", action) for action in model_admin.actions or () if name != "limit"):
+            target = targets.get(f"{name} {action}") or targets[name]
+            data = {"action": action, "index": "0", "_selected_action": [str(target.pk)], "confirmed": "yes"}
+            with rolled_back():
+                staff.post(f"{ADMIN}{name}/", data | {"priority": "normal"})
+                assert (AuditEntry.objects.count(), LogEntry.objects.count()) == (1, 1), (name, action)
 
 
 # -- API ------------------------------------------------------------------------------
@@ -279,16 +269,16 @@ def test_every_address_of_the_api_that_changes_something_is_listed_here():
     assert own - SUBMITS - BY_SERVICES - PAGE_OF_USERS <= set(CALLS), "a new address: add a call that changes something"
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
-def test_a_call_that_cannot_be_recorded_changes_nothing(name, staff, stage, monkeypatch):
+def test_a_call_that_cannot_be_recorded_changes_nothing(staff, stage, monkeypatch):
     """Change and record are one transaction, so a crash leaves both or neither."""
-    method, address, body = CALLS[name](stage)
-    before = state_of_everything()
     monkeypatch.setattr("queue_app.services.control.audit.record", lambda *_, **__: 1 / 0)
     staff.raise_request_exception = False
-    with suppress(ZeroDivisionError):
-        getattr(staff, method)(f"/api/v1/{address}", body, content_type="application/json")
-    assert state_of_everything() == before
+    before = state_of_everything()
+    for name, call in CALLS.items():
+        method, address, body = call(stage)
+        with suppress(ZeroDivisionError):
+            getattr(staff, method)(f"/api/v1/{address}", body, content_type="application/json")
+        assert state_of_everything() == before, name
 
 
 def state_of_everything():

@@ -1,21 +1,20 @@
 """Dead letters and bulk replays in the admin: permissions, effects, pages, history."""
 
-import html
-import re
+import json
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.messages import get_messages
-from django.test import Client
 from django.utils import timezone
 
-from queue_app.models import DeadLetter, Operation, Task
+from queue_app.core.masking import MASK
+from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.operations.request import start_replay
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
-from tests.support.factories import StaffFactory
+from tests.support.pages import log_in, messages_of, select, words_of
 
 PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"
@@ -24,24 +23,6 @@ CANARY = "hunter2-canary-9f31"
 SCRIPT = "<script>alert('x')</script>"
 REPLAY, DISCARD, VIEW = "replay_deadletter", "discard_deadletter", "view_deadletter"
 WATCH = "view_operation"
-
-
-@pytest.fixture
-def staff_with():
-    def make(*codenames, **options):
-        client = Client(**options)
-        client.force_login(StaffFactory(permissions=codenames))
-        return client
-
-    return make
-
-
-def select(client, path, action, objects, **data):
-    return client.post(path, {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], **data})
-
-
-def messages_of(response):
-    return [str(message) for message in get_messages(response.wsgi_request)]
 
 
 def log():
@@ -74,8 +55,8 @@ def test_replay_comes_before_links_to_other_pages(staff, dead):
         ([VIEW, REPLAY, DISCARD, PAYLOAD], True, True),
     ],
 )
-def test_who_may_act(staff_with, dead, permissions, replays, discards):
-    client = staff_with(*permissions)
+def test_who_may_act(dead, permissions, replays, discards):
+    client = log_in(*permissions)
     one, two, three, four = dead(), dead(), dead(), dead()
     page = client.get(f"{LETTERS}{one.pk}/change/").content.decode()
     assert ("/replay/" in page) == ("/edit/" in page) == replays
@@ -94,8 +75,8 @@ def test_who_may_act(staff_with, dead, permissions, replays, discards):
     assert state(five) == ("discarded" if discards else "open")
 
 
-def test_changes_need_a_post_with_a_csrf_token(staff_with, dead):
-    client = staff_with(VIEW, REPLAY, DISCARD, WATCH, PAYLOAD, enforce_csrf_checks=True)
+def test_changes_need_a_post_with_a_csrf_token(dead):
+    client = log_in(VIEW, REPLAY, DISCARD, WATCH, PAYLOAD, enforce_csrf_checks=True)
     letter = dead()
     operation = start_replay(DeadLetterFilter(), by="")
     for path in (
@@ -125,9 +106,9 @@ def test_staff_cannot_edit_rows(staff, dead):
     ("permissions", "sees", "stops"),
     [([], False, False), ([REPLAY], False, False), ([WATCH], True, False), ([WATCH, REPLAY], True, True)],
 )
-def test_who_watches_and_stops_replays(staff_with, dead, permissions, sees, stops):
+def test_who_watches_and_stops_replays(dead, permissions, sees, stops):
     dead()
-    client = staff_with(*permissions)
+    client = log_in(*permissions)
     one, two = (start_replay(DeadLetterFilter(), by="x") for _ in range(2))
     assert client.get(OPERATIONS).status_code == (200 if sees else 403)
     response = client.get(f"{OPERATIONS}{one.pk}/change/")
@@ -170,7 +151,7 @@ def test_a_page_without_its_task(staff, dead):
     assert "its task was purged" in staff.post(f"{LETTERS}{letter.pk}/replay/", follow=True).content.decode()
 
 
-def test_a_dead_letter_and_its_task_are_one_page(staff, committed, dead, staff_with):
+def test_a_dead_letter_and_its_task_are_one_page(staff, committed, dead):
     letter = dead("the printer is on fire", user="ann")
     task = f"/admin/queue_app/task/{letter.task_id}/change/"
     response = staff.get(f"{LETTERS}{letter.pk}/change/")
@@ -188,10 +169,10 @@ def test_a_dead_letter_and_its_task_are_one_page(staff, committed, dead, staff_w
     assert "by bob" not in staff.get(task).content.decode(), "the task has no dead letter now"
     assert staff.get(f"{task}?letter={dead().pk}").status_code == 200, "of another task"
     assert staff.get(f"{task}?letter=x").status_code == 200
-    assert staff_with(VIEW).get(f"{LETTERS}{letter.pk}/change/").status_code == 200, "without view_task"
+    assert log_in(VIEW).get(f"{LETTERS}{letter.pk}/change/").status_code == 200, "without view_task"
 
 
-def test_secrets_and_markup(staff, dead, staff_with):
+def test_secrets_and_markup(staff, dead):
     letter = dead(
         f"refused {CANARY}: {SCRIPT}", parameters={"password": CANARY, "url": f"https://u:{CANARY}@x/", "n": SCRIPT}
     )
@@ -209,7 +190,7 @@ def test_secrets_and_markup(staff, dead, staff_with):
         OPERATIONS,
         f"{OPERATIONS}{operation.pk}/change/",
     ):
-        for client in (staff, staff_with(VIEW, PAYLOAD, WATCH, REPLAY)):  # who may not see tasks has a page of letters
+        for client in (staff, log_in(VIEW, PAYLOAD, WATCH, REPLAY)):  # who may not see tasks has a page of letters
             response = client.get(path, follow=True)
             assert response.status_code == 200, path
             text += response.content.decode()
@@ -334,44 +315,138 @@ def test_actions_work_while_redis_is_down(staff, committed, dead, redis_down):
 # -- what a list is narrowed to -------------------------------------------------------------------------
 
 
-def text_of(response):
-    """Return the words of a page, each run of spaces as one."""
-    content = re.sub(r"<[^>]+>", " ", response.content.decode())
-    return " ".join(html.unescape(content).split())
-
-
 def of_one_cause(dead):
     letters = [dead(f"smtp{n} has closed the connection", user="ina") for n in (1, 2)]
     DeadLetter.objects.update(fingerprint="79e0fbea77ab47fa", exception_class="builtins.ConnectionError")
     return letters
 
 
-def test_pages_name_a_cause_by_its_error(staff_with, dead):
+def test_pages_name_a_cause_by_its_error(dead):
     of_one_cause(dead)
-    client = staff_with(VIEW, REPLAY, PAYLOAD)
-    listed = text_of(client.get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa&state=open"))
+    client = log_in(VIEW, REPLAY, PAYLOAD)
+    listed = words_of(client.get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa&state=open"))
     assert "cause ConnectionError: smtp2 has closed the connection ✕" in listed
     matching = client.get(f"{LETTERS}matching/?fingerprint=79e0fbea77ab47fa")
-    assert "Cause: ConnectionError: smtp2 has closed the connection any cause" in text_of(matching)
-    assert "Replay all 2" in text_of(matching)
-    assert "79e0fbea77ab47fa" not in text_of(matching)
-    hidden = text_of(staff_with(VIEW, REPLAY).get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa"))
+    assert "Cause: ConnectionError: smtp2 has closed the connection any cause" in words_of(matching)
+    assert "Replay all 2" in words_of(matching)
+    assert "79e0fbea77ab47fa" not in words_of(matching)
+    hidden = words_of(log_in(VIEW, REPLAY).get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa"))
     assert "cause retries exhausted, " in hidden
     assert "closed the connection" not in hidden
     assert client.get(f"{LETTERS}?fingerprint=1234").status_code == 200
 
 
-def test_a_list_shows_the_conditions_that_its_menus_lack(staff_with, dead):
+def test_a_list_shows_the_conditions_that_its_menus_lack(dead):
     of_one_cause(dead)
-    client = staff_with(VIEW, "view_task", "view_queue")
+    client = log_in(VIEW, "view_task", "view_queue")
     listed = client.get("/admin/queue_app/task/?user=ina&status=dead_letter&p=1")
-    assert "user ina ✕" in text_of(listed)
+    assert "user ina ✕" in words_of(listed)
     assert '<a href="?status=dead_letter" aria-label="Without the condition user">' in listed.content.decode()
-    assert "✕" not in text_of(client.get("/admin/queue_app/task/?q=ina"))
+    assert "✕" not in words_of(client.get("/admin/queue_app/task/?q=ina"))
 
 
-def test_the_queue_and_the_user_of_a_dead_letter_are_links(staff_with, dead):
+def test_the_queue_and_the_user_of_a_dead_letter_are_links(dead):
     dead(user="ina", queue="mail")
-    page = staff_with(VIEW).get(LETTERS).content.decode()
+    page = log_in(VIEW).get(LETTERS).content.decode()
     assert '<a href="/admin/queue_app/queue/mail/change/">mail</a>' in page
     assert '<a href="/admin/queue_app/taskstats/user/ina/">ina</a>' in page
+
+
+# -- edits before a replay -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def charge(monkeypatch):
+    """Let this process know the function of every task type."""
+    function = SimpleNamespace(func=lambda order, password: None, takes_context=False)
+    monkeypatch.setattr("queue_app.registry.get", lambda _type: function)
+    monkeypatch.setattr("queue_app.registry.known", lambda _type: function)
+
+
+def test_edited_parameters(staff, committed, dead):
+    letter = dead(parameters={"n": 1, "password": CANARY}, args=[7])
+    page = staff.get(f"{LETTERS}{letter.pk}/edit/")
+    text = page.context["form"].initial["parameters"]
+    assert json.loads(text) == {"n": 1, "password": MASK}
+    with committed():
+        response = staff.post(
+            f"{LETTERS}{letter.pk}/edit/", {"parameters": text.replace("1", "2"), "reason": "typo"}, follow=True
+        )
+    assert "queued again, with these parameters" in response.content.decode()
+    payload = TaskPayload.objects.get(pk=letter.task_id)
+    assert (payload.parameters, payload.args) == ({"n": 2, "password": CANARY}, [7])
+    assert log() == ["Replayed with parameters edited: typo"]
+    assert state(letter) == "replayed"
+    assert letter.parameters_edited
+    response = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}"}, follow=True)
+    assert "it was replayed by superuser" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("posted", "stored"),
+    [
+        ('{"order": 2, "password": "••••"}', [2, CANARY]),
+        ('{"password": "new", "order": 1}', [1, "new"]),
+        ('[3, "••••"]', [3, CANARY]),
+        ("", [1, CANARY]),
+    ],
+)
+@pytest.mark.usefixtures("charge")
+def test_positional_arguments_are_edited_by_name(staff, committed, dead, posted, stored):
+    letter = dead(args=[1, CANARY])
+    page = staff.get(f"{LETTERS}{letter.pk}/edit/")
+    assert json.loads(page.context["form"].initial["args"]) == {"order": 1, "password": MASK}
+    assert CANARY not in page.content.decode()
+    with committed():
+        staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}", "args": posted.replace("••••", MASK)})
+    assert TaskPayload.objects.get(pk=letter.task_id).args == stored
+    assert state(letter) == "replayed"
+    assert letter.parameters_edited is (stored != [1, CANARY])
+
+
+@pytest.mark.parametrize(
+    ("posted", "problem"),
+    [
+        ('{"order": 2}', "exactly these names: order, password"),
+        ("7", "exactly these names"),
+        ("{", "This is not JSON"),
+        (f'[{{"a": "{MASK}"}}, "x"]', "holds the mask"),
+        ('["\\u0000", 1]', "NUL"),
+    ],
+)
+@pytest.mark.usefixtures("charge")
+def test_bad_positional_arguments_are_refused_beside_their_field(staff, dead, posted, problem):
+    letter = dead(args=[1, CANARY])
+    answer = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": "{}", "args": posted})
+    assert problem in str(answer.context["form"].errors["args"])
+    assert state(letter) == "open"
+    assert TaskPayload.objects.get(pk=letter.task_id).args == [1, CANARY]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "This is not JSON"),
+        ("[1]", "Parameters are a JSON object"),
+        ("", "This field is required"),
+        ('{"a": 1, "a": 2}', "a key occurs twice"),
+        ('{"a": NaN}', "not a finite number"),
+        ('{"a": 1e400}', "not a finite number"),
+        ('{"a": 123456789012345678901234567890}', "beyond"),
+        (f'{{"a": {"9" * 5000}}}', "This is not JSON"),
+        ('{"a": "\\u0000"}', "NUL"),
+        ('{"a": "\\ud800"}', "surrogate"),
+        ("[" * 100_000, "This is not JSON"),
+        ('{"a": ' * 40 + "1" + "}" * 40, "nested deeper"),
+        (f'{{"other": "{MASK}"}}', "holds the mask"),
+    ],
+)
+def test_bad_parameters(staff, dead, text, problem):
+    letter = dead(parameters={"n": 1, "password": CANARY})
+    response = staff.post(f"{LETTERS}{letter.pk}/edit/", {"parameters": text})
+    assert response.status_code == 200
+    assert problem in response.content.decode()
+    assert CANARY not in response.content.decode()
+    assert state(letter) == "open"
+    assert TaskPayload.objects.get(pk=letter.task_id).parameters == {"n": 1, "password": CANARY}
+    assert log() == []

@@ -1,8 +1,6 @@
 """The pages in German: names of models and fields, help texts, and the messages of actions on many tasks."""
 
 import pytest
-from django.apps import apps
-from django.contrib import admin
 from django.contrib.messages import get_messages
 from django.test import RequestFactory
 from django.utils import timezone, translation
@@ -12,6 +10,7 @@ from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard.translation import translate
 from queue_app.models import AuditEntry, Operation, Task
 from queue_app.services.control.audit import ADMIN, record
+from tests.queue_app.admin.test_audit import own_admins
 from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory
 
 #: Models whose pages have templates of their own, which name what they show.
@@ -40,9 +39,7 @@ def test_every_name_that_a_page_shows_can_be_translated(db):
     request = RequestFactory().get("/")
     request.user = StaffFactory(is_superuser=True)
     missing = {}
-    for model in apps.get_app_config("queue_app").get_models():
-        if (model_admin := admin.site._registry.get(model)) is None:
-            continue
+    for model, model_admin in own_admins().items():
         with translation.override("en"):
             names = shown(model, model_admin, request)
             names |= {str(model._meta.verbose_name), str(model._meta.verbose_name_plural)}

@@ -1,15 +1,22 @@
 """Limits in the admin: edits with the checks of the API, pause and resume."""
 
 import re
+from datetime import timedelta
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import strip_tags
 
-from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
+from queue_app.models import AuditEntry, Limit, LimitStep, PriorityPolicy, Queue, RuntimeSettings
+from queue_app.services import pause
+from queue_app.services.control.adapt import adapt_limits
+from tests.queue_app.admin.test_actions import QUEUES
 from tests.support.factories import LimitFactory, StaffFactory
+from tests.support.pages import messages_of, select
 
 LIST = reverse("admin:queue_app_limit_changelist")
 ADD = reverse("admin:queue_app_limit_add")
@@ -156,3 +163,198 @@ def cells_of(row: str) -> tuple[str, str]:
         for name in ("running", "waiting")
     )
     return running, waiting
+
+
+# -- adaptive limits -------------------------------------------------------------------------------------------------
+
+
+def page(row) -> str:
+    return reverse(f"admin:queue_app_{row._meta.model_name}_change", args=[row.pk])
+
+
+def steps(gate: str, *values: int) -> None:
+    """Write a history of one value a minute."""
+    now = timezone.now()
+    for number, value in enumerate(values):
+        at = now - timedelta(minutes=len(values) - number)
+        LimitStep.objects.create(
+            gate=gate,
+            at=at,
+            stepped_at=at + timedelta(minutes=1),
+            value=value,
+            running=value - 1,
+            run_p50=0.2 * value,
+            failures=number % 2,
+            cause="slow",
+            reason=f"Run times are {value}.0 times their baseline.",
+            since=at,
+        )
+
+
+@pytest.mark.parametrize("kind", ["queue", "type", "everything"])
+def test_the_page_shows_value_reason_and_history(staff, kind):
+    values = {"adaptive": "gradient2", "min_concurrent": 2, "max_concurrent": 40, "current_concurrent": 12}
+    if kind == "queue":
+        row = Queue.objects.create(name="mail", **values)
+    elif kind == "type":
+        row = Limit.objects.create(scope="type", name="<b>mail</b>", **values)
+    else:
+        row, _ = RuntimeSettings.objects.update_or_create(pk=1, defaults=values)
+    steps(row.gate.index_name, 8, 10, 10, 12)
+    found = staff.get(page(row))
+    text = found.content.decode()
+    assert "12 of at most 40 just now, since" in text
+    assert "Run times are 12.0 times their baseline." in text
+    assert [step.value for step, _reason in found.context["changes"]] == [12, 10, 8]
+    assert text.count("<polyline") == 3
+    assert "<b>mail" not in text
+    points = [tuple(map(float, point.split(","))) for point in found.context["chart"].limit.split()]
+    assert all(0 <= x <= 600 and 0 <= y <= 120 for x, y in points)
+    assert min(y for _, y in points) == 0, "the highest value is at the top"
+
+
+def test_a_fixed_limit_has_no_chart(staff):
+    queue = Queue.objects.create(name="mail", max_concurrent=5)
+    steps("q:mail", 8)
+    assert "tq-adaptive" not in staff.get(page(queue)).content.decode()
+
+
+def test_before_the_first_step_the_page_says_so(staff):
+    queue = Queue.objects.create(name="mail", max_concurrent=5, adaptive="gradient2")
+    assert "5 of at most 5 just now: no scheduler has judged it yet." in staff.get(page(queue)).content.decode()
+
+
+def test_the_form_of_a_limit_with_the_name_of_a_former_algorithm_keeps_it_adaptive(staff):
+    queue = Queue.objects.create(name="mail", max_concurrent=5, adaptive="vegas")
+    form = staff.get(page(queue)).context["adminform"].form
+    assert form["adaptive"].value() == "gradient2"
+    assert '<option value="gradient2" selected>' in str(form["adaptive"])
+
+
+def test_staff_make_a_limit_adaptive_and_fixed_again(staff):
+    queue = Queue.objects.create(name="mail", max_concurrent=5)
+    form = {"adaptive": "gradient2", "min_concurrent": 2, "max_concurrent": 30, "order": "fifo", "fair_by": "user"}
+    form |= {"fair_weights": "{}", "probe": "cpu", "varies_by": "", "reason": "The bank is slow."}
+    assert staff.post(page(queue), form).status_code == 302
+    adapt_limits()
+    queue.refresh_from_db()
+    assert (queue.cap, queue.probe) == (2, "cpu")
+    assert staff.post(page(queue), form | {"adaptive": "", "min_concurrent": "", "probe": ""}).status_code == 302
+    queue.refresh_from_db()
+    assert queue.cap == 30
+
+
+# -- queues and policies ---------------------------------------------------------------------------------------------
+
+
+QUEUE_FORM = {"order": "fifo", "fair_by": "user", "fair_weights": "{}"}
+
+
+# -- queues ---------------------------------------------------------------------------
+
+
+def test_pause_and_resume_selected(staff):
+    queues = [Queue.objects.get(pk="default"), Queue.objects.create(name="with_under.score")]
+    response = select(staff, QUEUES, "pause_selected", queues, reason="printer on fire")
+    assert messages_of(response) == ["Paused: 2."]
+    for queue in queues:
+        queue.refresh_from_db()
+        assert (queue.paused, queue.paused_by, queue.paused_reason) == (True, "superuser", "printer on fire")
+    assert messages_of(select(staff, QUEUES, "pause_selected", queues))[-1] == "Skipped 2 (already paused)."
+    assert messages_of(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed: 1."
+    log = LogEntry.objects.filter(object_id="default").order_by("id").values_list("change_message", flat=True)
+    assert list(log) == ["Paused: printer on fire", "Resumed."]
+
+
+def test_pause_and_resume_buttons(staff):
+    name = Queue.objects.create(name="with_under.score").name
+    address = reverse("admin:queue_app_queue_pause", args=["with_5Funder.score"])
+    page = staff.post(address, {"reason": "r" * 201}, follow=True).content.decode()
+    assert "the limit is 200" in page
+    page = staff.post(address, {"reason": "maintenance", "seconds": "5"}, follow=True).content.decode()
+    assert "the length of the pause is unknown" in page
+    assert not Queue.objects.get(pk=name).paused
+    page = staff.post(address, {"reason": "maintenance", "seconds": "3600"}, follow=True).content.decode()
+    assert "maintenance" in page
+    assert "resumes" in page
+    assert Queue.objects.get(pk=name).resume_at is not None
+    assert "Resume" in page
+    assert Queue.objects.get(pk=name).paused
+    page = staff.post(address, {}, follow=True).content.decode()
+    assert "paused already" in page
+    staff.post(reverse("admin:queue_app_queue_resume", args=["with_5Funder.score"]))
+    assert not Queue.objects.get(pk=name).paused
+    assert staff.post(f"{QUEUES}none/pause/").status_code == 302
+
+
+def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
+    form = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-name": "default", "_save": "Save"}
+    staff.post(QUEUES, form | {"form-0-max_concurrent": "7"})
+    assert Queue.objects.get(pk="default").max_concurrent == 7
+    assert staff.post(QUEUES, form | {"form-0-max_concurrent": "0"}).status_code == 200
+    assert Queue.objects.get(pk="default").max_concurrent == 7
+    staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"description": "all the rest", "reason": "quiet days"})
+    queue = Queue.objects.get(pk="default")
+    assert (queue.max_concurrent, queue.description) == (None, "all the rest")
+    entry = AuditEntry.objects.filter(action="queue.edit").first()
+    assert (entry.before["max_concurrent"], entry.after["max_concurrent"], entry.reason) == (7, None, "quiet days")
+    page = staff.get(f"{QUEUES}default/change/").content.decode()
+    assert "max concurrent: 7 → -" in page
+    assert "quiet days" in page
+    bad = staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"rate_count": "5"}).content.decode()
+    assert "Enter the period in seconds" in bad
+
+
+def test_an_edit_does_not_undo_a_concurrent_pause(staff, monkeypatch):
+    from queue_app.admin.queue import QueueAdmin  # noqa: PLC0415
+
+    real = QueueAdmin.save_model
+
+    def pause_first(self, request, obj, form, change):
+        pause("default", by="another user", reason="now")
+        real(self, request, obj, form, change)
+
+    monkeypatch.setattr(QueueAdmin, "save_model", pause_first)
+    staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"description": "new", "max_concurrent": "3"})
+    queue = Queue.objects.get(pk="default")
+    assert (queue.paused, queue.paused_by, queue.max_concurrent) == (True, "another user", 3)
+
+
+@pytest.mark.parametrize("how", ["page", "bulk"])
+def test_a_queue_with_pending_tasks_is_not_deleted(how, staff, make_task, end_task):
+    make_task(queue="busy")
+    end_task(make_task(queue="quiet"))
+
+    def delete(name):
+        if how == "page":
+            return staff.post(f"{QUEUES}{name}/delete/", {"post": "yes"})
+        return select(staff, QUEUES, "delete_selected", [Queue.objects.get(pk=name)], post="yes")
+
+    assert "pending tasks" in delete("busy").content.decode()
+    delete("quiet")
+    names = set(Queue.objects.values_list("name", flat=True))
+    assert "busy" in names
+    assert "quiet" not in names
+
+
+def test_a_queue_is_added_once_and_keeps_its_name(staff):
+    assert staff.post(f"{QUEUES}add/", QUEUE_FORM | {"name": "new", "max_concurrent": "2"}).status_code == 302
+    assert staff.post(f"{QUEUES}add/", QUEUE_FORM | {"name": "not a name"}).status_code == 200
+    staff.post(f"{QUEUES}new/change/", QUEUE_FORM | {"name": "renamed", "description": "x", "max_concurrent": "2"})
+    assert set(Queue.objects.values_list("name", flat=True)) == {"default", "new"}
+
+
+# -- policies -------------------------------------------------------------------------
+
+
+def test_policies_are_edited(staff):
+    page = "/admin/queue_app/prioritypolicy/0/change/"
+    data = {"max_retries": "9", "timeout_seconds": "30", "promote_after_seconds": ""}
+    assert staff.post(page, data).status_code == 302
+    assert PriorityPolicy.objects.get(pk=0).max_retries == 9
+    assert staff.post(page, data | {"timeout_seconds": "0"}).status_code == 200
+    limits = {"max_concurrent": "12", "max_length": "5000"}
+    assert staff.post("/admin/queue_app/runtimesettings/1/change/", limits).status_code == 302
+    assert RuntimeSettings.objects.get().max_concurrent == 12
+    assert staff.post("/admin/queue_app/runtimesettings/1/delete/", {"post": "yes"}).status_code == 403
+    assert staff.post("/admin/queue_app/indexgeneration/1/change/", {"number": "5"}).status_code == 403

@@ -45,9 +45,7 @@ def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker,
             make_task()
         make_worker(f"w{count}")
         shared.forget()
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             live.current()
             live.current()
         costs.append(len(queries))

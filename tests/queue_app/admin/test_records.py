@@ -1,11 +1,20 @@
 """Pages about what people did: sentences, links, differences, search and filters."""
 
-import pytest
-from django.utils import timezone
+from datetime import timedelta
 
-from queue_app.models import AuditEntry, MaintenanceJob, Operation
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import strip_tags
+
+from queue_app.core import shared
+from queue_app.core.priorities import Band
+from queue_app.dashboard import charts
+from queue_app.dashboard.sentences import change_text, entry_sentence
+from queue_app.models import AuditEntry, MaintenanceJob, Operation, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import record
+from queue_app.services.upkeep.maintenance import run_overdue
 
 ADMIN = "/admin/queue_app"
 
@@ -74,8 +83,90 @@ def test_operations_say_what_they_do_to_what(staff):
     assert staff.get(f"{ADMIN}/operation/?q=nothing").context["cl"].result_count == 0
 
 
-def test_maintenance_jobs_say_what_they_do_and_what_is_wrong(staff):
-    MaintenanceJob.objects.create(name="purge", succeeded_at=timezone.now(), error="OperationalError: <no disk>")
-    text = text_of(staff.get(f"{ADMIN}/maintenancejob/"))
-    assert "deletes what is past its retention" in text
-    assert "OperationalError: &lt;no disk&gt;" in text
+# -- promotion and maintenance jobs ----------------------------------------------------------------------------------
+
+
+TASKS = reverse("admin:queue_app_task_changelist")
+
+
+@pytest.mark.parametrize("page", ["list", "task", "type"])
+def test_pages_show_both_bands_of_a_promoted_task(staff, make_task, page):
+    task = make_task(priority=Band.LOW)
+    address = {
+        "list": TASKS,
+        "task": reverse("admin:queue_app_task_change", args=[task.pk]),
+        "type": reverse("admin:queue_app_taskstats_type", args=[task.task_type]),
+    }[page]
+    assert "↑" not in staff.get(address).content.decode()
+    Task.objects.filter(pk=task.pk).update(queued_at=timezone.now() - timedelta(seconds=1900))
+    page = staff.get(address).content.decode()
+    assert '<span class="tq-label tq-band-high">high</span>' in page
+    assert "↑ low" in page
+
+
+def test_the_jobs_show_their_last_success(staff):
+    run_overdue()
+    MaintenanceJob.objects.filter(pk="purge").update(succeeded_at=None, error="RuntimeError: <b>no</b>")
+    page = staff.get(reverse("admin:queue_app_maintenancejob_changelist")).content.decode()
+    for text in ("promote", "expire", "snapshot", "purge", "deletes what is past its retention"):
+        assert text in page
+    assert "just now" in page
+    assert "never" in page
+    assert "RuntimeError: &lt;b&gt;no&lt;/b&gt;" in page
+
+
+@pytest.mark.parametrize("view", ["change", "delete"])
+def test_the_jobs_cannot_be_edited(staff, view):
+    MaintenanceJob.objects.create(name="purge")
+    page = staff.post(reverse(f"admin:queue_app_maintenancejob_{view}", args=["purge"]), {"name": "x", "post": "yes"})
+    assert page.status_code == 403
+    assert MaintenanceJob.objects.get().name == "purge"
+
+
+# -- sentences -------------------------------------------------------------------------------------------------------
+
+
+REPLAY = "01a206d4-8707-7597-8f0b-81e978a4ea6e"
+
+
+def entry(action="queue.pause", target="queue", target_id="mail", **options):
+    options |= {"target": target, "target_id": target_id, "by": "otto", "via": "admin", "at": timezone.now()}
+    return AuditEntry.objects.create(action=action, **options)
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "target_id", "count", "words"),
+    [
+        ("queue.pause", "queue", "mail", 1, "otto paused queue mail"),
+        ("deadletter.replay_many", "operation", REPLAY, 1, "otto replayed dead letters (operation 78a4ea6e)"),
+        ("task.cancel_all", "operation", REPLAY, 1, "otto cancelled tasks (operation 78a4ea6e)"),
+        ("deadletter.discard_many", "deadletter", "", 74, "otto discarded 74 dead letters"),
+    ],
+)
+def test_an_action_is_a_sentence(rows, action, target, target_id, count, words):
+    found = entry(action, target, target_id, count=count)
+    assert strip_tags(entry_sentence(found, lambda model, pk: f"/{model}/{pk}/")) == words
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"paused": False, "by": "", "reason": ""}, {"paused": True}, "paused: no → yes"),
+        ({}, {"rate": None, "filter": {"queue": "mail", "user": None}}, "filter: queue: mail"),
+        ({"max_concurrent": None}, {"max_concurrent": 4}, "max concurrent: - → 4"),
+        ({}, {"capabilities": ["gpu", "ssd"], "weights": {}}, "capabilities: gpu, ssd"),
+        ({}, {}, ""),
+    ],
+)
+def test_a_change_names_only_what_says_something(rows, before, after, words):
+    assert change_text(entry(before=before, after=after)) == words
+
+
+def test_pages_and_charts_say_it_in_the_same_words(staff, make_task):
+    make_task(queue="mail")
+    entry(after={"paused": True}, before={"paused": False}, reason="it's <late>")
+    shared.forget()
+    [mark] = charts.marks("1h")
+    assert mark["text"] == "otto paused queue mail"
+    page = strip_tags(staff.get("/admin/queue_app/queue/mail/change/").content.decode())
+    assert "otto paused queue mail via admin" in " ".join(page.split())

@@ -7,11 +7,12 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from queue_app.models import AuditEntry, MaintenanceJob, Operation, Schedule, ScheduleTick, Task
-from queue_app.services.schedules.edit import create_schedule, version_of
+from queue_app.models import AuditEntry, Limit, MaintenanceJob, Operation, Queue, Schedule, ScheduleTick, Task
+from queue_app.registry import type_of
+from queue_app.services.schedules.edit import create_schedule, update_schedule, version_of
 from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.maintenance import run_overdue
-from tests.support.factories import StaffFactory
+from tests.support.pages import log_in
 from tests.workers import chores
 
 ECHO = "tests.workers.chores.echo"
@@ -30,13 +31,6 @@ FORM = {
 
 def url(name: str, *args) -> str:
     return reverse(f"admin:queue_app_schedule_{name}", args=args)
-
-
-def log_in(*permissions: str) -> Client:
-    """Return the browser of a member of staff with these permissions."""
-    client = Client()
-    client.force_login(StaffFactory(permissions=list(permissions)))
-    return client
 
 
 @pytest.fixture
@@ -213,3 +207,74 @@ def test_each_page_needs_its_permission(schedule):
 
 
 assert chores.echo  # registered by its import
+
+
+# -- edits that meet -------------------------------------------------------------------------------------------------
+
+
+ADMIN = "/admin/queue_app/"
+
+
+@pytest.fixture
+def nightly():
+    return create_schedule("nightly", {"task_type": type_of(chores.echo), "args": [1], "every": 3600})
+
+
+def form_of(staff, nightly):
+    """Return what a browser would post of the page as it is now."""
+    form = staff.get(f"{ADMIN}schedule/{nightly.pk}/change/").context["adminform"].form
+    data = {}
+    for name in form.fields:
+        widget, value = form[name].field.widget, form[name].value()
+        if hasattr(widget, "decompress"):
+            data |= {f"{name}_{n}": part or "" for n, part in enumerate(widget.decompress(value))}
+        elif name != "reason":
+            data[name] = "" if value is None else value
+    return data
+
+
+def test_an_edit_that_saw_an_older_version_is_refused(staff, nightly):
+    data = form_of(staff, nightly)
+    update_schedule("nightly", {"every": 60})
+    response = staff.post(f"{ADMIN}schedule/{nightly.pk}/change/", data | {"notes": "mine"})
+    assert "The schedule was changed meanwhile" in response.content.decode()
+    nightly.refresh_from_db()
+    assert (nightly.every, nightly.notes) == (60, ""), "the other edit stays"
+    fresh = form_of(staff, nightly)
+    assert staff.post(f"{ADMIN}schedule/{nightly.pk}/change/", fresh | {"notes": "mine"}).status_code == 302
+    nightly.refresh_from_db()
+    assert (nightly.every, nightly.notes) == (60, "mine")
+
+
+def test_a_form_without_a_version_is_refused(staff, nightly):
+    data = form_of(staff, nightly)
+    del data["version"]
+    staff.post(f"{ADMIN}schedule/{nightly.pk}/change/", data | {"notes": "mine"})
+    assert Schedule.objects.get().notes == ""
+
+
+def test_a_schedule_runs_from_the_list(staff, client_of, nightly):
+    page = staff.get(f"{ADMIN}schedule/").content.decode()
+    assert f'formaction="{ADMIN}schedule/{nightly.pk}/run/"' in page
+    response = staff.post(f"{ADMIN}schedule/{nightly.pk}/run/", {"next": "list"})
+    assert response.headers["location"] == f"{ADMIN}schedule/"
+    assert Task.objects.get().task_type == type_of(chores.echo)
+
+
+@pytest.mark.parametrize("value", ['["\\ud800"]', '{"a": "\\udfff"}'])
+def test_half_of_a_surrogate_pair_is_refused_and_shown_again(staff, nightly, value):
+    data = form_of(staff, nightly) | {"args": value}
+    response = staff.post(f"{ADMIN}schedule/{nightly.pk}/change/", data)
+    assert response.status_code == 200
+    assert "half of a surrogate pair" in response.content.decode()
+    Queue.objects.create(name="mail")
+    response = staff.post(f"{ADMIN}queue/mail/change/", {"order": "fifo", "fair_by": "user", "fair_weights": value})
+    assert response.status_code == 200
+    assert not Limit.objects.exists()
+
+
+def test_edited_parameters_with_half_of_a_pair_are_refused(staff, make_task, end_task, monkeypatch):
+    task = end_task(make_task(), "failed", error="no")
+    response = staff.post(f"{ADMIN}task/{task.pk}/run-again/", {"parameters": '{"a": "\\ud800"}'})
+    assert "half of a surrogate pair" in response.content.decode()
+    assert Task.objects.count() == 1

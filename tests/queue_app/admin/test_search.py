@@ -149,7 +149,7 @@ def test_filters(staff, shop, make_task, run_task):
 def test_no_action_on_all_that_match_ignores_a_filter(staff, make_task):
     """The list's filters and those of the action are the same: else it would reach tasks that nobody saw."""
     task, data = make_task(), {"action": "cancel_selected", "select_across": "1", "index": "0", "confirmed": "yes"}
-    page = admin.site._registry[Task]
+    page = admin.site.get_model_admin(Task)
     request = RequestFactory().get("/")
     names = {getattr(each, "parameter_name", each) for each in page.get_list_filter(request)}
     for name in names | set(page.exact_lookups):

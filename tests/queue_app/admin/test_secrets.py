@@ -12,7 +12,7 @@ SCRIPT = "<script>alert('x')</script>"
 
 
 def crawl(client, task, *, api=True):
-    """Return every page that could show data of the task."""
+    """Read every page that could show data of the task; none may hold the canary. Return their texts."""
     letter = DeadLetter.objects.first()
     pages = [
         "/admin/queue_app/task/",
@@ -45,31 +45,34 @@ def crawl(client, task, *, api=True):
     return text
 
 
+#: Parameters with a secret each; all differ, as a known secret is masked wherever it stands.
+HIDDEN = {
+    "password": f"1-{CANARY}",
+    "API-Key": f"2-{CANARY}",
+    "nested": [{"authorization": f"Bearer 3-{CANARY}"}],
+    "client_secret": {"inner": [f"4-{CANARY}"]},
+    "accessToken": f"5-{CANARY}",
+}
+URL = {"url": f"https://user:6-{CANARY}@example.org/"}
+
+
 @pytest.mark.parametrize(
-    "parameters",
+    ("parameters", "message"),
     [
-        {"password": CANARY},
-        {"API-Key": CANARY},
-        {"nested": [{"authorization": f"Bearer {CANARY}"}]},
-        {"client_secret": {"inner": [CANARY]}},
-        {"accessToken": CANARY},
-        {"url": f"https://user:{CANARY}@example.org/"},
+        (HIDDEN, f"refused 1-{CANARY} with password=7-{CANARY} at postgres://me:8-{CANARY}@db/x"),
+        (URL, f"cannot reach postgres://me:6-{CANARY}@db/x, Authorization: Bearer 9-{CANARY}"),
     ],
+    ids=["names", "a URL"],
 )
-def test_secrets_are_masked_everywhere(parameters, staff, make_task, make_worker, end_task):
-    message = f"refused {CANARY} with password={CANARY} at postgres://me:{CANARY}@db/x"
-    if "url" in parameters:
-        message = f"cannot reach postgres://me:{CANARY}@db/x, Authorization: Bearer {CANARY}"
+def test_secrets_are_masked_everywhere(parameters, message, staff, make_task, make_worker, end_task):
     task = make_task(parameters=parameters | {"plain": "visible-text"})
-    result = {"echo": parameters}
-    task = end_task(task, Status.DEAD_LETTER, error=message, worker=make_worker(), result=result)
+    task = end_task(task, Status.DEAD_LETTER, error=message, worker=make_worker(), result={"echo": parameters})
     DeadLetterFactory(task=task, message=message)
     page = crawl(staff, task)
-    assert CANARY not in page
     assert "visible-text" in page
     assert "********" in page
     Task.objects.filter(pk=task.pk).update(status=Status.COMPLETED)
-    assert CANARY not in crawl(staff, task)
+    crawl(staff, task)
 
 
 def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
@@ -88,7 +91,6 @@ def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
     )
     DeadLetterFactory(task=task, message="x")
     page = crawl(staff, task)
-    assert CANARY not in page
     assert "alice" in page
     assert "third" in page
 
@@ -98,7 +100,7 @@ DECLARED = "4111-canary-0042"
 
 @pytest.mark.parametrize("by", ["its task", "the project", "a task of other code"])
 def test_values_declared_sensitive_are_masked_everywhere(
-    by, staff, make_task, make_worker, end_task, monkeypatch, settings
+    by, staff, make_task, make_worker, end_task, monkeypatch, settings, known_tasks
 ):
     from queue_app import registry, task  # noqa: PLC0415
 
@@ -106,7 +108,6 @@ def test_values_declared_sensitive_are_masked_everywhere(
         """Represent a task function."""
 
     charge.__qualname__ = "charge"
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     names = ["card-number", "pin"]
     if by == "the project":
         settings.TASKQUEUE = settings.TASKQUEUE | {"SENSITIVE": names}
@@ -148,10 +149,8 @@ def test_values_declared_sensitive_are_masked_everywhere(
     assert Task.objects.get(pk=again.id).payload.parameters["cardNumber"] == DECLARED
 
 
-def test_a_sensitive_name_of_one_task_is_visible_in_others(staff, make_task, monkeypatch):
+def test_a_sensitive_name_of_one_task_is_visible_in_others(staff, make_task, known_tasks):
     from queue_app import registry, task  # noqa: PLC0415
-
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
     def send(city):
         """Represent a task function."""
@@ -174,8 +173,6 @@ def test_declared_values_are_not_logged_when_a_task_fails(caplog, monkeypatch):
     from queue_app import registry, task, telemetry  # noqa: PLC0415
     from queue_app.core.records import TaskFailure  # noqa: PLC0415
     from queue_app.logs import JSONFormatter  # noqa: PLC0415
-
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
 
     def pay(card):
         """Represent a task function."""

@@ -42,27 +42,6 @@ def test_an_option_that_is_no_number():
     assert "--concurrency: 'x' is not a number, auto, or auto:LEAST-MOST" in ended.stderr.splitlines()[-1]
 
 
-def test_an_option_out_of_range():
-    ended = manage("runworker", "--concurrency", "0", **(NOWHERE["postgresql"] | NOWHERE["redis"]))
-    assert ended.returncode == 2
-    assert ended.stderr.strip() == "CommandError: --concurrency must lie between 1 and 1000, not 0."
-
-
-def test_a_mistyped_key_gets_a_suggestion():
-    ended = manage("runworker", TASKQUEUE__WORKER__CONCURENCY="3")
-    assert ended.returncode in (1, 2)
-    assert "Did you mean 'CONCURRENCY'?" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def test_a_database_without_tables(process_env):
-    other = process_env["DATABASE_URL"].rpartition("/")[0] + "/postgres"
-    ended = manage("runworker", **(process_env | {"DATABASE_URL": other}))
-    assert ended.returncode == 4
-    assert "run `manage.py migrate` first" in ended.stderr
-    assert len(ended.stderr.strip().splitlines()) == 1
-
-
 def test_help_names_the_exit_codes():
     ended = manage("runworker", "--help")
     assert ended.returncode == 0

@@ -47,6 +47,13 @@ def short(item) -> str:
     return item if isinstance(item, str) else item.text.split(" ", 2)[-1] if hasattr(item, "text") else item.name
 
 
+def started(engine, **options):
+    """Enqueue a task, and let a worker claim it; return what it claimed."""
+    put(ADD, args=[1, 2], **options)
+    [task] = take(engine.worker())
+    return task
+
+
 def say(task, *lines: str, dropped: int = 0, level: str = "INFO") -> None:
     """Store log lines of an attempt, all that there are so far."""
     text = "\n".join(f"2026-11-22 17:08:06,618 {level} shop: {line}" for line in lines)
@@ -55,8 +62,7 @@ def say(task, *lines: str, dropped: int = 0, level: str = "INFO") -> None:
 
 def test_events_and_lines_in_order(engine, follow):
     _, news = follow()
-    put(ADD, args=[1, 2])
-    [task] = take(engine.worker())
+    task = started(engine)
     assert news() == ["Accepted", "Started"]
     say(task, "one")
     assert news() == ["INFO shop: one"]
@@ -68,8 +74,7 @@ def test_events_and_lines_in_order(engine, follow):
 
 def test_lines_that_are_no_longer_stored(engine, follow):
     _, news = follow()
-    put(ADD, args=[1, 2])
-    [task] = take(engine.worker())
+    task = started(engine)
     say(task, "one", "two")
     assert "INFO shop: two" in news()
     say(task, "three", dropped=2)
@@ -77,8 +82,7 @@ def test_lines_that_are_no_longer_stored(engine, follow):
 
 
 def test_what_was_logged_before_is_not_repeated(engine):
-    put(ADD, args=[1, 2])
-    [task] = take(engine.worker())
+    task = started(engine)
     say(task, "old")
     tail = Tail(EVERYTHING)
     assert list(tail.run_once()) == []
@@ -88,20 +92,17 @@ def test_what_was_logged_before_is_not_repeated(engine):
 
 def test_an_attempt_that_begins_and_ends_between_two_turns(engine, follow):
     _, news = follow()
-    put(ADD, args=[1, 2], max_retries=0)
-    [task] = take(engine.worker())
+    task = started(engine, max_retries=0)
     say(task, "all")
     finish([failed(task)])
     assert news() == ["Accepted", "Started", "INFO shop: all", "Failed", "DeadLettered"]
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"),
-    [("INFO", ["fine", "  it goes on", "bad"]), ("ERROR", ["bad"]), ("NONE", [])],
+    ("level", "shown"), [("INFO", ["fine", "  it goes on", "bad"]), ("ERROR", ["bad"]), ("NONE", [])]
 )
 def test_the_level_of_lines(engine, follow, level, shown):
-    put(ADD, args=[1, 2])
-    [task] = take(engine.worker())
+    task = started(engine)
     _, news = follow(level=level)
     text = "2026-11-22 17:08:06,618 INFO a: fine\n  it goes on\n2026-11-22 17:08:06,619 ERROR a: bad"
     record_progress([ProgressReport(task.id, task.attempt, task.worker_id, lines=text)])
@@ -128,8 +129,7 @@ def test_one_task(engine, follow):
 
 def test_secrets_are_masked(engine, follow):
     _, news = follow()
-    put(ADD, parameters={"password": "geheim-123"})
-    [task] = take(engine.worker())
+    task = started(engine, parameters={"password": "geheim-123"})
     say(task, "logs in with geheim-123")
     assert not [item for item in news() if "geheim" in item]
 
@@ -164,8 +164,8 @@ def test_postgresql_goes_away_and_comes_back(engine, follow, monkeypatch):
 
 def test_the_text_of_each_kind(engine, follow):
     tail, _ = follow()
-    task_id = put(ADD, args=[1, 2], max_retries=0)
-    [task] = take(engine.worker())
+    task = started(engine, max_retries=0)
+    task_id = task.id
     say(task, "careful", level="WARNING")
     finish([failed(task)])
     shown = [as_line(item, no_style()) for item in tail.run_once()]
@@ -181,46 +181,33 @@ def test_the_text_of_each_kind(engine, follow):
 
 def test_json(engine, follow):
     tail, _ = follow()
-    task_id = put(ADD, args=[1, 2])
-    [task] = take(engine.worker())
+    task = started(engine)
     say(task, "careful")
     found = [json.loads(as_json(item)) for item in tail.run_once()]
     assert [(item["kind"], item["task_id"]) for item in found] == [
-        ("event", str(task_id)),
-        ("event", str(task_id)),
-        ("log", str(task_id)),
+        (kind, str(task.id)) for kind in ("event", "event", "log")
     ]
     assert found[0]["at"].endswith("+00:00")
 
 
-def test_without_events_there_are_lines(engine, settings, monkeypatch):
-    settings.TASKQUEUE = {**settings.TASKQUEUE, "EVENTS": {"MAX_LENGTH": 0}}
-
-    def stop(_self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Tail, "run_once", stop)
-    call = verbs.Call(
-        {"queue": None, "task_type": None, "task": None, "level": "INFO", "json": False},
-        io.StringIO(), errors := io.StringIO(), no_style(),
-    )  # fmt: skip
-    assert verb.run(call) == 0
-    assert errors.getvalue() == "No events are published (TASKQUEUE EVENTS.MAX_LENGTH is 0); log lines follow."
-
-
-def test_a_queue_that_does_not_exist_is_named(engine, monkeypatch):
+@pytest.mark.parametrize(
+    ("most", "queue", "said"),
+    [
+        (0, None, "No events are published (TASKQUEUE EVENTS.MAX_LENGTH is 0); log lines follow."),
+        (100, "mial", "There is no queue 'mial'. Did you mean 'mail'? Its events follow when a task names it."),
+    ],
+)
+def test_it_says_at_the_start_what_will_not_follow(engine, settings, monkeypatch, most, queue, said):
     put(queue="mail")
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "EVENTS": {"MAX_LENGTH": most}}
 
     def stop(_self):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Tail, "run_once", stop)
-    call = verbs.Call(
-        {"queue": "mial", "task_type": None, "task": None, "level": "INFO", "json": False},
-        io.StringIO(), errors := io.StringIO(), no_style(),
-    )  # fmt: skip
+    options = {"queue": queue, "task_type": None, "task": None, "level": "INFO", "json": False}
+    call = verbs.Call(options, io.StringIO(), errors := io.StringIO(), no_style())
     assert verb.run(call) == 0
-    said = "There is no queue 'mial'. Did you mean 'mail'? Its events follow when a task names it."
     assert errors.getvalue() == said
 
 

@@ -12,25 +12,29 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import BaseCommand, CommandError, call_command
 from django.db import OperationalError
 from django.tasks import task
 from django.utils import timezone
 
+from queue_app import Workflow
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.management import verbs
 from queue_app.management.commands.taskqueue import Command
 from queue_app.management.verbs import top
 from queue_app.management.verbs.top import page
-from queue_app.models import AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
+from queue_app.models import ApiKey, AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
 from queue_app.registry import type_of
+from queue_app.services.control.api_keys import find_key, forget_keys
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 from tests.support.factories import let_wait
 from tests.support.sessions import transaction_of_another
+from tests.workers import chores
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -97,21 +101,18 @@ def test_django_options_may_follow_the_verb(engine):
 
 
 def test_submit_stores_a_task_and_prints_its_id(engine):
-    code, text = call(
+    words = [
         "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
         "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
         "--concurrency-key", "customer:7", "--weight", "3",
-    )  # fmt: skip
+    ]  # fmt: skip
+    code, text = call(*words)
     assert code == 0, text
     task = row(uuid.UUID(text.strip()))
     assert (task.user, task.band, task.status) == ("cron", Band.HIGH, Status.QUEUED)
     assert (task.concurrency_key, task.weight) == ("customer:7", 3)
     assert TaskPayload.objects.get(pk=task.id).parameters == {"a": "1", "b": "x=y", "c": [2]}
-    output = read(
-        "submit", COUNT, "--param", "a=1", "--param", "b=x=y", "--json-params", '{"a": 0, "c": [2]}', "--queue",
-        "default", "--priority", "high", "--as", "cron", "--idempotency-key", "k",
-        "--concurrency-key", "customer:7", "--weight", "3",
-    )  # fmt: skip
+    output = read(*words)
     assert (output["task_id"], output["replayed"]) == (str(task.id), True)
 
 
@@ -457,3 +458,137 @@ def test_signal(engine):
     entry = AuditEntry.objects.get(action="task.signal")
     assert (entry.by, entry.reason, entry.after) == ("ina", "checked", {"signal": "approved", "payload": "********"})
     assert read("signal", task_id, "later")["awaited"] is False
+
+
+# -- key -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_from_its_making_to_its_end(db, capsys):
+    forget_keys()
+    User.objects.create_user("ann")
+    call_command("taskqueue", "key", "create", "ann", "--scope", "view_task", "--for", "90d", "--json")
+    made = json.loads(capsys.readouterr().out)
+    assert find_key(made["key"]).scopes == ["view_task"]
+    call_command("taskqueue", "key", "list")
+    output = capsys.readouterr().out
+    assert made["prefix"] in output
+    assert made["key"] not in output
+    call_command("taskqueue", "key", "revoke", made["prefix"])
+    assert find_key(made["key"]) is None
+    assert ApiKey.objects.get().expires_at is not None
+    assert AuditEntry.objects.filter(via="command").count() == 2
+    with pytest.raises((CommandError, SystemExit)):
+        call_command("taskqueue", "key", "create", "nobody")
+
+
+# -- workflow --------------------------------------------------------------------------------------------------------
+
+
+def say(*words) -> str:
+    out = io.StringIO()
+    call_command("taskqueue", "workflow", *map(str, words), stdout=out, stderr=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def flow(transactional_db):
+    made = Workflow("ship order 7")
+    pay = made.add(chores.echo, 1)
+    made.add(chores.slow, after=[pay])
+    made.enqueue()
+    return made
+
+
+def test_without_workflows(transactional_db):
+    assert say("list") == "no workflows\n"
+
+
+def test_list_and_show(flow):
+    assert "ship order 7" in say("list")
+    assert say("list", "--state", "completed") == say("list", "--state", "held") == "no workflows\n"
+    assert "ship order 7" in say("list", "--state", "open")
+    lines = say("show", flow.id).splitlines()
+    assert lines[0] == "ship order 7: running, 2 tasks"
+    assert [line.split()[0] for line in lines[2:]] == ["echo", "slow"]
+    assert lines[3].split()[-1] == "echo"
+
+
+def test_explain_sends_the_id_of_a_workflow_here(flow):
+    with pytest.raises(CommandError, match=f"is a workflow: run `taskqueue workflow show {flow.id}`"):
+        call_command("taskqueue", "explain", str(flow.id))
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (["pause"], {"blocked"}),
+        (["cancel"], {"cancelled"}),
+        (["reprioritise", "--priority", "high"], {"queued", "blocked"}),
+    ],
+)
+def test_steer(flow, words, after):
+    action, *options = words
+    assert f"{action} ship order 7" in say(action, flow.id, *options, "--reason", "because")
+    assert set(Task.objects.values_list("status", flat=True)) == after
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason, entry.target) == (f"workflow.{action}", "because", "workflow")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show"], "needs the id of a workflow"),
+        (["list", "--state", "hold"], "must be one of open, held, paused, running"),
+        (["show", "019a2b00-0000-7000-8000-000000000000"], "There is no workflow"),
+        (["cancel", "nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_words(transactional_db, words, said):
+    with pytest.raises(CommandError, match=said):
+        say(*words)
+
+
+# -- limit -----------------------------------------------------------------------------------------------------------
+
+
+def test_limit_sets_what_the_admin_can_set(engine):
+    text = ["everything.max_concurrent=40", "everything.adaptive=vegas", "queue:mail.max_concurrent=5"]
+    text += ["type:shop.tasks.export.rate_count=10", "type:shop.tasks.export.rate_seconds=60"]
+    text += ["band:low.promote_after_seconds=90"]
+    code, said = call("limit", *text, "--reason", "more memory", "--as", "ops")
+    assert (code, said.strip()) == (0, "set: low, runtime settings, mail, type shop.tasks.export"), said
+    assert RuntimeSettings.objects.values_list("max_concurrent", "adaptive").get() == (40, "gradient2")
+    assert Queue.objects.get(pk="mail").max_concurrent == 5
+    assert Limit.objects.get().rate_count == 10
+    entries = AuditEntry.objects.values_list("target", "by", "via", "reason")
+    assert set(entries) == {
+        (target, "ops", "command", "more memory") for target in ("prioritypolicy", "runtimesettings", "queue", "limit")
+    }
+    assert call("limit", "queue:mail.max_concurrent=none", "everything.adaptive=none")[0] == 0
+    assert RuntimeSettings.objects.get().adaptive == "", "fixed again"
+    assert Queue.objects.get(pk="mail").max_concurrent is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["max_concurrent=5"],
+        ["planet:mail.max_concurrent=5"],
+        ["queue:.max_concurrent=5"],
+        ["queue:mail.max_concurrent=many"],
+        ["queue:mail.max_concurrent=0"],
+        ["queue:mail.name=post"],
+        ["queue:mail.paused=true"],
+        ["type:shop.tasks.export.created_at=now"],
+        ["everything.adaptive=gradient2"],
+        ["band:urgent.promote_after_seconds=5"],
+        ["queue:mail.max_concurrent=5", "everything.max_concurrent=-1"],
+        [],
+    ],
+)
+def test_limit_refuses_invalid_settings(engine, wrong):
+    before = (Queue.objects.count(), Limit.objects.count())
+    code, said = call("limit", *wrong)
+    assert code == 2, said
+    assert (Queue.objects.count(), Limit.objects.count()) == before
+    assert not AuditEntry.objects.exists()

@@ -4,7 +4,10 @@ import subprocess
 
 import pytest
 
+from queue_app.models import Task
+from taskqueue_project.demo import tasks
 from taskqueue_project.demo.folder import read_folder
+from taskqueue_project.demo.verdict import _broken, _flaky
 
 
 @pytest.fixture
@@ -66,3 +69,30 @@ def test_names_that_are_not_text_are_skipped(folder):
 def test_a_path_that_is_not_a_folder_is_refused(folder, name):
     with pytest.raises(NotADirectoryError, match="is not a folder"):
         read_folder(folder / name)
+
+
+# -- verdict ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ended", "as_expected"),
+    [
+        ({"status": "completed", "failures": 2, "attempt": 3}, True),
+        ({"status": "completed", "failures": 2, "attempt": 5}, True),  # prefetched claims that were returned
+        ({"status": "completed", "failures": 1, "attempt": 3}, False),
+        ({"status": "executing", "failures": 2, "attempt": 3}, False),
+    ],
+)
+def test_the_flaky_task_succeeds_after_two_failures_however_often_it_was_claimed(ended, as_expected):
+    found = _flaky(Task(**ended))
+    assert found.is_met is as_expected
+    assert found.detail == f"{ended['status']} on attempt {ended['failures'] + 1}"
+    assert tasks.SUCCEEDS_ON_ATTEMPT == 3
+
+
+def test_the_failing_task_has_its_number_of_failures(db):
+    assert _broken(Task(status="failed", failures=2, attempt=4)).detail == "failed after 2 attempts"
+
+
+def test_a_missing_task_is_no_success():
+    assert _flaky(None).is_met is False

@@ -1,5 +1,6 @@
 """Interrupted attempts end, and nothing else does."""
 
+import asyncio
 import gc
 import sys
 import threading
@@ -7,52 +8,34 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
 
 from queue_app import task
-from queue_app.exceptions import Interruption, TaskCancelled, TaskTimeout
+from queue_app.exceptions import TaskCancelled, TaskTimeout
 from queue_app.workers import deadlines
 from queue_app.workers.deadlines import end_by_force, enforce, must_be_replaced, next_due
-from queue_app.workers.executor import Executor
-from queue_app.workers.pools.threads import ThreadPool
 from tests.support.engine import until
 from tests.workers import chores
+from tests.workers.pools.stand import INTERRUPTIONS, KINDS, begun, opened, outcomes, threads_of
 from tests.workers.test_executor import claimed
 
 
 @pytest.fixture
 def pool():
-    made = ThreadPool(1, Executor(uuid.uuid4()), lambda: None)
-    made.start()
-    yield made
-    for gate in chores.gates.values():
-        gate.set()
-    made.stop()
+    with opened("threads") as made:
+        yield made
 
 
-def begun(pool, task, name):
-    held = claimed(task, name)
-    pool.submit([held])
-    assert chores.begun[name].wait(60)
-    return held
-
-
-def outcome_of(pool):
-    found = []
-    until(lambda: found.extend(pool.take_outcomes()) or found, "the outcome")
-    return found[0]
-
-
-@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+@pytest.mark.parametrize(("interruption", "reason"), INTERRUPTIONS)
 def test_code_that_runs_is_ended_and_cleans_up(pool, interruption, reason):
     name = uuid.uuid4().hex
     held = begun(pool, chores.spin, name)
     assert pool.interrupt(held, interruption)
     assert not pool.interrupt(held, interruption), "once is enough"
-    failure = outcome_of(pool).failure
+    failure = outcomes(pool)[0].failure
     assert (failure.reason, failure.exception_class) == (reason, f"queue_app.exceptions.{interruption.__name__}")
     assert f"cleaned up {name}" in chores.calls
 
@@ -62,9 +45,7 @@ def test_the_thread_goes_on_with_the_next_task(pool):
     after = [claimed(chores.echo, number) for number in range(200)]
     pool.submit(after)
     pool.interrupt(held, TaskTimeout)
-    ended = []
-    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 201, "all outcomes")
-    assert [outcome.failure for outcome in ended[1:]] == [None] * 200
+    assert [outcome.failure for outcome in outcomes(pool, 201)[1:]] == [None] * 200
 
 
 @pytest.fixture
@@ -80,8 +61,6 @@ def hasty_threads() -> Iterator[None]:
 @pytest.mark.filterwarnings(r"ignore:(?s)Exception ignored.*TaskCancelled:pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_never_meets_the_wrong_attempt(hasty_threads):
     """Tasks of microseconds, interrupted as they end: each ends by itself or by its own interruption."""
-    pool = ThreadPool(2, Executor(uuid.uuid4()), lambda: None)
-    pool.start()
     tasks = [claimed(chores.echo, number) for number in range(2000)]
     aimed = set()
     stop = threading.Event()
@@ -92,18 +71,16 @@ def test_an_interruption_never_meets_the_wrong_attempt(hasty_threads):
                 if held.task.id.int % 2 and pool.interrupt(held, TaskCancelled):
                     aimed.add(held.task.id)
 
-    shooter = threading.Thread(target=shoot)
-    shooter.start()
-    pool.submit(tasks)
-    ended = []
-    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == len(tasks), "all outcomes")
-    stop.set()
-    shooter.join()
-    hit = {outcome.task.id for outcome in ended if outcome.failure is not None}
-    assert hit <= aimed
+    with opened("threads", 2) as pool:
+        shooter = threading.Thread(target=shoot)
+        shooter.start()
+        pool.submit(tasks)
+        ended = outcomes(pool, len(tasks))
+        stop.set()
+        shooter.join()
+        assert all(thread.is_alive() for thread in threads_of(pool))
+    assert {outcome.task.id for outcome in ended if outcome.failure is not None} <= aimed
     assert {outcome.task.id for outcome in ended} == {held.task.id for held in tasks}
-    assert all(thread.is_alive() for thread in pool._threads)
-    pool.stop()
 
 
 def spin_for(seconds: float) -> None:
@@ -169,9 +146,7 @@ def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch,
     monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
     monkeypatch.setattr(pool, "repeat_after", 0.05)
     name = uuid.uuid4().hex
-    held = claimed(swallows, name, where)
-    pool.submit([held])
-    assert chores.begun[name].wait(60)
+    held = begun(pool, swallows, name, where)
     assert enforce(pool, {held.task.id}) == []
     assert next_due(pool) <= 0.05
     until(lambda: f"{name} goes on" in chores.calls, "the end of the callback")
@@ -180,24 +155,6 @@ def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch,
     assert swallowed == [TaskCancelled]
     assert ended[0].failure.reason == "cancelled"
     assert chores.calls[-2:] == [f"{name} goes on", f"cleaned up {name}"], "its clean-up is not interrupted"
-
-
-@task
-def goes_on(name: str) -> None:
-    """Swallow the first interruption."""
-    with suppress(Interruption):
-        chores.begun[name].set()
-        spin_for(30)
-    spin_for(30)
-
-
-def test_an_attempt_that_swallows_its_interruption_gets_another(pool, monkeypatch):
-    monkeypatch.setattr(pool, "repeat_after", 0.05)
-    held = begun(pool, goes_on, uuid.uuid4().hex)
-    pool.interrupt(held, TaskCancelled)
-    ended = []
-    until(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or ended, "the outcome")
-    assert ended[0].failure.reason == "cancelled"
 
 
 def test_a_thread_that_blocks_outside_of_python_keeps_its_slot_until_it_ends(pool, monkeypatch):
@@ -214,8 +171,7 @@ def test_a_thread_that_blocks_outside_of_python_keeps_its_slot_until_it_ends(poo
     assert not must_be_replaced(pool)
     assert pool.unstarted == 1
     chores.gates[name].set()
-    ended = []
-    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")
+    ended = outcomes(pool, 2)
     assert (ended[0].failure.reason, ended[1].result) == ("timeout", "1")
 
 
@@ -229,7 +185,7 @@ def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool, monke
     assert outcome.failure.reason == "timeout"
     assert end_by_force(pool, held) == []
     chores.gates[name].set()
-    until(lambda: not pool._threads[0].is_alive(), "the end of the thread")
+    until(lambda: not threads_of(pool)[0].is_alive(), "the end of the thread")
     assert pool.take_outcomes() == []
 
 
@@ -244,9 +200,7 @@ def test_one_that_comes_between_the_end_and_the_report_costs_neither_slot_nor_ou
 
     monkeypatch.setattr(pool, "_release", interrupted)
     pool.submit([claimed(chores.echo, 1), claimed(chores.echo, 2)])
-    ended = []
-    until(lambda: ended.extend(pool.take_outcomes()) or len(ended) == 2, "both outcomes")
-    assert [outcome.result for outcome in ended] == ["1", "2"]
+    assert [outcome.result for outcome in outcomes(pool, 2)] == ["1", "2"]
 
 
 @task
@@ -259,11 +213,16 @@ def query(name: str) -> None:
                 cursor.execute("SELECT pg_sleep(0.0001)")
 
 
-@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
-def test_an_error_of_the_database_that_an_interruption_caused_is_only_its_cause(pool, interruption, reason):
-    held = begun(pool, chores.fail_to_roll_back, uuid.uuid4().hex)
-    pool.interrupt(held, interruption)
-    failure = outcome_of(pool).failure
+@pytest.mark.parametrize(("interruption", "reason"), INTERRUPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_of_the_database_that_an_interruption_caused_is_only_its_cause(kind, interruption, reason, tmp_path):
+    function = chores.fail_to_roll_back_later if kind == "async" else chores.fail_to_roll_back
+    with opened(kind) as pool:
+        held = claimed(function, uuid.uuid4().hex, str(tmp_path / "begun"))
+        pool.submit([held])
+        until(lambda: (tmp_path / "begun").exists() and (kind != "processes" or bool(pool.pids)), "its begin")
+        pool.interrupt(held, interruption)
+        failure = outcomes(pool)[0].failure
     assert (failure.reason, failure.exception_class) == (reason, f"queue_app.exceptions.{interruption.__name__}")
     assert "can't change 'autocommit' now" in failure.traceback
 
@@ -272,13 +231,13 @@ def test_an_error_of_the_database_without_an_interruption_is_the_failure(pool):
     name = uuid.uuid4().hex
     chores.gates[name].set()
     begun(pool, chores.fail_to_roll_back, name)
-    failure = outcome_of(pool).failure
+    failure = outcomes(pool)[0].failure
     assert (failure.reason, failure.exception_class) == ("error", "django.db.utils.ProgrammingError")
 
 
 # An interruption in the middle of psycopg's own code may leave a connection that is closed as it is collected.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize(("interruption", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+@pytest.mark.parametrize(("interruption", "reason"), INTERRUPTIONS)
 def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interruption, reason):
     """The rollback fails when it begins in the middle of a query; that error is only a consequence."""
     failures = []
@@ -286,7 +245,60 @@ def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interrupt
         held = begun(pool, query, uuid.uuid4().hex)
         time.sleep(number * 0.00003)
         pool.interrupt(held, interruption)
-        failures.append(outcome_of(pool).failure)
+        failures.append(outcomes(pool)[0].failure)
     assert {(each.reason, each.exception_class) for each in failures} == {
         (reason, f"queue_app.exceptions.{interruption.__name__}")
     }
+
+
+# -- shields ---------------------------------------------------------------------------------------------------------
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+@task(takes_context=True)
+def shielded(context, folder: str) -> None:
+    """Do something that must not be left half done, and something else."""
+    log = Path(folder)
+    with context.shield():
+        with context.shield():
+            (log / "begun").touch()
+            while not (log / "gate").exists():
+                time.sleep(0.005)
+        (log / "done").write_text(str(context.cancelled))
+    (log / "after").touch()
+
+
+@task(takes_context=True)
+async def shielded_coroutine(context, folder: str) -> None:
+    """Do the same on an event loop."""
+    log = Path(folder)
+    with context.shield():
+        (log / "begun").touch()
+        while not (log / "gate").exists():  # noqa: ASYNC110 - the gate is opened by another thread
+            await asyncio.sleep(0.005)
+        (log / "done").write_text(str(context.cancelled))
+    (log / "after").touch()
+
+
+@pytest.fixture(params=KINDS)
+def each_pool(request):
+    with opened(request.param) as made:
+        yield made
+
+
+def test_the_block_ends_and_then_the_attempt(each_pool, tmp_path):
+    pool = each_pool
+    held = claimed(shielded_coroutine if pool.name == "async" else shielded, str(tmp_path))
+    pool.submit([held])
+    until((tmp_path / "begun").exists, "the block begins")
+    if pool.name == "processes":  # else the signal would follow later
+        until(lambda: bool(pool.pids), "the pool knows its process")
+    assert pool.interrupt(held, TaskCancelled)
+    time.sleep(0.05)  # one that is not put off would arrive
+    assert pool.take_outcomes() == []
+    (tmp_path / "gate").touch()
+    assert outcomes(pool)[0].failure.reason == "cancelled"
+    assert (tmp_path / "done").read_text() == "True", "the block went on to its end, and could know"
+    assert not (tmp_path / "after").exists()

@@ -26,13 +26,12 @@ from queue_app import task
 from queue_app.core.records import Outcome
 from queue_app.sql.database import fetch_value
 from queue_app.workers import sessions
-from queue_app.workers.executor import Executor
 from queue_app.workers.pools import threads
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
-from queue_app.workers.rlimits import ResourceLimits
 from tests.support.engine import until
+from tests.workers.pools.stand import opened, outcomes
 from tests.workers.test_executor import claimed
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -140,28 +139,26 @@ def default_age(engine, monkeypatch) -> None:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPool]:
-    made = ThreadPool(1, Executor(uuid.uuid4()), lambda: None)
-    made.start()
-    yield made
-    made.stop()
-    for thread in made._threads:
-        thread.join(60)
+    with opened("threads") as made:
+        yield made
 
 
 @pytest.fixture
 def processes() -> Iterator[ProcessPool]:
-    made = ProcessPool(1, Executor(uuid.uuid4()), lambda: None, ResourceLimits())
-    made.start()
-    yield made
-    made.stop()
+    with opened("processes") as made:
+        yield made
+
+
+@pytest.fixture
+def coroutines() -> Iterator[AsyncPool]:
+    with opened("async", 2) as made:
+        yield made
 
 
 def outcome(pool, function, *args) -> Outcome:
     """Run a task in the pool's only slot, and return its outcome."""
     pool.submit([claimed(function, *args)])
-    found = []
-    until(lambda: found.extend(pool.take_outcomes()) or found, "the outcome")
-    return found[0]
+    return outcomes(pool)[0]
 
 
 def run(pool, function, *args) -> object:
@@ -321,15 +318,6 @@ async def leaves_behind_later(kind: str) -> None:
 async def store_later(name: str) -> None:
     """Store a row from a coroutine."""
     await sync_to_async(store.call)(name)
-
-
-@pytest.fixture
-def coroutines() -> Iterator[AsyncPool]:
-    made = AsyncPool(2, Executor(uuid.uuid4()), lambda: None)
-    made.start()
-    yield made
-    made.stop()
-    made._loop._thread.join(30)
 
 
 @pytest.mark.parametrize("kind", ["atomic", "BEGIN", "SET search_path"])

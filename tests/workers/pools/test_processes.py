@@ -4,24 +4,25 @@ import gc
 import json
 import os
 import signal
+import socket
+import subprocess
 import time
-import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_app import task
-from queue_app.exceptions import Interruption, InvalidTaskData, TaskCancelled, TaskTimeout
+from queue_app.exceptions import Interruption, InvalidTaskData, TaskCancelled
 from queue_app.workers.deadlines import enforce
-from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
-from queue_app.workers.pools.processes import ProcessPool
+from queue_app.workers.pools.slot import Slot
 from queue_app.workers.rlimits import ResourceLimits, parse_rlimit
 from queue_app.workers.wire import Reader
-from tests.integration.processes import eventually
+from tests.support.engine import until
 from tests.workers import chores
+from tests.workers.pools.stand import INTERRUPTIONS, opened, outcomes
 from tests.workers.test_discovery import new_module
 from tests.workers.test_executor import claimed
 
@@ -40,43 +41,27 @@ class ProgressSink:
 
 @pytest.fixture
 def open_pool():
-    """Return a function that starts a pool; all of them are stopped."""
-    pools = []
-
-    def start(slots=1, **limits):
-        pool = ProcessPool(slots, Executor(uuid.uuid4(), ProgressSink()), lambda: None, ResourceLimits(**limits))
-        pool.start()
-        pools.append(pool)
-        return pool
-
-    yield start
-    for pool in pools:
-        pool.stop()
-    assert not [
-        child for child in psutil.Process().children() if child.pid in {pool._fork_server_pid for pool in pools}
-    ]
-
-
-def outcomes(pool, count):
-    """Wait for ``count`` outcomes."""
-    found = []
-    eventually(lambda: found.extend(pool.take_outcomes()) or len(found) == count, "the outcomes")
-    return found
+    """Return a function that starts a pool; all of them are stopped, and leave no process behind."""
+    before = set(psutil.Process().children())
+    with ExitStack() as stack:
+        yield lambda slots=1, **options: stack.enter_context(opened("processes", slots, **options))
+    assert set(psutil.Process().children()) <= before
 
 
 def begun(pool, path):
     """Wait until a task has written its process id."""
-    eventually(lambda: path.exists() and path.read_text(), "its begin")
+    until(lambda: path.exists() and bool(path.read_text()), "its begin")
     return int(path.read_text())
 
 
 def test_attempts_run_in_processes_of_their_own(open_pool):
-    pool = open_pool(slots=2)
+    sink = ProgressSink()
+    pool = open_pool(2, reports=sink)
     pool.submit([claimed(chores.echo, number) for number in range(20)] + [claimed(chores.whoami) for _ in range(2)])
     ended = outcomes(pool, 22)
     assert sorted(int(outcome.result) for outcome in ended if outcome.task.args != "[]") == list(range(20))
     pids = {int(outcome.result) for outcome in ended if outcome.task.args == "[]"}
-    assert pids <= {slot.pid for slot in pool._slots}
+    assert pids <= set(pool.pids)
     assert os.getpid() not in pids
     failures = [claimed(chores.raises, kind) for kind in ("value", "exit", "silent", "nul")]
     pool.submit([*failures, claimed(chores.control, "snooze"), claimed(chores.control, "discard")])
@@ -87,11 +72,11 @@ def test_attempts_run_in_processes_of_their_own(open_pool):
     assert not ended['{}["discard"]'].failure.retriable
     pool.submit([claimed(chores.later, 4), claimed(chores.tells)])
     assert {outcome.result for outcome in outcomes(pool, 2)} == {"8", '"reported"'}
-    assert [item for item in pool._reports.said if item[0] != "log"] == [("progress", 0.5, "half"), ("extend", 60.0)]
-    assert next(item for item in pool._reports.said if item[0] == "log")[1].endswith("WARNING shop: a line")
+    assert [item for item in sink.said if item[0] != "log"] == [("progress", 0.5, "half"), ("extend", 60.0)]
+    assert next(item for item in sink.said if item[0] == "log")[1].endswith("WARNING shop: a line")
 
 
-@pytest.mark.parametrize(("kind", "reason"), [(TaskTimeout, "timeout"), (TaskCancelled, "cancelled")])
+@pytest.mark.parametrize(("kind", "reason"), INTERRUPTIONS)
 def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool, tmp_path, kind, reason):
     pool = open_pool()
     held = claimed(chores.blocks, str(tmp_path / "soft"))
@@ -99,7 +84,7 @@ def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool,
     pid = begun(pool, tmp_path / "soft")
     assert pool.interrupt(held, kind)
     assert not pool.interrupt(held, kind), "once is enough"
-    assert outcomes(pool, 1)[0].failure.reason == reason
+    assert outcomes(pool)[0].failure.reason == reason
     held = claimed(chores.resists, str(tmp_path / "hard"))
     pool.submit([held, claimed(chores.whoami)])
     assert begun(pool, tmp_path / "hard") == pid, "the process lives on"
@@ -107,8 +92,8 @@ def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool,
     time.sleep(0.05)
     assert pool.abandon(held, kind()).failure.reason == reason
     assert pool.abandon(held, kind()) is None
-    assert json.loads(outcomes(pool, 1)[0].result) != pid
-    eventually(lambda: not psutil.pid_exists(pid), "the end of the process")
+    assert json.loads(outcomes(pool)[0].result) != pid
+    until(lambda: not psutil.pid_exists(pid), "the end of the process")
 
 
 @task
@@ -133,21 +118,10 @@ def test_an_attempt_that_swallows_its_interruption_gets_another(open_pool, monke
     pid = begun(pool, tmp_path / "state")
     pool.interrupt(held, TaskCancelled)
     ended = []
-    eventually(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or len(ended) == 2, "the outcomes")
+    until(lambda: enforce(pool, set()) or ended.extend(pool.take_outcomes()) or len(ended) == 2, "the outcomes")
     assert ended[0].failure.reason == "cancelled"
     assert (tmp_path / "state").read_text() == "cleaned up"
     assert json.loads(ended[1].result) == pid, "the process lives on"
-
-
-def test_an_error_of_the_database_that_a_timeout_caused_is_only_its_cause(open_pool, tmp_path):
-    pool = open_pool()
-    held = claimed(chores.fail_to_roll_back, "in a process", str(tmp_path / "begun"))
-    pool.submit([held])
-    begun(pool, tmp_path / "begun")
-    assert pool.interrupt(held, TaskTimeout)
-    failure = outcomes(pool, 1)[0].failure
-    assert (failure.reason, failure.exception_class) == ("timeout", "queue_app.exceptions.TaskTimeout")
-    assert "can't change 'autocommit' now" in failure.traceback
 
 
 @task
@@ -171,7 +145,7 @@ def test_a_type_that_the_worker_has_found_since_its_start(open_pool, monkeypatch
     new_module(monkeypatch, "taskqueue_project.demo.newer", source)
     pool = open_pool()
     pool.submit([claimed("taskqueue_project.demo.newer.greet")])
-    assert outcomes(pool, 1)[0].result == '"hello"'
+    assert outcomes(pool)[0].result == '"hello"'
 
 
 def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path):
@@ -182,7 +156,7 @@ def test_a_process_that_dies_fails_its_task_and_is_replaced(open_pool, tmp_path)
     assert "SIGKILL" in died.failure.message
     os.kill(int(after.result), signal.SIGKILL)  # idle
     pool.submit([claimed(chores.blocks, str(tmp_path / "pid"))])
-    eventually(lambda: pool.take_outcomes() or (tmp_path / "pid").exists(), "the next one runs, or fails with the old")
+    until(lambda: pool.take_outcomes() or (tmp_path / "pid").exists(), "the next one runs, or fails with the old")
 
 
 def test_limits(open_pool):
@@ -192,17 +166,17 @@ def test_limits(open_pool):
     pids = [int(outcome.result) for outcome in outcomes(pool, 4)]
     assert pids[0] == pids[1] != pids[2] == pids[3]
     pool.submit([claimed(chores.opens, 100)])
-    assert "Too many open files" in outcomes(pool, 1)[0].failure.message
+    assert "Too many open files" in outcomes(pool)[0].failure.message
     pool.submit([claimed(chores.eats, 600)])
-    assert "--max-memory" in outcomes(pool, 1)[0].failure.message
+    assert "--max-memory" in outcomes(pool)[0].failure.message
 
 
 def test_a_pool_that_stops_leaves_nothing_behind(open_pool, tmp_path):
     pool = open_pool(slots=2)
     pool.submit([claimed(chores.resists, str(tmp_path / "pid"))])
-    pids = [begun(pool, tmp_path / "pid"), *(slot.pid for slot in pool._slots), pool._fork_server_pid]
+    started = psutil.Process(begun(pool, tmp_path / "pid")).parents()[:1] + psutil.Process().children(recursive=True)
     pool.stop()
-    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids if pid), "the end of all")
+    until(lambda: not any(process.is_running() for process in started), "the end of all")
 
 
 @pytest.mark.parametrize("text", ["nofile", "nofil=3", "as=x", "as=-1", "as=1.5G"])
@@ -218,3 +192,41 @@ def test_options_refuse_limits_where_nothing_can_be_limited():
         WorkerOptions(limits=ResourceLimits(max_tasks=3))
     with pytest.raises(InvalidTaskData, match="threads, processes, async"):
         WorkerOptions(pool="gevent")
+
+
+# -- a slot ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slot():
+    ours, theirs = socket.socketpair()
+    slot = Slot(ours)
+    yield slot
+    slot.close()
+    theirs.close()
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen(["sleep", "600"]) as started:
+        yield started
+        started.kill()
+
+
+def test_a_signal_waits_for_the_pid(slot, process):
+    """The attempt runs, and the fork server's message with the pid was not read yet."""
+    slot.held = claimed("a.task")
+    slot.kill(signal.SIGKILL, "it writes to its connection")
+    slot.kill(signal.SIGUSR1)  # of a timeout that comes after it
+    slot.set_pid(process.pid)
+    assert process.wait(60) == -signal.SIGKILL
+    assert slot.kill_reason == "it writes to its connection"
+
+
+def test_a_signal_that_waits_is_not_sent_to_the_next_attempt(slot, process):
+    slot.held = claimed("a.task")
+    slot.kill(signal.SIGKILL)
+    slot.held = claimed("a.task")
+    slot.set_pid(process.pid)
+    slot.kill(signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM
