@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from queue_app.tasks import QueueTask as QueueTask
     from queue_app.tasks import signal as signal
     from queue_app.tasks import task as task
-    from queue_app.workflow_handle import WorkflowHandle as WorkflowHandle
     from queue_app.workflows import Workflow as Workflow
     from queue_app.workflows import chain as chain
     from queue_app.workflows import group as group
+    from queue_app.workflows.builder import WorkflowHandle
 
 __all__ = ["QueueTask", "Unique", "Workflow", "WorkflowHandle", "chain", "group", "schedule", "signal", "task"]
 _MODULES = {
     "Unique": "core.unique",
-    "WorkflowHandle": "workflow_handle",
+    "WorkflowHandle": "workflows.builder",
     "schedule": "schedules",
     **dict.fromkeys(("Workflow", "chain", "group"), "workflows"),
 }

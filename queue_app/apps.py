@@ -36,7 +36,8 @@ class QueueAppConfig(AppConfig):
                 'TASKS has no entry "default", which every @task without a backend uses. Add "default":'
                 ' {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}.'
             )
-        from queue_app import checks, conf, receivers, telemetry  # noqa: F401, PLC0415
+        from queue_app import checks, conf, telemetry  # noqa: F401, PLC0415
+        from queue_app.services import receivers  # noqa: F401, PLC0415
         from queue_app.sql import connections  # noqa: PLC0415
 
         connections.add_keepalives(conf.load()[0].database_alias)

@@ -10,7 +10,7 @@ from django.utils import timezone
 from queue_app import registry
 from queue_app.core.records import NewTask
 from queue_app.periodic import tick_key
-from queue_app.services.enqueue.submit import submit as submit_by_name
+from queue_app.services.enqueue.store import submit as submit_by_name
 from queue_app.services.upkeep import maintenance
 
 SENT_AT = "taskqueue_sent_at"

@@ -15,8 +15,9 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
-from queue_app import callbacks, codecs, conf, encryption, hooks, registry, webhooks
+from queue_app import codecs, conf, encryption, hooks, registry, webhooks
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
+from queue_app.hooks import callbacks
 from queue_app.index.client import address_problem
 from queue_app.sql.database import MINIMUM_POSTGRESQL
 

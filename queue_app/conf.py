@@ -15,8 +15,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from queue_app.core.parsing import Problem, build, merge_environment
 from queue_app.core.payload import PayloadLimits
-from queue_app.core.setting_values import Problem, build, merge_environment
 
 #: The probes that every project has: dotted paths by name.
 PROBES = {

@@ -28,7 +28,7 @@ from queue_app.api.views import (
     workflow_events,
     workflows,
 )
-from queue_app.status_page import StatusView
+from queue_app.api.views.status_page import StatusView
 
 ApiView.page_class = PageRenderer
 

@@ -9,7 +9,7 @@ from django.views.generic import RedirectView
 #: A wrong Host is refused before a view is found; the API answers it with a problem document too.
 handler400 = "queue_app.api.errors.bad_request"
 #: While PostgreSQL is away, every page of the admin says so, the overview too.
-handler500 = "queue_app.admin.away.handler500"
+handler500 = "queue_app.admin.unavailable.handler500"
 
 urlpatterns = [
     path("admin/", admin.site.urls),

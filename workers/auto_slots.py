@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from queue_app.exceptions import InvalidTaskData
-from queue_app.workers.machine import cores
+from queue_app.workers.resources import cores
 
 #: Demand for processor time as a share of the cores: above BUSY the worker adds no slots, above CROWDED it drops some.
 BUSY, CROWDED = 0.9, 1.15

@@ -241,7 +241,7 @@ def _beyond(held: list[ClaimedAttempt], free: int) -> list[ClaimedAttempt]:
 
 
 #: The task type of the queue itself that ``Workflow.map`` needs.
-MAP: Final = "queue_app.workflow_expansion.expand"
+MAP: Final = "queue_app.workflows.builder.expand"
 
 
 class TaskDiscovery:

@@ -18,7 +18,8 @@ from django.dispatch import Signal
 from django.tasks.base import TaskResultStatus
 from django.tasks.signals import task_finished, task_started
 
-from queue_app import codecs, registry, tracing, versions
+from queue_app import codecs, registry
+from queue_app.backend.results import has_receivers
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.core.redaction import is_sealed
 from queue_app.core.signatures import check_arguments
@@ -33,11 +34,11 @@ from queue_app.exceptions import (
 )
 from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
-from queue_app.results import has_receivers
 from queue_app.services.enqueue.validate import result_text
-from queue_app.services.lifecycle.results import refers, with_results
+from queue_app.services.lifecycle.finish import refers, with_results
 from queue_app.tasks import AnyResult
-from queue_app.workers import capture, sessions
+from queue_app.telemetry import tracing
+from queue_app.workers import progress, sessions
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, ProgressSink, QueueTaskContext
 from queue_app.workers.outcomes import (
     TooLate,
@@ -81,7 +82,7 @@ class Executor:
         began = time.monotonic()
         if self._is_late(held, began):
             return held.outcome(began, is_late=True)
-        capture.enter(held, self.reports)
+        progress.enter(held, self.reports)
         try:
             with tracing.attempt(held):
                 call = self._prepare(held)
@@ -106,7 +107,7 @@ class Executor:
         began = time.monotonic()
         if self._is_late(held, began):
             return held.outcome(began, is_late=True)
-        capture.enter(held, self.reports)  # in the context of this asyncio task only
+        progress.enter(held, self.reports)  # in the context of this asyncio task only
         try:
             with tracing.attempt(held):
                 may_block = held.task.failures > 0 or refers(held.task) or has_receivers(task_started, logging.INFO)
@@ -142,7 +143,7 @@ class Executor:
             if is_sealed(args):  # it could not be decrypted when it was claimed
                 args, kwargs = _readable(claimed)
             if claimed.metadata is not None or getattr(task, "version", 1) > 1:
-                args, kwargs = versions.arguments_of(task, claimed.metadata, args, kwargs)
+                args, kwargs = registry.arguments_of(task, claimed.metadata, args, kwargs)
         except Snooze as error:
             self._report_left(claimed.task_type, f"wait for another worker: {error}")
             raise
@@ -246,10 +247,10 @@ def _readable(task: ClaimedTask) -> tuple[list[Any], dict[str, Any]]:
     try:
         return call_of(task.task_type, task.args, "{}")
     except EncryptionUnavailable as error:
-        raise Snooze(versions.NEXT_OFFER, str(error)) from None
+        raise Snooze(registry.NEXT_OFFER, str(error)) from None
     except Undecryptable as error:
         if error.is_key_missing:
-            raise Snooze(versions.NEXT_OFFER, str(error)) from None
+            raise Snooze(registry.NEXT_OFFER, str(error)) from None
         raise ArgumentUndecryptable(str(error)) from None
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from django.db import DataError, IntegrityError
 
-from queue_app.callbacks import MARK
 from queue_app.core.records import AttemptKey, Outcome
+from queue_app.hooks.callbacks import MARK
 from queue_app.index import MAX_CLAIM
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.outcomes import describe

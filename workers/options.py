@@ -11,7 +11,7 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.validate import check_capabilities, check_queue_name
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.workers.auto_slots import SlotRange
-from queue_app.workers.rlimits import ResourceLimits
+from queue_app.workers.resources import ResourceLimits
 
 DISTRIBUTION = "django-priority-taskqueue"
 MAX_CONCURRENCY = 1000

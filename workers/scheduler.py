@@ -9,19 +9,24 @@ Jobs that are due at about the same time run in one turn. Most jobs find no work
 """
 
 import logging
+import math
 import signal
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from django.db import Error as DatabaseError
 from django.db import connections
 
 from queue_app import conf
-from queue_app.core.query_pauses import QueryPauses
+from queue_app.core.process import QueryPauses
 from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.services import requests
 from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
+from queue_app.services.notify.index import condemn
 from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
@@ -33,14 +38,95 @@ from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, 
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.health import LoopHeartbeat
-from queue_app.workers.job import TOGETHER_SECONDS, Job, line
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
 from queue_app.workers.summary import Summary
 
+# One job of the scheduler: when it is due, and how it went.
+
 logger = logging.getLogger("taskqueue")
+
+#: Jobs that are due within this time run now, so that they share a turn and a query.
+TOGETHER_SECONDS = 0.1
+#: Time after which a job that found work, and can tell when work is due, has its next turn at the latest.
+AGAIN_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Job:
+    """An action that runs every ``interval`` seconds; all times are monotonic.
+
+    If the action returns ``True``, work is left, and the job runs again in the next turn. The scheduler skips the job
+    if the answers to its questions (``asks``) say that it would find nothing.
+    """
+
+    name: str
+    interval: float
+    action: Callable[[], object]
+    due_at: float = 0.0
+    needs_index: bool = False  # the job can do nothing without Redis
+    has_more: bool = field(default=False)
+    asks: tuple[str, ...] = ()  # questions for ``pending_work``
+    is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
+    next_in: Callable[[Answers], float] | None = None  # seconds until work is due, if that is before the next turn
+    turned_at: float = -math.inf  # when it last had a turn
+    failing_since: float | None = None
+    failures: int = 0  # in a row
+    error: Exception | None = None  # the last one
+
+    def run_once(self, answers: Answers | None = None) -> bool:
+        """Run the job if there is work, or if there are no answers; return false if the index is unreachable.
+
+        A failure is logged once, and the job is tried again at its next turn.
+        """
+        self.has_more = False
+        try:
+            self.has_more = self._may_find_work(answers) and self.action() is True
+        except Exception as error:
+            if not self.failures and isinstance(error, IndexUnavailable | DatabaseError):
+                log_error(error, "%s failed: %s", self.name, line(error))
+            elif not self.failures:
+                logger.exception("%s failed", self.name)
+            self.failures += 1
+            self.failing_since, self.error = self.failing_since or time.monotonic(), error
+            if isinstance(error, IndexDamaged):
+                condemn(line(error))
+                return True  # the server answers
+            if isinstance(error, DatabaseError):
+                connections.close_all()
+            return not isinstance(error, IndexUnavailable)
+        if self.failures:
+            outage_over()
+        self.failures, self.failing_since, self.error = 0, None, None
+        return True
+
+    def next_turn(self, asked_at: float, now: float, answers: Answers | None) -> float:
+        """Return when the next turn is, after one for which ``pending_work`` was asked at ``asked_at``.
+
+        It is counted from a full second (of the monotonic clock), so that the jobs stay together; it is earlier if work
+        is due earlier. The answers name only the first work that is due, so more may be due soon after it.
+        """
+        if self.has_more:
+            return now
+        step = min(1.0, self.interval)
+        following = math.floor((now + min(TOGETHER_SECONDS, step / 2)) / step) * step + self.interval
+        if answers is None or self.next_in is None:
+            return following
+        soon = self.next_in(answers)
+        return min(following, asked_at + soon if soon > 0 else now + AGAIN_SECONDS)
+
+    def _may_find_work(self, answers: Answers | None) -> bool:
+        if answers is None or not self.asks:
+            return True
+        return self.is_wanted(answers) if self.is_wanted else any(answers[name] for name in self.asks)
+
+
+def line(error: Exception) -> str:
+    """Return the text of an error in one line."""
+    return " ".join(str(error).split())
+
 
 #: Minimum time that jobs which need the index wait after it could not be reached.
 INDEX_RETRY_SECONDS = 0.5

@@ -21,11 +21,10 @@ from asgiref.sync import sync_to_async
 from queue_app import codecs, conf, encryption
 from queue_app.core import steps
 from queue_app.core.payload import PayloadLimits
-from queue_app.core.signals import Fields, read_schema
-from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
+from queue_app.core.steps import STEP_NAME_LENGTH, Fields, Step, StepKind, read_schema
 from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, SignalTimeout, StepRefused, StepsChanged, Suspended
 from queue_app.services.enqueue.validate import check_aware, check_signal_name, check_text, result_text
-from queue_app.services.lifecycle.results import UNLIMITED
+from queue_app.services.lifecycle.finish import UNLIMITED
 
 
 class StepStore(Protocol):

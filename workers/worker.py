@@ -12,16 +12,16 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import WorkerReport
 from queue_app.exceptions import IndexUnavailable
 from queue_app.logs import ATTRIBUTE
-from queue_app.services.repair.rebuild_lock import release_at_exit
-from queue_app.workers import capture
+from queue_app.services.repair.rebuild import release_at_exit
+from queue_app.workers import progress
 from queue_app.workers.background import Heartbeat, SchedulerThread, WakeListener
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.lifecycle import DUMP, HURRY, QUIET, Exit, dump, guard_forks, on_hangup, on_signals
 from queue_app.workers.loop import WorkerLoop
 from queue_app.workers.options import WorkerOptions, identify
+from queue_app.workers.resources import UsageMeter
 from queue_app.workers.summary import counted
 from queue_app.workers.transport.base import Transport
-from queue_app.workers.usage import UsageMeter
 
 logger = logging.getLogger("taskqueue")
 
@@ -67,7 +67,7 @@ class Worker(WorkerLoop):
         with on_signals(handlers):
             if not self._try(self._register):
                 return Exit.UNREACHABLE
-            capture.install()
+            progress.install()
             guard_forks()
             if self._supervisor is None:
                 self.guard.fork_watcher()

@@ -13,9 +13,7 @@ from django.db.models import Model
 from django.utils.functional import SimpleLazyObject
 from django.utils.module_loading import import_string
 
-from queue_app.admin.login import limit_logins
-from queue_app.admin.menu import group_menu
-from queue_app.admin.names import translate_names
+from queue_app.admin.site import group_menu, limit_logins, translate_names
 
 if TYPE_CHECKING:
     from queue_app.admin.panel import TaskPanelMixin
@@ -27,18 +25,18 @@ PAGES: Final = {
     "ApiKey": "credentials.ApiKeyAdmin",
     "AuditEntry": "audit_entry.AuditEntryAdmin",
     "DeadLetter": "dead_letter.DeadLetterAdmin",
-    "IndexGeneration": "maintenance.IndexGenerationAdmin",
+    "IndexGeneration": "stats.IndexGenerationAdmin",
     "Limit": "policy.LimitAdmin",
-    "MaintenanceJob": "maintenance.MaintenanceJobAdmin",
+    "MaintenanceJob": "stats.MaintenanceJobAdmin",
     "Operation": "operation.OperationAdmin",
     "PriorityPolicy": "policy.PriorityPolicyAdmin",
     "Queue": "queue.QueueAdmin",
-    "QueueStats": "maintenance.QueueStatsAdmin",
+    "QueueStats": "stats.QueueStatsAdmin",
     "RuntimeSettings": "policy.RuntimeSettingsAdmin",
     "SavedView": "audit_entry.SavedViewAdmin",
     "Schedule": "schedule.ScheduleAdmin",
     "Task": "task.TaskAdmin",
-    "TaskStats": "task_stats.TaskStatsAdmin",
+    "TaskStats": "stats.TaskStatsAdmin",
     "Worker": "worker.WorkerAdmin",
     "WorkerToken": "credentials.WorkerTokenAdmin",
     "Workflow": "workflow.WorkflowAdmin",

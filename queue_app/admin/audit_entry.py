@@ -12,12 +12,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, two_lines
 from queue_app.admin.filters import choice_filter
+from queue_app.admin.forms import column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
+from queue_app.dashboard.labels import word
 from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
-from queue_app.dashboard.translation import word
 from queue_app.models import AuditEntry, SavedView
 
 #: Number of newest entries in which the filters look for names.

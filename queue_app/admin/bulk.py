@@ -20,13 +20,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext, ngettext_lazy
 
-from queue_app.admin.columns import counted, permission
-from queue_app.admin.forms import posted_reason
+from queue_app.admin.filters import NotAllowed, read_address
+from queue_app.admin.forms import counted, permission, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin
-from queue_app.admin.task_search import NotAllowed, read_address
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
-from queue_app.dashboard.translation import word
+from queue_app.dashboard.labels import word
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind, OperationState

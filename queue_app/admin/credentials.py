@@ -16,14 +16,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, permission, two_lines
-from queue_app.admin.forms import ReasonField
+from queue_app.admin.forms import ReasonField, column, permission, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page, object_page
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey, WorkerToken
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH
+from queue_app.models.fields import NAME_LENGTH
+from queue_app.models.operation import REASON_LENGTH
 from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
 from queue_app.services.control.encrypted import PERMISSION
 from queue_app.services.worker import tokens

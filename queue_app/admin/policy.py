@@ -9,12 +9,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, time_column, two_lines
-from queue_app.admin.forms import ReasonForm
+from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin
-from queue_app.admin.pausing import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import rises
+from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
+from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
 from queue_app.models import Limit, PriorityPolicy, RuntimeSettings
 from queue_app.services.read.held import behind

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.models import SavedView
-from queue_app.models.saved_view import MAX_QUERY
+from queue_app.models.operation import MAX_QUERY
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.sql.database import atomic
 

@@ -1,7 +1,8 @@
 """The pages of tasks. Staff never edit a task by hand; they cancel, reprioritise or run it again."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
@@ -9,7 +10,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.html import format_html
@@ -17,12 +18,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, two_lines
+from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.filters import (
+    SEARCH_HELP,
     SORTED,
     BandFilter,
     EndedFilter,
     ErrorClassFilter,
+    NotAllowed,
     QueueFilter,
     ScheduleFilter,
     SinceFilter,
@@ -32,21 +35,182 @@ from queue_app.admin.filters import (
     WaitFilter,
     WorkerFilter,
     WorkflowFilter,
+    read_term,
 )
-from queue_app.admin.mixins import RECENT, ReadOnlyAdmin, page, with_workers
+from queue_app.admin.forms import EditForm, column, permission, posted_reason, two_lines
+from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
-from queue_app.admin.signals import TaskSignalMixin
-from queue_app.admin.task_actions import TaskActionsMixin
-from queue_app.admin.task_detail import load_detail, progress_and_logs
-from queue_app.admin.task_search import SEARCH_HELP, NotAllowed, read_term
+from queue_app.admin.task_detail import load_detail, pretty, progress_and_logs, with_names
+from queue_app.admin.workflow import TaskSignalMixin
 from queue_app.core.options import FILTERS
-from queue_app.core.priorities import Band
+from queue_app.core.priorities import Band, parse_band
+from queue_app.core.redaction import is_sealed
+from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard import labels
-from queue_app.displayed_payload import displayed_payload
-from queue_app.models import AuditEntry, Task, TaskPayload, Workflow
+from queue_app.dashboard.labels import translate_error
+from queue_app.encryption import hides, is_on
+from queue_app.encryption.displayed import argument_names, displayed_payload
+from queue_app.exceptions import InvalidTaskData, TaskQueueError
+from queue_app.models import AuditEntry, DeadLetter, Task, TaskPayload, Workflow
+from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.services import cancel, reprioritise
+from queue_app.services.control.encrypted import decrypt
+from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
+from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.services.read.inspect import set_effective_bands
 from queue_app.services.read.search import listed, named
+from queue_app.sql.database import atomic
+
+# The page on which staff edit the parameters of a task before it runs again.
+
+
+class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
+    """A page with a task's parameters, secrets masked; a mask that stays keeps its value."""
+
+    def edit_parameters(  # noqa: PLR0913 - the page, and its texts
+        self,
+        request: HttpRequest,
+        found: M,
+        task_id: uuid.UUID,
+        act: Callable[[dict[str, Any], str], tuple[str, uuid.UUID]],
+        *,
+        title: str,
+        submit: str,
+        explanation: str,
+    ) -> HttpResponse:
+        """Show the form; once posted, call ``act(edited, reason)`` in a transaction.
+
+        ``edited`` has ``parameters`` and ``args``, as the services take them. ``act`` returns a message and the id of
+        the page to go to.
+        """
+        displayed = displayed_parameters(task_id)
+        if displayed is None:
+            return self.gone(request, str(found.pk))
+        args, parameters = displayed
+        names = list(args) if isinstance(args, dict) else argument_names(found.task_type, len(args))
+        shown = {"names": names, "args": pretty(with_names(found.task_type, args)), "parameters": pretty(parameters)}
+        form = EditForm(request.POST or None, initial=shown)
+        if not args:
+            del form.fields["args"]
+        if form.is_valid():
+            try:
+                with atomic():
+                    edited = {name: form.cleaned_data.get(name) for name in ("parameters", "args")}
+                    done, target = act(edited, form.cleaned_data["reason"])
+            except InvalidTaskData as error:
+                root = error.field.partition(".")[0].partition("[")[0]
+                form.add_error(root if root in form.fields else "parameters", error.message)
+            except TaskQueueError as error:
+                self.message_user(request, translate_error(error), messages.ERROR)
+                return HttpResponseRedirect(self.url_of("change", found.pk))
+            else:
+                self.message_user(request, done, messages.SUCCESS)
+                return HttpResponseRedirect(self.url_of("change", target))
+        context = {"original": found, "form": form, "submit": submit, "explanation": explanation}
+        return self.own_page(request, "deadletter/edit.html", title, **context)
+
+
+# Actions on one task, from its page.
+
+REPLAY_PERMISSION: Final = "queue_app.replay_deadletter"
+
+
+class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
+    """Actions that call the services; staff never edit the rows themselves."""
+
+    has_decrypt_permission = permission("view_encrypted")
+
+    @action_page("cancel", "cancel")
+    def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
+        running = cancel(task.pk) is Status.EXECUTING
+        logged = "Asked to stop while executing." if running else "Cancelled."
+        self.audit(request, [task], logged, action="cancel", before={"status": task.status}, reason=reason)
+        return _("The task is running; its worker was asked to stop it.") if running else _("The task is cancelled.")
+
+    @action_page("priority", "reprioritise")
+    def priority_view(self, request: HttpRequest, task: Task, reason: str) -> str:
+        band = parse_band(request.POST.get("priority"))
+        old, new = task.band.label, band.label
+        reprioritise(task.pk, band)
+        self.audit(
+            request, [task], priority_changed(old, new), action="reprioritise", reason=reason,
+            before={"priority": old}, after={"priority": new},
+        )  # fmt: skip
+        return _("The priority is now %(band)s.") % {"band": new}
+
+    @action_page("retry", "retry")
+    def retry_view(self, request: HttpRequest, task: Task, reason: str) -> str:
+        retry(task.pk, by=request.user.get_username())
+        self.audit(
+            request, [task], "Queued again.", action="retry", reason=reason,
+            before={"status": task.status}, after={"status": "queued"},
+        )  # fmt: skip
+        return _("The task is queued again, with all its retries.")
+
+    @action_page("run_now", "retry")
+    def run_now_view(self, request: HttpRequest, task: Task, reason: str) -> str:
+        run_now(task.pk)
+        self.audit(
+            request, [task], "Queued before its time.", action="run_now", reason=reason,
+            before={"run_after": str(task.run_after)}, after={"status": "queued"},
+        )  # fmt: skip
+        return _("The task is queued now.")
+
+    def has_run_again_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user may see parameters, and run tasks with others."""
+        return self.has_retry_permission(request) and self.may_view_payload(request)
+
+    @object_page("run_again", "run_again")
+    def run_again_view(self, request: HttpRequest, task: Task) -> HttpResponse:
+
+        def act(edited: dict[str, Any], reason: str) -> tuple[str, uuid.UUID]:
+            new = run_again(task.pk, **edited)
+            self.audit(
+                request, [task], f"Run again as {new.id}.", action="run_again", reason=reason,
+                after={"task": str(new.id)},
+            )  # fmt: skip
+            return _("A copy of the task is enqueued. This is its page."), new.id
+
+        return self.edit_parameters(
+            request, task, task.pk, act, title=_("Run again with edited parameters"), submit=_("Run again"),
+            explanation=_("A new task of this type, queue and priority will run with these parameters."),
+        )  # fmt: skip
+
+    @object_page("decrypt", "decrypt", post=True)
+    def decrypt_view(self, request: HttpRequest, task: Task) -> HttpResponse:
+        """Show the data of an encrypted task once; the audit log says who has seen them."""
+        try:
+            reason = posted_reason(request)
+            record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
+            shown = decrypt(task.pk, record)
+        except TaskQueueError as error:
+            self.message_user(request, translate_error(error), messages.ERROR)
+            return HttpResponseRedirect(self.url_of("change", task.pk))
+        parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
+        return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
+
+    def buttons(self, request: HttpRequest, task: Task, letter: DeadLetter | None) -> dict[str, Any]:
+        """Return which buttons a task's page has. A button that replays the dead letter makes one to retry needless."""
+        may_retry = self.has_retry_permission(request)
+        may_replay = letter is not None and letter.state == OPEN_NAME and request.user.has_perm(REPLAY_PERMISSION)
+        return {
+            "may_cancel": task.status in PENDING
+            and task.cancel_requested_at is None
+            and self.has_cancel_permission(request),
+            "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
+            "may_run_now": task.status == Status.SCHEDULED and may_retry,
+            "may_retry": task.status in RETRIABLE and may_retry and not may_replay,
+            "may_decrypt": is_on() and self.has_decrypt_permission(request) and _has_secrets(task),
+            "may_run_again": self.has_run_again_permission(request),
+        }
+
+
+def _has_secrets(task: Task) -> bool:
+    """Return whether data of a task are encrypted, also if its type no longer is."""
+    stored = TaskPayload.objects.filter(pk=task.pk).values_list("args", flat=True)
+    return hides(task.task_type) or is_sealed(stored.first())
+
 
 #: Parameters of the list's address that may leave few tasks, for whose ended ones there are indexes.
 NARROW: Final = frozenset({"queue", "task_type", "worker_id", *FILTERS, "q"}) - {"user"}

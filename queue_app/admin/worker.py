@@ -12,12 +12,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.admin.columns import column, permission, two_lines
 from queue_app.admin.filters import LivingFilter
+from queue_app.admin.forms import column, permission, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.translation import word
+from queue_app.dashboard.labels import word
 from queue_app.diagnose.live import is_late
 from queue_app.models import Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus

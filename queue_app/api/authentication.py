@@ -11,9 +11,9 @@ from rest_framework.authentication import BaseAuthentication, BasicAuthenticatio
 from rest_framework.request import Request
 
 from queue_app import conf
-from queue_app.core.tally import failed_logins
+from queue_app.core.counters import failed_logins
 from queue_app.models import ApiKey
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import USER_LENGTH
 from queue_app.services.control.api_keys import find_key, own_user
 
 

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.core.options import KEY_LENGTH
-from queue_app.services.control.repetition import first_answer, keep_answer
+from queue_app.services.control.audit import first_answer, keep_answer
 from queue_app.services.enqueue.validate import check_text
 from queue_app.sql.database import atomic
 

@@ -31,17 +31,16 @@ from queue_app.api.serializers.base import component
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
-from queue_app.core.masking import mask
 from queue_app.core.options import API_NAMES, FORMER_NAMES, OF_ROWS
 from queue_app.core.priorities import Band
 from queue_app.core.records import ClaimedTask
-from queue_app.core.redaction import redact, redact_value
+from queue_app.core.redaction import mask, redact, redact_value
 from queue_app.core.states import Status
 from queue_app.core.steps import Step
 from queue_app.diagnose.health import PARTS
-from queue_app.displayed_payload import displayed_payload
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.models.dead_letter import STATE_NAMES
-from queue_app.models.limit import SCOPES
+from queue_app.models.limits import SCOPES
 from queue_app.models.operation import OperationKind
 from queue_app.registry import all_sensitive_names
 from queue_app.services.control.limits import PACE

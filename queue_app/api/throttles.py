@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from queue_app import conf
-from queue_app.core.tally import MAX_CACHED, WINDOW_SECONDS, Tally
+from queue_app.core.counters import MAX_CACHED, WINDOW_SECONDS, Tally
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker

@@ -12,9 +12,16 @@ keeps metrics of its own. The parts of a name are separated by colons and contai
 - ``repair:KIND``, ``stall:KIND``, ``worker:dead``, ``retry:worker_died:BAND``: defined by the code that counts.
 """
 
+import gc
+import os
+import threading
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
+from threading import Lock
 from typing import Final
 
 from queue_app.core.priorities import BAND_NAMES
@@ -83,3 +90,126 @@ class _Times:
         self.runs = [0] * (len(BUCKETS) + 1)
         self.wholes = [0] * (len(BUCKETS) + 1)
         self.waited = self.ran = self.lived = 0.0
+
+
+# Histograms of times; each bucket is half as long again as the one before. They can be added, and give percentiles.
+
+_FIRST, _RATIO, _COUNT = 0.001, 1.5, 46
+#: Upper bounds of the buckets in seconds: from 1 ms to about 25 hours. The last bucket has none.
+BOUNDS: Final = tuple(_FIRST * _RATIO**n for n in range(_COUNT))
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the bucket of a time, as PostgreSQL's ``width_bucket`` does for times between two bounds."""
+    return bisect_left(BOUNDS, seconds)
+
+
+def bounds_of(bucket: int) -> tuple[float, float]:
+    """Return the bounds of a bucket in seconds."""
+    low = BOUNDS[bucket - 1] if bucket else 0.0
+    return low, BOUNDS[min(bucket, _COUNT - 1)] if bucket < _COUNT else BOUNDS[-1] * _RATIO
+
+
+def percentile(counts: Mapping[int, int], share: float) -> float | None:
+    """Return a percentile in seconds, off by at most a quarter; ``None`` without times."""
+    total = sum(counts.values())
+    if not total:
+        return None
+    wanted, buckets = share * total, sorted(counts)
+    for bucket, below in zip(buckets, accumulate(counts[bucket] for bucket in buckets), strict=True):
+        if below >= wanted:
+            low, high = bounds_of(bucket)
+            inside = (wanted - (below - counts[bucket])) / counts[bucket]
+            return low + (high - low) * max(0.0, min(1.0, inside))
+    return None
+
+
+def as_json(counts: Mapping[int, int]) -> dict[str, int]:
+    """Return the counts as JSON can store them."""
+    return {str(bucket): count for bucket, count in counts.items() if count}
+
+
+def from_json(stored: Mapping[str, int]) -> Counter[int]:
+    """Return the counts that ``as_json`` stored."""
+    return Counter({int(bucket): count for bucket, count in stored.items()})
+
+
+# Count by name in this process: failed logins of the API and the admin, and requests for the OpenAPI document.
+
+WINDOW_SECONDS: Final = 60
+MAX_CACHED: Final = 10_000
+
+
+class Tally:
+    """Counts by name in this process and this minute, without Redis: what attackers do must cost no round trip."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._window = 0
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    def wait(self, *name: str, limit: int) -> float | None:
+        """Return the seconds until the next minute if the count of a name has reached its limit, else ``None``."""
+        now = time.time()
+        with self._lock:
+            self._turn(now)
+            is_full = 0 < limit <= self._counts[name]
+        return (self._window + 1) * WINDOW_SECONDS - now if is_full else None
+
+    def add(self, *name: str) -> None:
+        with self._lock:
+            self._turn(time.time())
+            self._counts[name] += 1
+
+    def forget(self) -> None:
+        self._window = 0
+
+    def _turn(self, now: float) -> None:
+        window = int(now // WINDOW_SECONDS)
+        if window != self._window or len(self._counts) > MAX_CACHED:
+            self._window = window
+            self._counts.clear()
+
+
+#: By the address of the connection and the name of the user.
+failed_logins = Tally()
+
+
+# Pause Python's garbage collector while a call makes many objects.
+
+#: Maximum number of tasks for which the collector pauses: half a second at most.
+MOST: Final = 20_000
+
+#: The thread that has paused the collector, if any.
+_paused_for: Final[set[int]] = set()
+
+
+@contextmanager
+def collector_paused(tasks: int) -> Iterator[None]:
+    """Start no collection inside the block, which makes objects for this number of tasks.
+
+    The objects live until the block ends, so a collection frees nothing. But it reads all objects of the process, which
+    takes as long as storing thousands of tasks. If the project or another thread has switched the collector off, the
+    block leaves it alone.
+    """
+    if tasks > MOST or not gc.isenabled():
+        yield
+        return
+    thread = threading.get_ident()
+    _paused_for.add(thread)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        _paused_for.discard(thread)
+
+
+def _resume_in_child() -> None:
+    """Start collections again in a process that another thread has forked meanwhile: it has only that thread."""
+    if _paused_for:
+        _paused_for.clear()
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_resume_in_child)

@@ -5,7 +5,7 @@ The checks, the columns of statements, the fields of the HTTP API, the arguments
 and of the request stream, the pages of a task and the reference are derived from ``OPTIONS``. To add one, write it
 
 - here: into ``RowOptions``, and into ``OptionValues`` for type checkers (and into ``OptionFilters`` to filter by it);
-- into ``queue_app.models.option_columns.OptionColumns``, with a migration.
+- into ``queue_app.models.task.OptionColumns``, with a migration.
 """
 
 from __future__ import annotations

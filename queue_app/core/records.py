@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, Unpack
 
 from queue_app.core import trace
-from queue_app.core.lanes import lane_name, score
+from queue_app.core.limits import lane_name, score
 from queue_app.core.options import DEFAULTS, OF_ROWS, CallOptions, CallValues, RowOptions
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import EVERYTHING, Limits
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import Thresholds
+from queue_app.core.limits import EVERYTHING, Limits, lane_name
+from queue_app.core.priorities import Band, Thresholds
 
 SECOND: Final = 1_000_000
 NEVER: Final = -1

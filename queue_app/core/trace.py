@@ -2,7 +2,8 @@
 
 A trace id travels with a task. One id finds the log lines of a request, of the task that it
 enqueued, and of the tasks that this task enqueued. The header is
-``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts (``queue_app.tracing``).
+``00-<trace id>-<span id>-<flags>``. If OpenTelemetry is in use, its current span counts
+(``queue_app.telemetry.tracing``).
 A task that was enqueued outside of a trace begins one, whose id is the id of the task. So every task
 has a trace id, and nothing is stored for it.
 """

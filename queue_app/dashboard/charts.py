@@ -1,21 +1,29 @@
 """Series for the charts: from the snapshots of queues, ending with the current state."""
 
 import html
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Min
 from django.utils import timezone
-from django.utils.html import strip_tags
+from django.utils.html import format_html, format_html_join, strip_tags
+from django.utils.safestring import SafeString
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
+from queue_app.core.counters import bounds_of
 from queue_app.core.priorities import Band
 from queue_app.core.shared import Shared
+from queue_app.dashboard import labels
+from queue_app.dashboard.labels import translate
 from queue_app.dashboard.sentences import entry_sentence
 from queue_app.diagnose import live
-from queue_app.models import AuditEntry, Queue, Worker
-from queue_app.sql import charts as rows
+from queue_app.models import AuditEntry, Limit, LimitStep, Queue, RuntimeSettings, TaskStats, Worker
+from queue_app.models.stats import StatsKind
+from queue_app.services.read.adaptive import SHOWN, AdaptiveNow, history, now_of, reason_of
+from queue_app.sql import stats
 
 
 class Range(NamedTuple):
@@ -35,11 +43,11 @@ RANGES: Final = {
 DEFAULT: Final = "1h"
 
 
-def _read(key: str) -> rows.Series:
+def _read(key: str) -> stats.Series:
     name, _, queue = key.partition(" ")
     queues = [queue] if queue else list(Queue.objects.values_list("name", flat=True))
     chosen = RANGES[name]
-    return rows.series(queues, timezone.now() - chosen.length, chosen.step)
+    return stats.series(queues, timezone.now() - chosen.length, chosen.step)
 
 
 _shared: Final = Shared(_read, lambda key: RANGES[key.partition(" ")[0]].fresh)
@@ -92,3 +100,173 @@ def chart_data(name: str, queue: str) -> dict[str, Any]:
         "times": [*series.times, now],
         "values": {key: [*column, last.get(key)] for key, column in series.values.items()},
     }
+
+
+# Charts of one task type, user or key as SVG: a histogram of run times, and 30 days by hour or day.
+
+_WIDTH, _HEIGHT = 720, 90
+DAYS: Final = 30
+
+
+def histogram(counts: Mapping[int, int]) -> SafeString:
+    """Return the bars of a histogram, each with its range and count; empty without times."""
+    if not counts:
+        return SafeString("")
+    first, last, top = min(counts), max(counts), max(counts.values())
+    step = _WIDTH / (last - first + 1)
+    bars = []
+    for bucket in range(first, last + 1):
+        count = counts.get(bucket, 0)
+        height = _HEIGHT * count / top
+        low, high = (labels.duration(bound) for bound in bounds_of(bucket))
+        title = _("%(low)s to %(high)s: %(count)d") % {"low": low, "high": high, "count": count}
+        bars.append(
+            (f"{(bucket - first) * step:.1f}", f"{_HEIGHT - height:.1f}", f"{step * 0.9:.1f}", f"{height:.1f}", title)
+        )
+    words = _("Run times from %(low)s to %(high)s") % {
+        "low": labels.duration(bounds_of(first)[0]), "high": labels.duration(bounds_of(last)[1]),
+    }  # fmt: skip
+    ends = [labels.duration(bounds_of(bucket)[0]) for bucket in range(first, last + 1)]
+    ends.append(labels.duration(bounds_of(last)[1]))
+    return format_html("{}{}", _svg(words, {"tq-piece-wait": bars}), _axis(_some(ends)))
+
+
+def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
+    """Return the ended tasks of the last 30 days by hour (of a type) or by day, failed ones in red; empty for none."""
+    if not rows:
+        return SafeString("")
+    unit = timedelta(hours=1) if kind is StatsKind.TYPE else timedelta(days=1)
+    end = timezone.now()
+    slots = int(timedelta(days=DAYS) / unit)
+    begin = end - slots * unit
+    top = max(row.completed + row.failed + row.other for row in rows)
+    step = _WIDTH / slots
+    parts = []
+    for row in rows:
+        place = (row.since - begin) / unit * step
+        parts += _column(row, place, max(step * 0.9, 1.0), top) if place > -step else []
+    done = [part for failed, part in parts if not failed]
+    bad = [part for failed, part in parts if failed]
+    words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
+    svg = _svg(words, {"tq-piece-done": done, "tq-piece-failed": bad})
+    most = _("at most %(count)d in an hour") if kind is StatsKind.TYPE else _("at most %(count)d in a day")
+    return format_html("{}{}", svg, _axis([_day(begin), most % {"count": top}, _day(end)]))
+
+
+def _some(texts: list[str]) -> list[str]:
+    """Return some of many labels at the same distance from each other, with the first and the last one."""
+    bars = len(texts) - 1
+    gaps = next(count for count in (6, 5, 4, 3, 2, 1) if bars % count == 0)
+    return texts[:: bars // gaps]
+
+
+def _axis(texts: Sequence[str]) -> SafeString:
+    spans = format_html_join("", "<span>{}</span>", ((text,) for text in texts))
+    return format_html('<p class="tq-axis">{}</p>', spans)
+
+
+def _day(value: datetime) -> str:
+    return f"{timezone.localtime(value):%Y-%m-%d}"
+
+
+_BAR: Final = '<rect x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
+
+type _Part = tuple[bool, tuple[str, str, str, str, str]]
+
+
+def _column(row: TaskStats, place: float, width: float, top: int) -> list[_Part]:
+    """Return the parts of one column: what failed at the bottom, the rest above it."""
+    failed = _HEIGHT * row.failed / top
+    rest = _HEIGHT * (row.completed + row.other) / top
+    title = _("%(at)s: %(completed)d completed, %(failed)d failed, %(other)d cancelled or expired") % {
+        "at": _when(row.since), "completed": row.completed, "failed": row.failed, "other": row.other,
+    }  # fmt: skip
+    x, w = f"{place:.1f}", f"{width:.1f}"
+    return [
+        (True, (x, f"{_HEIGHT - failed:.1f}", w, f"{failed:.1f}", title)),
+        (False, (x, f"{_HEIGHT - failed - rest:.1f}", w, f"{rest:.1f}", title)),
+    ]
+
+
+def _when(value: datetime) -> str:
+    return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
+
+
+def _svg(words: str, bars: Mapping[str, Sequence[tuple[str, str, str, str, str]]]) -> SafeString:
+    """Return a chart of bars, in groups by their class."""
+    groups = format_html_join(
+        "", '<g class="{}">{}</g>', ((name, format_html_join("", _BAR, group)) for name, group in bars.items())
+    )
+    return format_html(
+        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>',
+        _WIDTH, _HEIGHT, words, groups,
+    )  # fmt: skip
+
+
+# The chart of an adaptive limit: its value, what ran, run times and failures, as shapes of an SVG.
+
+WIDTH, HEIGHT = 600, 120
+#: Number of changes in the table below the chart.
+LISTED: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Points of the lines, and what the axis means."""
+
+    limit: str
+    running: str
+    run_times: str
+    failures: list[float]  # x of the marks
+    most: int
+    slowest: float  # seconds
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def adaptive_context(row: Queue | Limit | RuntimeSettings) -> dict[str, Any]:
+    """Return the present value of an adaptive limit, its chart and its last changes; empty for a fixed one."""
+    now = now_of(row)
+    if now is None:
+        return {"adaptive": None}
+    at = timezone.now()
+    steps = history(row, at)
+    changes = [
+        step
+        for step, before in zip(steps, [None, *steps], strict=False)
+        if before is None or before.value != step.value
+    ]
+    listed = [(step, translate(reason_of(step))) for step in changes[: -LISTED - 1 : -1]]
+    return {
+        "adaptive": now,
+        "adaptive_words": translate(now.words()),
+        "chart": chart(steps, now, at),
+        "changes": listed,
+    }
+
+
+def chart(steps: Sequence[LimitStep], now: AdaptiveNow, at: datetime) -> Chart | None:
+    """Return the chart of the last hour; ``None`` without steps."""
+    if not steps:
+        return None
+    begin = at - SHOWN
+    most = max([now.value, *(max(step.value, step.running) for step in steps)])
+    slowest = max((step.run_p50 or 0 for step in steps), default=0.0)
+
+    def x(when: datetime) -> float:
+        return round(WIDTH * max(0.0, (when - begin) / SHOWN), 1)
+
+    def y(value: float, top: float) -> float:
+        return round(HEIGHT * (1 - value / top), 1) if top else HEIGHT
+
+    def line(values: list[tuple[LimitStep, float]], top: float) -> str:
+        return " ".join(f"{x(end)},{y(value, top)}" for step, value in values for end in (step.at, step.stepped_at))
+
+    return Chart(
+        limit=line([(step, step.value) for step in steps], most),
+        running=line([(step, step.running) for step in steps], most),
+        run_times=line([(step, step.run_p50) for step in steps if step.run_p50 is not None], slowest),
+        failures=[x(step.stepped_at) for step in steps if step.failures],
+        most=most,
+        slowest=slowest,
+    )

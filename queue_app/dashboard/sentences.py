@@ -1,16 +1,20 @@
 """What people did, as sentences: entries of the audit log, and operations."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
+from queue_app import conf
+from queue_app.core.failures import is_own
 from queue_app.dashboard import labels
-from queue_app.dashboard.translation import word
+from queue_app.dashboard.labels import word
 from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import OperationKind
 
@@ -157,3 +161,104 @@ def filter_words(wanted: Mapping[str, Any]) -> str:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             parts.append(f"{word(name)}: {shown}"[:200])
     return "; ".join(parts)
+
+
+# The admin's pages in sections, each page with its purpose.
+
+
+class SectionPage(NamedTuple):
+    """A page: its model from Django's ``app_list``, and its purpose."""
+
+    model: Mapping[str, Any]
+    about: str
+
+
+class Section(NamedTuple):
+    """Pages that belong together."""
+
+    title: str
+    pages: list[SectionPage]
+
+
+_WORK, _RULES, _RECORD, _MACHINERY = _lazy("Work"), _lazy("Rules"), _lazy("Record"), _lazy("Machinery")
+#: Name of the overview's entry in the menu; it stands for no model.
+OVERVIEW: Final = "Overview"
+#: The same of webhook deliveries.
+DELIVERIES: Final = "WebhookDelivery"
+#: (section, model, purpose), in the order of the page.
+_SECTION_PAGES: Final[tuple[tuple[Any, str, Any], ...]] = (
+    (_WORK, "Task", _lazy("find, follow, cancel, retry")),
+    (_WORK, "Workflow", _lazy("tasks that wait for each other; the graph, pause, compensate")),
+    (_WORK, "TaskStats", _lazy("how often, how long, how many failed; by type, user and key")),
+    (_WORK, "DeadLetter", _lazy("tasks that failed for good: replay or discard them")),
+    (_WORK, "Queue", _lazy("pause, limit, order")),
+    (_WORK, "Worker", _lazy("what each runs; drain")),
+    (_RULES, "Schedule", _lazy("what starts when; pause, run now")),
+    (_RULES, "Limit", _lazy("limits of task types and concurrency keys")),
+    (_RULES, "PriorityPolicy", _lazy("retries, timeouts and promotion of each band")),
+    (_RULES, "RuntimeSettings", _lazy("limits over all queues; pause everything")),
+    (_RECORD, "AuditEntry", _lazy("who changed what, and why")),
+    (_RECORD, "Operation", _lazy("actions on many tasks or dead letters")),
+    (_RECORD, "SavedView", _lazy("lists that staff have saved")),
+    (_MACHINERY, "ApiKey", _lazy("programs that call the API as a user")),
+    (_MACHINERY, "WorkerToken", _lazy("workers on other machines that work over HTTP")),
+    (_MACHINERY, "MaintenanceJob", _lazy("when each job succeeded last")),
+    (_MACHINERY, "QueueStats", _lazy("a snapshot of each queue per minute")),
+    (_MACHINERY, "IndexGeneration", _lazy("the index in Redis")),
+)
+
+
+def _deliveries(tasks: Mapping[str, Any]) -> SectionPage:
+    """Return the page of webhook deliveries: the list of tasks with a filter."""
+    address = f"{tasks.get('admin_url')}?task_type=queue_app.webhooks.deliver"
+    entry = {"name": _("Webhook deliveries"), "object_name": DELIVERIES, "admin_url": address, "add_url": None}
+    return SectionPage(dict(tasks) | entry, _("signed calls to other services: what was sent, what is tried again"))
+
+
+def sections(models: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """Return the models of Django's ``app_list`` in sections; other models come last."""
+    rest = {str(model["object_name"]): model for model in models if model["object_name"] != OVERVIEW}
+    found: dict[str, list[SectionPage]] = {}
+    for title, name, about in _SECTION_PAGES:
+        if name in rest:
+            found.setdefault(str(title), []).append(page := SectionPage(rest.pop(name), str(about)))
+            if name == "Task" and conf.get().webhooks:
+                found[str(title)].append(_deliveries(page.model))
+    if rest:
+        found[_("More")] = [SectionPage(model, "") for model in rest.values()]
+    return [Section(title, pages) for title, pages in found.items()]
+
+
+# A traceback as HTML: frames of the project's own code are open, frames of libraries are folded.
+
+_FILE: Final = re.compile(r'^\s*File "([^"\n]{1,500})"')
+
+
+def frames(text: str) -> list[tuple[bool, list[str]]]:
+    """Return the lines of a traceback in parts: (whether they are frames of libraries, lines)."""
+    marked: list[tuple[bool, str]] = []
+    foreign = False
+    for line in text.splitlines():
+        found = _FILE.match(line)
+        if found:
+            foreign = not is_own(found[1])
+        elif not line.startswith("    "):  # the source of a frame is indented further than its file
+            foreign = False
+        marked.append((foreign, line))
+    return [(key, [line for _, line in lines]) for key, lines in groupby(marked, key=lambda each: each[0])]
+
+
+def traceback_html(text: str) -> SafeString:
+    """Return a traceback with the frames of libraries folded."""
+    parts = []
+    for foreign, lines in frames(text):
+        shown = "\n".join(lines)
+        if not foreign:
+            parts.append(format_html('<pre class="tq-pre tq-own" tabindex="0">{}</pre>', shown))
+            continue
+        count = sum(bool(_FILE.match(line)) for line in lines)
+        words = ngettext("%(n)d frame of a library", "%(n)d frames of libraries", count) % {"n": count}
+        parts.append(format_html(
+            '<details class="tq-frames"><summary>{}</summary><pre class="tq-pre">{}</pre></details>', words, shown
+        ))  # fmt: skip
+    return format_html_join("", "{}", ((part,) for part in parts))

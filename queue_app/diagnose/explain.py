@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from queue_app import registry
 from queue_app.core.ids import Id, parse_id
-from queue_app.core.limit_values import Scope, names_of
+from queue_app.core.limits import Scope, names_of
 from queue_app.core.reasons import (
     Explanation,
     Reason,
@@ -38,7 +38,7 @@ from queue_app.diagnose import stalls, system
 from queue_app.diagnose.waits import Workforce
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.index.placement import GateState, Placement
+from queue_app.index.keys import GateState, Placement
 from queue_app.models import (
     Limit,
     Queue,
@@ -54,7 +54,7 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.services.read.stats import LOADING, UNREACHABLE
-from queue_app.sql import workflow_graph, workflow_health
+from queue_app.sql import workflow_graph
 from queue_app.sql.database import alias
 from queue_app.sql.steps import awaited
 
@@ -138,7 +138,7 @@ def _last_error(case: Case) -> Iterator[Reason]:
 def _holds_workflow(case: Case) -> Iterator[Reason]:
     """Yield that a failed task holds its workflow, and the ways out."""
     task = case.task
-    if task.workflow_id is not None and workflow_health.holds(task.id, task.workflow_id):
+    if task.workflow_id is not None and workflow_graph.holds(task.id, task.workflow_id):
         flow = str(task.workflow_id)
         yield reason("holds_workflow", flow=flow, task=str(task.pk), details={"id": flow})
 

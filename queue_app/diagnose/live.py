@@ -27,10 +27,10 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stats
 from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
 from queue_app.services.upkeep.promote import JOB as PROMOTE
-from queue_app.sql import charts as rows
-from queue_app.sql import schedule_health, workflow_health
-from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
-from queue_app.sql.workflow_health import HeldWorkflow
+from queue_app.sql import schedules, workflow_graph
+from queue_app.sql import stats as rows
+from queue_app.sql.schedules import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
+from queue_app.sql.workflow_graph import HeldWorkflow
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
 FRESH: Final = 1.5
@@ -184,9 +184,9 @@ def _read(_key: str) -> Live:
         ),
         reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
-        overdue=schedule_health.overdue(OVERDUE_SECONDS),
-        failing=schedule_health.failing(MANY_FAILURES),
-        held=workflow_health.held(MAX_HELD),
+        overdue=schedules.overdue(OVERDUE_SECONDS),
+        failing=schedules.failing(MANY_FAILURES),
+        held=workflow_graph.held(MAX_HELD),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 

@@ -17,7 +17,7 @@ from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
 from queue_app.diagnose.system import schedule_troubles, troubles
 from queue_app.diagnose.waits import WaitReason, of_limit, waits
-from queue_app.services.control.advice import advice
+from queue_app.services.control.adapt import advice
 from queue_app.services.read.stats import READY
 
 #: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.

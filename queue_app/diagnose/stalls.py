@@ -22,10 +22,9 @@ from queue_app.index.server import refused_writes
 from queue_app.models import MaintenanceJob
 from queue_app.services.upkeep.jobs import Answers
 from queue_app.services.upkeep.maintenance import JOBS
-from queue_app.sql import reap, snapshot
-from queue_app.sql import watchdog as rows
+from queue_app.sql import doctor, snapshot, workers
 from queue_app.sql.database import alias
-from queue_app.sql.watchdog import CHECK_IS_OLD, STALL_SECONDS, WATCHDOG, Startable
+from queue_app.sql.doctor import CHECK_IS_OLD, STALL_SECONDS, WATCHDOG, Startable
 
 #: A worker must have asked for work this long after the task was first seen: a wake-up call takes time.
 WAKE_SECONDS: Final = 5.0
@@ -166,9 +165,9 @@ class StallDetector:
         """Yield the queues with a task that could have run at every check, while a worker asked for one."""
         named: set[str] = set()
         is_away = self._was_away and _index_is_away()
-        for task in rows.startable():
+        for task in doctor.startable():
             stands = self._stands(task, now) and task.queue not in named
-            if stands and not is_away and rows.waits_unlocked(task.id):
+            if stands and not is_away and doctor.waits_unlocked(task.id):
                 is_away = _index_is_away()
                 if not is_away:
                     named.add(task.queue)
@@ -186,7 +185,7 @@ class StallDetector:
         observed.gates.update(task.limited)
         if now - observed.since < STALL_SECONDS + task.pace or now - task.heard < observed.since + WAKE_SECONDS:
             return False
-        if rows.started_since(observed.at, task, observed.gates):
+        if doctor.started_since(observed.at, task, observed.gates):
             self._excuse(task, now)
             return False
         return True
@@ -256,7 +255,7 @@ def _index_is_away() -> bool:
 def _is_overrun() -> bool:
     """Whether the index's clock agrees that a task is past its deadline: PostgreSQL's may have stepped ahead."""
     try:
-        return bool(reap.overdue(conf.get().scheduler.overdue_seconds + STALL_SECONDS, get_index().now(), 1))
+        return bool(workers.overdue(conf.get().scheduler.overdue_seconds + STALL_SECONDS, get_index().now(), 1))
     except IndexUnavailable:
         return False
 

@@ -18,7 +18,7 @@ from queue_app.index.server import has_leader, index_health, refused_writes
 from queue_app.services.owner import is_foreign
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.sql import snapshot
-from queue_app.sql.schedule_health import Failing, Overdue
+from queue_app.sql.schedules import Failing, Overdue
 
 
 @dataclass(frozen=True, slots=True)

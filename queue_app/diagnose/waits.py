@@ -17,8 +17,7 @@ from django.db.models import Count, Min, Sum
 from django.utils import timezone
 
 from queue_app import registry
-from queue_app.core.lanes import Lane
-from queue_app.core.limit_values import Scope, names_of
+from queue_app.core.limits import Lane, Scope, names_of
 from queue_app.core.reasons import (
     KINDS,
     Kind,
@@ -40,7 +39,7 @@ from queue_app.index.server import WaitingLane, waiting_lanes
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.sql import stats as rows
-from queue_app.sql.advice import offered_until
+from queue_app.sql.adaptive import offered_until
 from queue_app.sql.database import alias
 
 #: Maximum number of workers that a sentence names.

@@ -39,7 +39,7 @@ from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.services.upkeep.jobs import Answers, pending_work
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
-from queue_app.sql.watchdog import STALL_SECONDS
+from queue_app.sql.doctor import STALL_SECONDS
 
 #: Interval of the checks.
 CHECK_SECONDS: Final = 1.0

@@ -10,8 +10,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.lanes import parse_lane
-from queue_app.core.limit_values import Scope
+from queue_app.core.limits import Scope, parse_lane
 from queue_app.core.reasons import KINDS, Finding, Level, fail, ok, paused, say, subject, warn
 from queue_app.core.sentence import joined
 from queue_app.diagnose import system
@@ -21,13 +20,13 @@ from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import Index, get_index
 from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.control.advice import advice
+from queue_app.services.control.adapt import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
-from queue_app.sql import schedule_health, workflow_health
-from queue_app.sql.schedule_health import MANY_FAILURES, OVERDUE_SECONDS
+from queue_app.sql import schedules, workflow_graph
+from queue_app.sql.schedules import MANY_FAILURES, OVERDUE_SECONDS
 
 #: Duration of a rebuild that is still normal.
 REBUILD_SECONDS: Final = 60.0
@@ -275,7 +274,7 @@ def _difference(counts: tuple[int, int, int, int], slack: int) -> str:
 
 def check_schedules() -> Iterator[Finding]:
     """Report schedules that were due and have not run, and schedules whose tasks keep failing."""
-    found = list(schedule_troubles(schedule_health.overdue(OVERDUE_SECONDS), schedule_health.failing(MANY_FAILURES)))
+    found = list(schedule_troubles(schedules.overdue(OVERDUE_SECONDS), schedules.failing(MANY_FAILURES)))
     for each in found[:NAMED]:
         yield Finding("schedules", each.kind.level, each.text, each.remedy)
     if more := len(found[NAMED:]):
@@ -286,7 +285,7 @@ def check_schedules() -> Iterator[Finding]:
 
 def check_workflows() -> Iterator[Finding]:
     """Report workflows that a failed task has held for an hour."""
-    held = workflow_health.held(NAMED, seconds=HELD_SECONDS)
+    held = workflow_graph.held(NAMED, seconds=HELD_SECONDS)
     if not held:
         yield ok("workflows", "none has been held for an hour")
         return
@@ -298,7 +297,7 @@ def check_workflows() -> Iterator[Finding]:
     )
 
 
-def _by(held: workflow_health.HeldWorkflow) -> str:
+def _by(held: workflow_graph.HeldWorkflow) -> str:
     return f" by {held.task} ({held.status.replace('_', ' ')})" if held.task else ""
 
 

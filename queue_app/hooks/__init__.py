@@ -30,11 +30,12 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 from django.utils.module_loading import import_string
 
-from queue_app import callbacks, conf, registry
+from queue_app import conf, registry
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRow
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
+from queue_app.hooks import callbacks
 
 #: Metadata are for small facts, such as a tenant or a language.
 LIMITS: Final = PayloadLimits(max_bytes=8 * 1024, max_depth=8, max_nodes=500)

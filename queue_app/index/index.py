@@ -15,18 +15,15 @@ from typing import Any
 
 from queue_app import conf
 from queue_app.core.events import Event, Run, counted
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import Risen
+from queue_app.core.priorities import Band, Risen
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index.calls import in_one_write, readable, translated
 from queue_app.index.client import redis, text, unavailable
-from queue_app.index.keys import KINDS
+from queue_app.index.keys import KINDS, Placement
 from queue_app.index.leases import BATCH, SCANNED, Leases, is_id
 from queue_app.index.limits import LimitCopies
-from queue_app.index.notifications import lane_arguments, pack, publish_arguments, read_events, split
-from queue_app.index.placement import Placement
-from queue_app.index.requests import RequestStream
+from queue_app.index.notifications import RequestStream, lane_arguments, pack, publish_arguments, read_events, split
 from queue_app.index.stats import IndexStats, QueueDepth, depths_of, stats_of
 from queue_app.index.workers import Generation, Profile, Workers
 

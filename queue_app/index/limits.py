@@ -7,8 +7,8 @@ from datetime import datetime
 from itertools import batched
 from typing import Any
 
-from queue_app.core.limit_values import Limits, Scope, gate_of
-from queue_app.core.promotion import PROMOTED, Thresholds
+from queue_app.core.limits import Limits, Scope, gate_of
+from queue_app.core.priorities import PROMOTED, Thresholds
 from queue_app.index.calls import Calls, in_one_write, translated
 
 #: Maximum gates per call of a script.

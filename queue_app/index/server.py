@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import batched
 from typing import Any, NamedTuple
 
-from queue_app.core.lanes import Lane, parse_lane, queued_at_of
+from queue_app.core.limits import Lane, parse_lane, queued_at_of
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index.calls import readable, translated
 from queue_app.index.client import describe, redis, text

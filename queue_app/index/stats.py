@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import batched
 from typing import Any
 
-from queue_app.core.lanes import queued_at_of
+from queue_app.core.limits import queued_at_of
 from queue_app.core.priorities import Band
 from queue_app.index.client import text
 

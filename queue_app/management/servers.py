@@ -17,10 +17,11 @@ from django.db import DatabaseError, OperationalError, connections
 from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from psycopg.errors import UndefinedTable
 
-from queue_app import checks, conf, console, registry
+from queue_app import checks, conf, registry
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
+from queue_app.logs import console
 from queue_app.services.owner import check_owner
 from queue_app.sql.connections import migrate_command, remedy_for
 

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 from queue_app import conf
 from queue_app.core.counters import ADAPTED, BUCKETS, LATE, RUN, SUM, TICK, TICKS, WAIT, WHOLE
 from queue_app.core.events import EventName
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED
+from queue_app.core.priorities import PROMOTED, Band
 from queue_app.core.reasons import KINDS, Source
 from queue_app.core.states import Status
 from queue_app.diagnose.health import Metrics, collect

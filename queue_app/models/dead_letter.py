@@ -5,10 +5,9 @@ from typing import Any, ClassVar, Self
 from django.db import models
 from django.db.models import Q
 
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH
-from queue_app.models.fields import IdField
-from queue_app.models.limit_columns import indexed_if_set
+from queue_app.models.fields import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH, IdField
+from queue_app.models.limits import indexed_if_set
+from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.querysets import restricted_to
 
 #: Condition of dead letters that can be replayed.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from django.contrib.postgres.fields import ArrayField
@@ -15,7 +16,26 @@ from django.db import models
 from queue_app import encryption
 from queue_app.core.adaptive import ALGORITHM, FORMER
 from queue_app.core.ids import uuid7
+from queue_app.core.priorities import Band
+from queue_app.core.states import Status
 from queue_app.exceptions import EncryptionUnavailable, Undecryptable
+
+# Lengths, bounds and choices of columns that several tables share.
+
+
+def choices_of(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the choices of a column for these values, with words for people."""
+    return [(str(value), str(value).replace("_", " ")) for value in values]
+
+
+STATUS_CHOICES: Final = choices_of(Status)
+PRIORITY_CHOICES: Final = [(band.value, band.label) for band in Band]
+NAME_LENGTH: Final = 100
+TYPE_LENGTH: Final = 255
+USER_LENGTH: Final = 150  # length of Django's usernames
+KEY_LENGTH: Final = 64
+CONCURRENCY_KEY_LENGTH: Final = 128
+MAX_WEIGHT: Final = 1000
 
 if TYPE_CHECKING:  # generic in the stubs only
     _ArrayField = ArrayField[Any, Any]

@@ -8,9 +8,40 @@ from typing import ClassVar, Final
 from django.db import models
 from django.db.models import Q
 
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import USER_LENGTH, choices_of
-from queue_app.models.fields import IdField
+from queue_app.core.options import KEY_LENGTH
+from queue_app.models.fields import TYPE_LENGTH, USER_LENGTH, IdField, choices_of
+
+# The audit log: what people changed in the admin, over the API and by commands, and what code did to workflows.
+
+REASON_LENGTH = 200
+
+
+class AuditEntry(models.Model):
+    """One action of a person; it is never edited, and deleted after its retention."""
+
+    id = IdField()
+    at = models.DateTimeField()
+    by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user of the application, or of the shell
+    via = models.CharField(max_length=10, choices=choices_of(("admin", "api", "command", "code")))
+    action = models.CharField(max_length=50)  # such as pause or task.cancel
+    target = models.CharField(max_length=50)  # kind of object, such as queue
+    target_id = models.CharField(max_length=TYPE_LENGTH, blank=True, default="")  # empty: several objects
+    count = models.PositiveIntegerField(default=1)  # number of changed objects
+    before = models.JSONField(default=dict, blank=True)
+    after = models.JSONField(default=dict, blank=True)
+    reason = models.CharField(max_length=REASON_LENGTH, blank=True, default="")
+
+    class Meta:
+        verbose_name = "audit entry"
+        verbose_name_plural = "audit log"
+        ordering: ClassVar = ["-id"]
+        indexes: ClassVar = [
+            # history on the pages of queues, workers and policies
+            models.Index(fields=["target", "target_id", "-id"], name="taskqueue_audit_target")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target} {self.target_id}".strip()
 
 
 class OperationKind(StrEnum):
@@ -143,3 +174,52 @@ class Operation(models.Model):
             and self.cleared_at is None
             and 0 < self.stop_after_failures <= self.changed
         )
+
+
+# Saved filters and searches of lists in the admin.
+
+MAX_QUERY = 1000
+
+
+class SavedView(models.Model):
+    """The query string of a list's URL; private, or shared with all staff."""
+
+    id = IdField()
+    name = models.CharField(max_length=60)
+    of = models.CharField(max_length=20, choices=[("task", "tasks"), ("deadletter", "dead letters")])
+    query = models.CharField(max_length=MAX_QUERY)
+    user = models.CharField(max_length=USER_LENGTH)
+    shared = models.BooleanField(default=False)
+
+    class Meta:
+        ordering: ClassVar = ["name"]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "of", "name"], name="taskqueue_view_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# Answers to requests that carried an idempotency key, so that a repetition changes nothing.
+
+
+class IdempotentRequest(models.Model):
+    """One answer; its transaction made what the request asked for. It is deleted with the keys of tasks."""
+
+    id = IdField()
+    user = models.CharField(max_length=USER_LENGTH)
+    key = models.CharField(max_length=KEY_LENGTH)
+    digest = models.CharField(max_length=64)  # of method, address and body
+    status = models.PositiveSmallIntegerField(default=0)
+    answer = models.TextField(blank=True, default="")
+    location = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions: ClassVar = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "key"], name="taskqueue_request_key")]
+        indexes: ClassVar = [
+            models.Index(fields=["created_at"], name="taskqueue_requests_old")  # services.upkeep.maintenance
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.key}"

@@ -10,10 +10,9 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Now
 
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, rises
+from queue_app.core.priorities import ARRIVAL_BAND, PROMOTED, Band, rises
 from queue_app.core.states import OTHER_NAMES, PENDING, PENDING_NAME, Status
-from queue_app.models.policy import PriorityPolicy
+from queue_app.models.limits import PriorityPolicy
 from queue_app.models.queue import Queue
 
 

@@ -12,10 +12,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.core.limit_values import ARRIVAL, FAIR, FIFO, ORDERS, Gate, Scope
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH, choices_of
-from queue_app.models.fields import JSONField
-from queue_app.models.limit_columns import (
+from queue_app.core.limits import ARRIVAL, FAIR, FIFO, ORDERS, Gate, Scope
+from queue_app.models.fields import NAME_LENGTH, USER_LENGTH, JSONField, choices_of
+from queue_app.models.limits import (
     Capped,
     Paced,
     Pausable,

@@ -13,12 +13,19 @@ from django.db.models import F, Q
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.core.recurrence import Recurrence
 from queue_app.core.states import FAILURES
-from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH, choices_of
-from queue_app.models.fields import JSONField, SealedJSONField
-from queue_app.models.limit_columns import Pausable, constraints_of, indexed_if_set, optional_seconds
-from queue_app.models.option_columns import OptionColumns
+from queue_app.models.fields import (
+    NAME_LENGTH,
+    PRIORITY_CHOICES,
+    STATUS_CHOICES,
+    TYPE_LENGTH,
+    JSONField,
+    SealedJSONField,
+    choices_of,
+)
+from queue_app.models.limits import Pausable, constraints_of, indexed_if_set, optional_seconds
+from queue_app.models.task import OptionColumns
+from queue_app.schedules.recurrence import Recurrence
 
 MAX_CATCH_UP: Final = 1000
 #: What is encrypted while the project has a key.

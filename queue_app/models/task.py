@@ -10,19 +10,54 @@ would cost each enqueue a lookup and a lock.
 from datetime import UTC, datetime
 from typing import ClassVar
 
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Func, Q, Value
+from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core import trace
-from queue_app.core.options import KEY_LENGTH, MAX_WEIGHT
+from queue_app.core.options import CONCURRENCY_KEY_LENGTH, KEY_LENGTH, MAX_WEIGHT, USER_LENGTH
 from queue_app.core.priorities import Band
 from queue_app.core.states import TERMINAL, Status
 from queue_app.core.unique import LENGTH as UNIQUE_LENGTH
-from queue_app.models.columns import NAME_LENGTH, PRIORITY_CHOICES, STATUS_CHOICES, TYPE_LENGTH
-from queue_app.models.fields import BlockIndex, ContainmentIndex, IdField, WordsIndex
-from queue_app.models.limit_columns import indexed_if_set
-from queue_app.models.option_columns import OptionColumns
+from queue_app.models.fields import (
+    NAME_LENGTH,
+    PRIORITY_CHOICES,
+    STATUS_CHOICES,
+    TYPE_LENGTH,
+    BlockIndex,
+    ContainmentIndex,
+    IdField,
+    NamesField,
+    WordsIndex,
+)
+from queue_app.models.limits import indexed_if_set, optional_seconds
 from queue_app.models.querysets import TaskQuerySet
+
+# The columns of a task's options, in tasks and in schedules.
+
+
+class OptionColumns(models.Model):
+    """The options of ``core.options.RowOptions``."""
+
+    capabilities = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)
+    user = models.CharField(max_length=USER_LENGTH, default="", blank=True)
+    timeout = optional_seconds(_lazy("Seconds until an attempt is overdue. Empty: by the queue or the band."))
+    max_retries = models.SmallIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(0)], help_text=_lazy("Empty: by the queue or the band.")
+    )
+    retry_delay = optional_seconds(_lazy("Seconds before the first retry. Empty: the project's setting."))
+    concurrency_key = models.CharField(max_length=CONCURRENCY_KEY_LENGTH, default="", db_default="", blank=True)
+    weight = models.SmallIntegerField(
+        default=1,
+        db_default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_WEIGHT)],
+        help_text=_lazy("Slots that it takes."),
+    )
+
+    class Meta:
+        abstract = True
+
 
 #: Terminal states without a result; sorted, because migrations compare the list.
 UNSUCCESSFUL = sorted(TERMINAL - {Status.COMPLETED})
@@ -270,3 +305,32 @@ class TaskAttempt(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of {self.task_id}: {self.exception_class}"
+
+
+# A message to one task, or to any one task of a workflow; a step of the task waits for it.
+
+
+class Signal(models.Model):
+    """One signal; one step takes it, the oldest first. Ids rise in the order in which a task's signals arrived."""
+
+    task = models.ForeignKey(
+        Task, on_delete=models.CASCADE, null=True, db_constraint=False, related_name="signals", db_index=False
+    )
+    workflow_id = models.UUIDField(null=True, blank=True)  # instead of the task
+    name = models.CharField(max_length=NAME_LENGTH)
+    payload = models.JSONField(null=True, blank=True)
+    sent_at = models.DateTimeField()
+    sent_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
+    taken_at = models.DateTimeField(null=True, blank=True)  # null: no step has taken it
+
+    class Meta:
+        permissions: ClassVar = [("send_signal", "Can send signals to tasks, such as approvals")]
+        indexes: ClassVar = [
+            models.Index(fields=["task", "id"], name="taskqueue_signals"),  # the signals of a task
+            # services.lifecycle.steps: signals that a step may take
+            models.Index(fields=["task", "name", "id"], condition=Q(taken_at__isnull=True), name="taskqueue_untaken"),
+            indexed_if_set("workflow_id", "id", name="taskqueue_flow_signals"),
+        ]
+
+    def __str__(self) -> str:
+        return f"signal {self.name} to {self.workflow_id or self.task_id}"

@@ -13,10 +13,9 @@ from django.db import models
 from django.db.models import Q, Value
 from django.utils.translation import gettext_lazy as _lazy
 
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH, choices_of
-from queue_app.models.fields import IdField, JSONField
-from queue_app.models.limit_columns import check_if_set, indexed_if_set, optional_count, text
+from queue_app.models.fields import NAME_LENGTH, USER_LENGTH, IdField, JSONField, choices_of
+from queue_app.models.limits import check_if_set, indexed_if_set, optional_count, text
+from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.task import Task
 
 WORKFLOW_NAME_LENGTH: Final = 200

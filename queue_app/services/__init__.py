@@ -24,8 +24,15 @@ from queue_app.services.control.pause import (
 )
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.enqueue.store import enqueue, enqueue_many
-from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, reprioritise_many
-from queue_app.services.lifecycle.replay import discard, discard_many, replay
+from queue_app.services.lifecycle.actions import (
+    cancel,
+    cancel_many,
+    discard,
+    discard_many,
+    replay,
+    reprioritise,
+    reprioritise_many,
+)
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import start_replay
 from queue_app.services.schedules.edit import delete_schedule, set_schedule

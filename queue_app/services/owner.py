@@ -2,7 +2,7 @@
 
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import get_index, server_url
-from queue_app.sql.identity import database_identity
+from queue_app.sql.doctor import database_identity
 
 ADVICE = (
     "Set another TASKQUEUE['KEY_PREFIX'] here (TASKQUEUE__KEY_PREFIX), or another Redis. Only if this database has"

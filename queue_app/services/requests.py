@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError
 
-from queue_app import conf, registry, transition_log
+from queue_app import conf, registry
 from queue_app.core.events import EventName, Occasion, Run, accepted
 from queue_app.core.ids import parse_id
 from queue_app.core.options import FORMER_NAMES, Door, Duration, Whole, at
@@ -46,12 +46,12 @@ from queue_app.exceptions import (
 from queue_app.index import Backlog, Index, Request, TakenRequests, get_index
 from queue_app.models import Task
 from queue_app.services.enqueue.admission import refusal_fields
-from queue_app.services.enqueue.store import entry_of
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import entry_of, submit
 from queue_app.services.enqueue.validate import check_request_id, check_task_type
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events
 from queue_app.sql.database import connection, fetch_all
+from queue_app.telemetry import transition_log
 
 #: Age at which the consumer of a taken but unsettled request is considered dead.
 IDLE_SECONDS = 60.0

@@ -7,13 +7,26 @@ from operator import attrgetter
 from typing import Any, Final
 
 from queue_app import conf
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, Proposal
+from queue_app.core.limits import Scope
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, Proposal
 from queue_app.core.states import Status
 from queue_app.encryption import sealed_if
 from queue_app.sql.claim import GRANT
-from queue_app.sql.columns import FENCE, GRANTED, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, fence
-from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, LOOK_UP, fetch_all, fetch_prepared
-from queue_app.sql.prepared import Row
+from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, FENCE, GRANTED, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, fence
+from queue_app.sql.database import (
+    BY_KEYS_ONLY,
+    GENERATION_LOCK,
+    LOOK_UP,
+    Row,
+    Statement,
+    columns_of,
+    execute,
+    fetch_all,
+    fetch_prepared,
+    fetch_together,
+    fetch_value,
+    lock_rows,
+)
 
 #: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. PostgreSQL plans
 #: larger batches each time.
@@ -214,3 +227,121 @@ def turn_over(
     granted = {row[1]: ClaimedTask.from_row(row[1:]) for row in rows if row[1] is not None}
     held = {(uuid.UUID(task_id), int(attempt), int(stamp)): Status(status) for task_id, attempt, stamp, status in ended}
     return held, [granted[task_id] for task_id in ids if task_id in granted]
+
+
+# Store the progress reports of attempts, fenced as their outcomes are. The commits do not wait for the disk.
+
+_RELAXED: Final = ("SELECT set_config('synchronous_commit', 'off', true)", ())
+_HELD: Final = f"JOIN queue_app_task AS t ON {GRANTED} AND t.status = 'executing'"
+
+_PROGRESS: Final = f"""
+INSERT INTO queue_app_taskprogress (task_id, attempt, fraction, message, updated_at)
+SELECT v.id, v.attempt, v.fraction, v.message, clock_timestamp()
+FROM unnest({FENCE}, %s::float8[], %s::text[]) AS v (id, attempt, worker_id, leased_at, fraction, message)
+{_HELD}
+ON CONFLICT (task_id) DO UPDATE
+SET attempt = EXCLUDED.attempt, fraction = EXCLUDED.fraction, message = EXCLUDED.message,
+    updated_at = EXCLUDED.updated_at
+RETURNING task_id
+"""
+
+_LINES: Final = f"""
+INSERT INTO queue_app_tasklog (task_id, attempt, lines, dropped, updated_at)
+SELECT v.id, v.attempt, v.lines, v.dropped, clock_timestamp()
+FROM unnest({FENCE}, %s::text[], %s::int[]) AS v (id, attempt, worker_id, leased_at, lines, dropped)
+{_HELD}
+ON CONFLICT (task_id, attempt) DO UPDATE
+SET lines = EXCLUDED.lines, dropped = EXCLUDED.dropped, updated_at = EXCLUDED.updated_at
+RETURNING task_id
+"""
+
+# At most a year from now: the same limit as in a claim.
+_EXTEND: Final = f"""
+UPDATE queue_app_task AS t
+SET deadline = LEAST(t.deadline + make_interval(secs => v.seconds), clock_timestamp() + interval '1 year')
+FROM unnest({FENCE}, %s::float8[]) AS v (id, attempt, worker_id, leased_at, seconds)
+WHERE {GRANTED} AND t.status = 'executing'
+RETURNING t.id
+"""
+
+
+def store_progress(reports: Sequence[ProgressReport]) -> None:
+    """Store the progress of the attempts that still hold their task."""
+    _store(_PROGRESS, reports, "progress", "message")
+
+
+def store_lines(reports: Sequence[ProgressReport]) -> None:
+    """Store the log lines of the attempts that still hold their task."""
+    _store(_LINES, reports, "lines", "dropped")
+
+
+def extend(reports: Sequence[ProgressReport]) -> None:
+    """Move the deadlines of the attempts that still hold their task."""
+    _store(_EXTEND, reports, "extend", first=[lock_rows([report.task_id for report in reports])])
+
+
+def _store(sql: str, reports: Sequence[ProgressReport], *names: str, first: Sequence[Statement] = ()) -> None:
+    fields = ("task_id", "attempt", "worker_id", "leased_at", *names)
+    columns: list[list[Any]] = [[getattr(report, name) for report in reports] for name in fields]
+    fetch_together(_RELAXED, *first, (sql, columns))
+
+
+def held_by(worker_id: uuid.UUID, attempts: Sequence[AttemptKey]) -> list[ClaimedTask]:
+    """Return the tasks that the worker holds under one of these grants, without payloads."""
+    found = fetch_all(
+        f"SELECT {CLAIMED_WITHOUT_PAYLOAD} FROM (SELECT *, %s::uuid AS worker_id"
+        " FROM unnest(%s::uuid[], %s::int[], %s::bigint[]) AS held (id, attempt, leased_at)) AS v"
+        f" JOIN queue_app_task AS t ON {GRANTED} AND t.status = 'executing'",
+        [worker_id, *columns_of(attempts, 3)],
+    )
+    return [ClaimedTask.from_row(row) for row in found]
+
+
+def in_flight(token_id: uuid.UUID, among: Sequence[uuid.UUID] | None = None) -> int:
+    """Return how many tasks the workers of a token hold, of all or of the tasks ``among``."""
+    params: list[Any] = [token_id]
+    executing = "t.status = 'executing'"
+    if among is not None:  # by id, as in sql.reap
+        executing = "t.status || '' = 'executing' AND t.id = ANY(%s)"
+        params.insert(0, list(among))
+    sql = (
+        "SELECT count(*) FROM queue_app_task AS t JOIN queue_app_worker AS w ON w.id = t.worker_id"
+        f" WHERE {executing} AND w.token_id = %s AND w.status IN ('active', 'draining')"
+    )
+    return int(fetch_value(sql, params))
+
+
+# Close a gate for a while: its row holds the time until which no task starts.
+
+_QUEUE: Final = """
+UPDATE queue_app_queue SET updated_at = clock_timestamp(),
+    throttled_until = GREATEST(throttled_until, clock_timestamp() + make_interval(secs => %s))
+WHERE name = %s
+"""
+# A type or key without limits gets a row that only throttles; the limits of a key's family still apply to it.
+_LIMIT: Final = """
+INSERT INTO queue_app_limit AS l (scope, name, throttled_until, created_at, updated_at)
+VALUES (%s, %s, clock_timestamp() + make_interval(secs => %s), clock_timestamp(), clock_timestamp())
+ON CONFLICT (scope, name) DO UPDATE
+SET throttled_until = GREATEST(l.throttled_until, EXCLUDED.throttled_until), updated_at = EXCLUDED.updated_at
+"""
+_FORGET: Final = """
+DELETE FROM queue_app_limit WHERE id IN (
+    SELECT id FROM queue_app_limit
+    WHERE throttled_until < statement_timestamp() - make_interval(secs => %s) AND NOT paused AND max_concurrent IS NULL
+        AND rate_count IS NULL AND min_delay_seconds IS NULL
+    LIMIT %s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def close(scope: str, name: str, seconds: float) -> None:
+    """Close the gate for ``seconds``, or longer if an earlier call closed it for longer."""
+    if scope == Scope.QUEUE:
+        execute(_QUEUE, [seconds, name])
+    else:
+        execute(_LIMIT, [scope, name, seconds])
+
+
+def forget(seconds: float, limit: int) -> int:
+    """Delete at most ``limit`` rows that only throttled, until more than ``seconds`` ago; return how many."""
+    return execute(_FORGET, [seconds, limit])

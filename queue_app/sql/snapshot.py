@@ -1,26 +1,32 @@
 """Read the rows that the index must agree with: tasks, limits and the generation."""
 
+from __future__ import annotations
+
 import json
 import uuid
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from django.db import OperationalError
 from psycopg.errors import LockNotAvailable
 
-from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
-from queue_app.core.records import Lease, TaskRef
+from queue_app.core.limits import EVERYTHING, Limits, gate_of, lane_name
+from queue_app.core.priorities import Band
+from queue_app.core.records import Lease, PackedLane, TaskRef
 from queue_app.core.states import Status
 from queue_app.sql import database
 from queue_app.sql.columns import LANE, REF, cap
 from queue_app.sql.database import (
+    BY_KEYS_ONLY,
     GENERATION_LOCK,
+    Row,
     atomic,
     bound_transaction,
     execute,
     fetch_all,
     fetch_prepared,
+    fetch_together,
     fetch_value,
 )
 
@@ -254,3 +260,175 @@ def record_ready(number: int, tasks: int, leases: int) -> None:
         " WHERE id = 1 AND number = %s",
         [tasks, leases, number],
     )
+
+
+# Read the queued rows as the index takes them: packed by PostgreSQL, lane by lane.
+#
+# Otherwise a comparison of a million rows would make a million Python records.
+
+type Cursor = tuple[datetime, uuid.UUID]
+_NIL: Final = uuid.UUID(int=0)
+
+# Reads the index only. The conditions on queued_at alone change no result; they let the planner estimate row counts.
+_END: Final = """
+SELECT queued_at, id FROM queue_app_task WHERE status = 'queued' AND {after}
+ORDER BY queued_at, id OFFSET %(limit)s - 1 LIMIT 1
+"""
+_OLDEST_OF_NEWEST: Final = _END.replace("ORDER BY queued_at, id", "ORDER BY queued_at DESC, id DESC")
+
+# The user, if the queue keeps users apart. In other queues every user would make a lane here for no purpose.
+_USER_THAT_MATTERS: Final = """CASE WHEN queue = ANY(ARRAY(
+    SELECT name FROM queue_app_queue WHERE "order" = 'fair' OR max_concurrent_per_user IS NOT NULL
+)) THEN "user" ELSE '' END"""
+# The score equals that of core.lanes.score to the last bit: whole milliseconds are exact in a double, so only the last
+# addition rounds. A time as a double is exact after rounding to microseconds, until the year 2106.
+# PostgreSQL aggregates ids and scores of a lane in one pass, so both are in the same order.
+PACKED: Final = """
+SELECT queue, task_type, capabilities, {user}, concurrency_key, weight,
+    string_agg(uuid_send(id), ''::bytea),
+    string_agg(float8send(priority * 1e13::float8 + us / 1000 + (us %% 1000) / 1e3::float8), ''::bytea)
+FROM {task}, LATERAL (SELECT round(date_part('epoch', queued_at) * 1e6)::bigint) AS at (us)
+GROUP BY 1, 2, 3, 4, 5, 6
+"""
+_PACKED: Final = PACKED.format(
+    user=_USER_THAT_MATTERS,
+    task="(SELECT * FROM queue_app_task WHERE status = 'queued' AND {after} AND {until}) AS task",
+)
+
+
+class RowPage(NamedTuple):
+    """Queued rows by lane; ``end`` is the cursor (queued_at, id) of the last row, ``None`` when none follow."""
+
+    lanes: list[PackedLane]
+    end: Cursor | None
+
+    @property
+    def size(self) -> int:
+        return sum(lane.size for lane in self.lanes)
+
+
+def packed_page(after: Cursor | None, limit: int) -> RowPage:
+    """Return about ``limit`` queued tasks that follow the cursor, oldest first."""
+    queued_at, task_id = after or ("-infinity", _NIL)
+    follows, until = "queued_at >= %(queued_at)s AND (queued_at, id) > (%(queued_at)s, %(id)s)", "true"
+    parameters: dict[str, Any] = {"queued_at": queued_at, "id": task_id}
+    ends = fetch_all(_END.format(after=follows), parameters | {"limit": limit})
+    if ends:
+        until = "queued_at <= %(end_at)s AND (queued_at, id) <= (%(end_at)s, %(end_id)s)"
+        parameters |= {"end_at": ends[0][0], "end_id": ends[0][1]}
+    return RowPage(_lanes(follows, until, parameters), (ends[0][0], ends[0][1]) if ends else None)
+
+
+def packed_recent(seconds: float, limit: int) -> RowPage:
+    """Return the tasks that became queued within the last ``seconds``, but only about the ``limit`` newest ones."""
+    recent = "queued_at > statement_timestamp() - make_interval(secs => %(seconds)s)"
+    parameters: dict[str, Any] = {"seconds": seconds}
+    first = fetch_all(_OLDEST_OF_NEWEST.format(after=recent), parameters | {"limit": limit})
+    if first:
+        recent = "queued_at >= %(queued_at)s AND (queued_at, id) >= (%(queued_at)s, %(id)s)"
+        parameters = {"queued_at": first[0][0], "id": first[0][1]}
+    return RowPage(_lanes(recent, "true", parameters), None)
+
+
+def _lanes(after: str, until: str, parameters: dict[str, Any]) -> list[PackedLane]:
+    return packed_lanes(fetch_all(_PACKED.format(after=after, until=until), parameters))
+
+
+def packed_lanes(found: list[Row]) -> list[PackedLane]:
+    """Return the lanes of rows as ``PACKED`` selects them."""
+    return [PackedLane(lane_name(*row[:6]), bytes(row[6]), bytes(row[7])) for row in found]
+
+
+# Read the queued rows for a rebuild, part by part: a part holds the tasks of one queue and band, oldest first.
+
+#: A queue and a band.
+type Part = tuple[str, Band]
+
+
+class ReadPosition(NamedTuple):
+    """How far a part has been read."""
+
+    queued_at: datetime
+    id: uuid.UUID
+    is_last: bool = False  # no queued row followed when the place was looked up
+
+
+BEGINNING: Final = ReadPosition(datetime(1, 1, 1, tzinfo=UTC), uuid.UUID(int=0))
+END: Final = ReadPosition(datetime(9999, 12, 31, tzinfo=UTC), uuid.UUID(int=2**128 - 1))
+
+# Reads the index taskqueue_length only, in as many steps as there are parts.
+_PARTS: Final = """
+WITH RECURSIVE part (queue, priority) AS (
+    (SELECT queue, priority FROM queue_app_task WHERE status IN ('scheduled', 'queued')
+     ORDER BY queue, priority LIMIT 1)
+    UNION ALL
+    SELECT next.queue, next.priority FROM part, LATERAL (
+        SELECT queue, priority FROM queue_app_task
+        WHERE status IN ('scheduled', 'queued') AND (queue, priority) > (part.queue, part.priority)
+        ORDER BY queue, priority LIMIT 1
+    ) AS next
+)
+SELECT queue, priority FROM part
+"""
+_KINDS: Final = ("text", "smallint", "timestamptz", "uuid", "timestamptz", "uuid")
+# Each column as one text: psycopg takes 10 µs for each item of a list, and there may be thousands of queues.
+_SEPARATOR: Final = "\x1f"
+_ASKED: Final = f"""
+unnest({", ".join(f"string_to_array(%s, chr(31))::{kind}[]" for kind in _KINDS)})
+    AS asked (queue, priority, queued_at, id, until_at, until_id)
+"""
+_FOLLOWS: Final = """
+t.queue = asked.queue AND t.priority = asked.priority AND (t.queued_at, t.id) > (asked.queued_at, asked.id)
+"""
+# The last row of the next ``limit`` ones; the present time if fewer follow. Reads the index only.
+_ENDS: Final = f"""
+SELECT asked.queue, asked.priority, COALESCE(last.queued_at, clock_timestamp()), COALESCE(last.id, asked.until_id),
+    last.id IS NULL
+FROM {_ASKED} LEFT JOIN LATERAL (
+    SELECT t.queued_at, t.id FROM queue_app_task AS t WHERE t.status IN ('scheduled', 'queued') AND {_FOLLOWS}
+    ORDER BY t.queued_at, t.id OFFSET %s - 1 LIMIT 1
+) AS last ON true
+"""
+# The statistics of PostgreSQL may be of a time when nothing waited. So the rows of each part are read alone (OFFSET),
+# and the `|| ''` hides other indexes of waiting rows from the planner.
+_BETWEEN: Final = PACKED.format(
+    user='"user"',  # always: the limits that say whether it matters may change during the rebuild
+    task=f"""(
+        SELECT waiting.* FROM {_ASKED}, LATERAL (
+            SELECT t.* FROM queue_app_task AS t
+            WHERE t.status IN ('scheduled', 'queued') AND t.status || '' = 'queued'
+                AND {_FOLLOWS} AND (t.queued_at, t.id) <= (asked.until_at, asked.until_id) OFFSET 0
+        ) AS waiting
+    ) AS task""",
+)
+_BY_INDEX: Final = (f"SELECT {BY_KEYS_ONLY}, set_config('enable_bitmapscan', 'off', true)", ())
+
+
+def parts() -> list[Part]:
+    """Return the queues and bands in which tasks may wait, most urgent band first."""
+    found = fetch_together(_BY_INDEX, (_PARTS, ()))
+    return sorted(((queue, Band(priority)) for queue, priority in found), key=lambda part: (part[1], part[0]))
+
+
+def ends(after: Mapping[Part, ReadPosition], limit: int) -> dict[Part, ReadPosition]:
+    """Return where the next ``limit`` rows of each part end; the present time if fewer follow."""
+    found = fetch_together(_BY_INDEX, (_ENDS, [*_asked(after, dict.fromkeys(after, END)), limit]))
+    return {(queue, Band(priority)): ReadPosition(*place) for queue, priority, *place in found}
+
+
+def between(after: Mapping[Part, ReadPosition], until: Mapping[Part, ReadPosition]) -> list[PackedLane]:
+    """Return the queued tasks of each part behind one place, up to the other."""
+    return packed_lanes(fetch_together(_BY_INDEX, (_BETWEEN, _asked(after, until))))
+
+
+def _asked(after: Mapping[Part, ReadPosition], until: Mapping[Part, ReadPosition]) -> list[str]:
+    ends = [until[part] for part in after]
+    columns: Iterable[Iterable[str]] = (
+        (queue for queue, _ in after),
+        (str(int(band)) for _, band in after),
+        (place.queued_at.isoformat() for place in after.values()),
+        (str(place.id) for place in after.values()),
+        (place.queued_at.isoformat() for place in ends),
+        (str(place.id) for place in ends),
+    )
+    return [_SEPARATOR.join(column) for column in columns]

@@ -2,14 +2,18 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
-from queue_app.sql import schedule_health, workflow_health
+from queue_app.core.counters import BOUNDS, from_json, percentile
+from queue_app.core.priorities import Band
+from queue_app.sql import schedules, workflow_graph
 from queue_app.sql.adaptive import Adaptive, adaptive
-from queue_app.sql.database import fetch_all, fetch_value, is_read_only
-from queue_app.sql.schedule_health import Failing
-from queue_app.sql.watchdog import CHECK_IS_OLD, WATCHDOG
+from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
+from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
+from queue_app.sql.schedules import Failing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,8 @@ def read() -> RowStats:
     )
     ages = {name: max(0.0, age) for name, age, _ in jobs}
     check_age = ages.pop(WATCHDOG, math.inf)
-    overdue = schedule_health.overdue(0)
-    held = workflow_health.held(1)
+    overdue = schedules.overdue(0)
+    held = workflow_graph.held(1)
     generation = fetch_all(
         "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
         " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
@@ -64,7 +68,7 @@ def read() -> RowStats:
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
         is_watched=check_age <= CHECK_IS_OLD,
         schedule_overdue=overdue[0].seconds if overdue else 0.0,
-        schedules_failing=schedule_health.failing(1),
+        schedules_failing=schedules.failing(1),
         workflows=counts_of("queue_app_workflow", "state"),
         workflows_held=(held[0].number, held[0].seconds) if held else (0, 0.0),
         adaptive=adaptive(),
@@ -146,3 +150,179 @@ def mean_seconds(queue: str) -> float | None:
         [SAMPLE, queue],
     )
     return mean
+
+
+# Read the snapshots of queues as series over time.
+
+_PERCENTILES: Final = tuple(f"{what}_p{share}" for what in ("wait", "run") for share in (50, 95, 99))
+_BANDS: Final = tuple(band.label for band in Band)
+
+# Over queues, depths and rates are summed, and times are those of the slowest queue, as percentiles cannot be added.
+# Over the snapshots of one step, depths and rates are averaged, and times are again the slowest. The queues are named,
+# so that PostgreSQL reads one range of the unique index for each and does not scan.
+_SERIES: Final = f"""
+SELECT EXTRACT(EPOCH FROM date_bin(make_interval(secs => %(step)s), taken_at, timestamptz 'epoch'))::float8,
+    {", ".join(f"avg({band})::float8" for band in _BANDS)}, avg(active)::float8,
+    avg(enqueued)::float8, avg(completed)::float8, avg(failed)::float8,
+    {", ".join(f"max({name})" for name in _PERCENTILES)}
+FROM (
+    SELECT taken_at, {", ".join(f"sum(COALESCE((depth->>'{band}')::int, 0)) AS {band}" for band in _BANDS)},
+        sum(active) AS active, sum(enqueued) AS enqueued, sum(completed) AS completed, sum(failed) AS failed,
+        {", ".join(f"max({name}) AS {name}" for name in _PERCENTILES)}
+    FROM queue_app_queuestats WHERE queue = ANY(%(queues)s) AND taken_at >= %(since)s GROUP BY taken_at
+) AS snapshot GROUP BY 1 ORDER BY 1
+"""
+
+_RECENT: Final = """
+SELECT queue, taken_at, completed, failed,
+    (SELECT sum(value::int) FROM jsonb_each_text(depth))::int
+FROM queue_app_queuestats WHERE queue = ANY(%s) AND taken_at >= %s ORDER BY queue, taken_at
+"""
+
+_ENDED: Final = """
+SELECT queue, count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status IN ('failed', 'dead_letter'))
+FROM queue_app_task WHERE finished_at >= statement_timestamp() - make_interval(secs => 60) GROUP BY queue
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Values over time; ``times`` are seconds since 1970, and every list has the length of ``times``."""
+
+    times: list[float]
+    values: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """A summary of one snapshot of one queue."""
+
+    queue: str
+    taken_at: datetime
+    completed: int
+    failed: int
+    depth: int | None
+
+
+def series(queues: Sequence[str], since: datetime, step: float) -> Series:
+    """Return depth per band, ``active``, rates per minute and percentiles in seconds, in steps of ``step`` seconds."""
+    found = fetch_all(_SERIES, {"queues": list(queues), "since": since, "step": step})
+    names = [*_BANDS, "active", "enqueued", "completed", "failed", *_PERCENTILES]
+    columns: list[list[Any]] = [list(column) for column in zip(*found, strict=True)]
+    if not columns:
+        columns = [[] for _ in ("time", *names)]
+    return Series(columns[0], dict(zip(names, columns[1:], strict=True)))
+
+
+def recent(queues: Sequence[str], since: datetime) -> list[Recent]:
+    """Return the snapshots of the queues since a time, by queue, oldest first."""
+    return [Recent(*row) for row in fetch_all(_RECENT, [list(queues), since])]
+
+
+def ended_lately() -> dict[str, tuple[int, int]]:
+    """Return {queue: (completed, failed)} of the tasks that ended within the last 60 seconds."""
+    return {queue: (completed, failed) for queue, completed, failed in fetch_all(_ENDED)}
+
+
+# Count the tasks that ended in a window by task type, user or concurrency key, with histograms of their times.
+
+#: One pass over the ended tasks; a group for the totals, and one for each bucket and version.
+_ENDED_BY_TYPE: Final = """
+SELECT name, since, ran, waited, version, GROUPING(ran, waited, version), count(*),
+    count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status IN ('failed', 'dead_letter')),
+    sum(failures)::bigint, max(finished_at)
+FROM (
+    SELECT {column} AS name, date_trunc('{unit}', finished_at, 'UTC') AS since, t.status, failures, finished_at,
+        width_bucket(EXTRACT(EPOCH FROM finished_at - t.started_at)::float8, %s::float8[]) AS ran,
+        width_bucket(GREATEST(0, EXTRACT(EPOCH FROM t.started_at - queued_at))::float8, %s::float8[]) AS waited,
+        COALESCE(w.version, '') AS version
+    FROM queue_app_task AS t LEFT JOIN queue_app_worker AS w ON w.id = t.worker_id
+    WHERE finished_at > %s AND finished_at <= %s AND {column} <> ''
+) AS ended
+GROUP BY GROUPING SETS ((name, since), (name, since, ran), (name, since, waited), (name, since, version))
+"""
+#: Kind -> (column, length of a period).
+_KINDS: Final = {"type": ("task_type", "hour"), "user": ('"user"', "day"), "key": ("concurrency_key", "day")}
+_TOTAL, _BY_RUN, _BY_WAIT, _BY_VERSION = 0b111, 0b011, 0b101, 0b110
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class EndedTotals:
+    """The ended tasks of one task type, user or key in a period."""
+
+    name: str
+    completed: int = 0
+    failed: int = 0
+    other: int = 0
+    failures: int = 0  # failed attempts
+    last_at: datetime | None = None
+    waits: Counter[int] = field(default_factory=Counter)
+    runs: Counter[int] = field(default_factory=Counter)
+    versions: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: Any) -> None:
+        """Add a row of ``TaskStats``."""
+        self.completed += row.completed
+        self.failed += row.failed
+        self.other += row.other
+        self.failures += row.failures
+        self.last_at = max(self.last_at or row.last_at, row.last_at)
+        self.waits += from_json(row.waits)
+        self.runs += from_json(row.runs)
+        self.versions += Counter(row.versions)
+
+    @property
+    def total(self) -> int:
+        return self.completed + self.failed + self.other
+
+    @property
+    def failed_share(self) -> float:
+        return 100 * self.failed / self.total if self.total else 0.0
+
+    @property
+    def wait_p50(self) -> float | None:
+        """Median wait before the last attempt in seconds."""
+        return percentile(self.waits, 0.5)
+
+    @property
+    def wait_p95(self) -> float | None:
+        return percentile(self.waits, 0.95)
+
+    @property
+    def run_p50(self) -> float | None:
+        """Median run time of the last attempt in seconds."""
+        return percentile(self.runs, 0.5)
+
+    @property
+    def run_p95(self) -> float | None:
+        return percentile(self.runs, 0.95)
+
+
+@dataclass(slots=True)
+class EndedInPeriod(EndedTotals):
+    """The ended tasks of one name in the hour or day that began at ``since``."""
+
+    since: datetime = _NEVER
+
+
+def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
+    """Return the tasks that ended after ``since``, up to ``until``, summed by name and period."""
+    column, unit = _KINDS[kind]
+    found: dict[tuple[str, datetime], EndedInPeriod] = {}
+    bounds = list(BOUNDS)
+    rows = fetch_together(
+        WITHOUT_JIT, (_ENDED_BY_TYPE.format(column=column, unit=unit), [bounds, bounds, since, until])
+    )
+    for name, period, ran, waited, version, group, count, *totals in rows:
+        row = found.setdefault((name, period), EndedInPeriod(name, since=period))
+        if group == _TOTAL:
+            row.completed, row.failed, row.failures, row.last_at = totals
+            row.other = count - row.completed - row.failed
+        elif group == _BY_RUN and ran is not None:  # null: it never started
+            row.runs[ran] += count
+        elif group == _BY_WAIT and waited is not None:
+            row.waits[waited] += count
+        elif group == _BY_VERSION and version:
+            row.versions[version] += count
+    return list(found.values())

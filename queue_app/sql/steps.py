@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.records import ClaimedTask, TaskRef
-from queue_app.core.signals import Fields, fields_of
 from queue_app.core.states import TERMINAL
-from queue_app.core.steps import Step
+from queue_app.core.steps import Fields, Step, fields_of
 from queue_app.sql.columns import REF
 from queue_app.sql.database import LOOK_UP, fetch_prepared, lock_rows
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.sql.columns import REF
-from queue_app.sql.comparison import Cursor
 from queue_app.sql.database import fetch_all, fetch_locked
+from queue_app.sql.snapshot import Cursor
 from queue_app.sql.workflow_advance import TRY_SHARE
 
 #: Condition for scheduled tasks whose time has come within the last minute, or comes later.

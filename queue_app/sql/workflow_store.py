@@ -2,19 +2,29 @@
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from queue_app import tracing
 from queue_app.core.graph import Edge, Graph, NewWorkflow, Sharded
 from queue_app.core.ids import as_digits
 from queue_app.core.records import Enqueued
 from queue_app.core.states import Status
-from queue_app.encryption import SHARED, sealed_call, sealed_if
-from queue_app.sql.database import connection, execute, fetch_value
-from queue_app.sql.insert import SPEC_COLUMNS, spec_values
-from queue_app.sql.insert_many import PAYLOAD_COLUMNS, STEP, field, in_chunks, instants, payload_extras, payload_lines
+from queue_app.encryption import SHARED, opened_if, sealed_call, sealed_if
+from queue_app.sql.database import connection, execute, fetch_all, fetch_value
+from queue_app.sql.insert import (
+    PAYLOAD_COLUMNS,
+    SPEC_COLUMNS,
+    STEP,
+    field,
+    in_chunks,
+    instants,
+    payload_extras,
+    payload_lines,
+    spec_values,
+)
+from queue_app.telemetry import tracing
 
 _COLUMNS: Final = f"{', '.join(SPEC_COLUMNS)}, attempt, failures, created_at, workflow_id, id, status, queued_at"
 _INSERT: Final = """
@@ -117,3 +127,36 @@ def _copy(table: str, columns: str, lines: Iterable[str]) -> None:
 def compensation_text(call: Mapping[str, Any]) -> str:
     """Return the stored form of a compensation."""
     return sealed_if(json.dumps(call, ensure_ascii=False, separators=(",", ":")), call["task_type"], SHARED)
+
+
+# Read the results that tasks of workflows refer to.
+
+
+def results(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Return the results (JSON text) of the completed tasks among ``ids`` in these workflows."""
+    found = fetch_all(
+        "SELECT t.id, COALESCE(result.value::text, 'null'), t.task_type FROM queue_app_task AS t"
+        " LEFT JOIN queue_app_taskresult AS result ON result.task_id = t.id"
+        " WHERE t.id = ANY(%s) AND t.workflow_id = ANY(%s) AND t.status = 'completed'",
+        [list(ids), list(workflows)],
+    )
+    return {task_id: opened_if(text, task_type) for task_id, text, task_type in found}
+
+
+def size(ids: Collection[uuid.UUID]) -> int:
+    """Return how many bytes the stored results of tasks take as text."""
+    sql = "SELECT COALESCE(sum(octet_length(value::text)), 0) FROM queue_app_taskresult WHERE task_id = ANY(%s)"
+    return int(fetch_value(sql, [list(ids)]))
+
+
+def added_by(ids: Collection[uuid.UUID], workflows: Collection[uuid.UUID]) -> dict[uuid.UUID, list[uuid.UUID]]:
+    """Return {task: the tasks that it added, in order}."""
+    found = fetch_all(
+        "SELECT node.added_by, t.id FROM queue_app_workflownode AS node JOIN queue_app_task AS t ON t.id = node.task_id"
+        " WHERE node.added_by = ANY(%s) AND t.workflow_id = ANY(%s) ORDER BY t.id",
+        [list(ids), list(workflows)],
+    )
+    added: dict[uuid.UUID, list[uuid.UUID]] = defaultdict(list)
+    for task_id, each in found:
+        added[task_id].append(each)
+    return added

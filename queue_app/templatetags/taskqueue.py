@@ -10,10 +10,10 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from queue_app.api.views.status_page import status_of
 from queue_app.core.ids import parse_id
 from queue_app.models import Task
 from queue_app.sql.database import alias
-from queue_app.status_page import status_of
 
 register = template.Library()
 

@@ -14,10 +14,8 @@ from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
-from queue_app.dashboard.sections import Section, sections
-from queue_app.dashboard.sentences import value_text
-from queue_app.dashboard.tracebacks import traceback_html
-from queue_app.dashboard.translation import translate, word
+from queue_app.dashboard.labels import translate, word
+from queue_app.dashboard.sentences import Section, sections, traceback_html, value_text
 from queue_app.diagnose.overview import overview_context
 from queue_app.services.read.stats import QueueSummary
 

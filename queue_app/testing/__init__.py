@@ -6,9 +6,8 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 """
 
 from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, assert_workflow, drain, enqueued
-from queue_app.testing.clock import Clock, freeze
 from queue_app.testing.memory import MemoryBackend
-from queue_app.testing.override import override_queue
+from queue_app.testing.override import Clock, freeze, override_queue
 from queue_app.testing.schedules import assert_scheduled, run_schedules
 
 __all__ = [

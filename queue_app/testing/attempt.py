@@ -12,17 +12,17 @@ from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
 from queue_app import codecs, conf, registry
-from queue_app.callbacks import follows
-from queue_app.core.backoff import retry_delay
+from queue_app.core.failures import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status, predicate
 from queue_app.exceptions import Discard, InputTooLarge, ResultMissing, Retry, Snooze, Suspended, TaskTimeout
 from queue_app.hooks import after_end, around_run
+from queue_app.hooks.callbacks import follows
 from queue_app.services.enqueue.validate import result_text
-from queue_app.services.lifecycle.results import input_text
+from queue_app.services.lifecycle.finish import input_text
 from queue_app.tasks import AnyResult, next_try
 from queue_app.testing import steps
-from queue_app.testing.hooks import claimed
+from queue_app.testing.override import claimed
 from queue_app.testing.stored import StoredCall
 from queue_app.workers.steps import AttemptSteps
 

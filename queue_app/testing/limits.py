@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from queue_app.core.limit_values import FIFO
+from queue_app.core.limits import FIFO
 from queue_app.exceptions import near_matches
 
 

@@ -14,31 +14,26 @@ from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
 from queue_app import codecs, conf, encryption, registry
+from queue_app.backend.results import RESULT_STATUS, Progress, QueueTaskResult, checked_timeout
 from queue_app.core.graph import Graph, NewWorkflow, check_size
 from queue_app.core.ids import Id, parse_id, uuid7
-from queue_app.core.limit_values import ARRIVAL
+from queue_app.core.limits import ARRIVAL
 from queue_app.core.options import Seconds
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import ARRIVAL_BAND, effective_band
+from queue_app.core.priorities import ARRIVAL_BAND, Band, effective_band
 from queue_app.core.records import TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments, check_calls
 from queue_app.core.states import TERMINAL, WAITING, Status, predicate
 from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound, WorkflowNotFound
 from queue_app.hooks import before_enqueue
 from queue_app.registry import AnyTask
-from queue_app.result_actions import checked_timeout
-from queue_app.results import RESULT_STATUS
 from queue_app.services.workflows.store import check_workflow
-from queue_app.task_result import Progress, QueueTaskResult
-from queue_app.tasks import AnyResult, QueueTask
+from queue_app.tasks import AnyResult, QueueTask, check_types
 from queue_app.testing import attempt, steps
-from queue_app.testing.clock import current, freeze
-from queue_app.testing.hooks import metadata_of
 from queue_app.testing.limits import MemoryLimits
+from queue_app.testing.override import current, freeze, metadata_of
 from queue_app.testing.stored import StoredCall, as_json, existence
 from queue_app.testing.unique import claim_of
 from queue_app.testing.workflows import MemoryWorkflow
-from queue_app.typed import check_types
 
 #: Seconds in a band after which a task rises to the next band; as in the migration.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}

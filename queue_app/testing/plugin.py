@@ -10,8 +10,11 @@ import pytest
 
 pytest.register_assert_rewrite("queue_app.testing.conformance")
 
-from queue_app.testing.clock import Clock, freeze  # noqa: E402 - after the call above
-from queue_app.testing.override import overrides  # noqa: E402
+from queue_app.testing.override import (  # noqa: E402 - after the call above
+    Clock,
+    freeze,
+    overrides,
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

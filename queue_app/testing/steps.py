@@ -10,18 +10,17 @@ from django.db import transaction
 from django.utils import timezone
 
 from queue_app import conf
+from queue_app.backend.results import Progress
 from queue_app.core.payload import dump_json
-from queue_app.core.signals import Fields, check_declared, check_payload
 from queue_app.core.states import TERMINAL, Status, predicate
-from queue_app.core.steps import Step, StepKind
+from queue_app.core.steps import Fields, Step, StepKind, check_declared, check_payload
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.services.enqueue.validate import check_signal_name
-from queue_app.task_result import Progress
 from queue_app.testing.stored import StoredCall
 from queue_app.testing.workflows import MemoryWorkflow, RunningInMemory
 from queue_app.workers.context import MESSAGE_LENGTH, QueueTaskContext
 from queue_app.workers.steps import AttemptSteps
-from queue_app.workflow_builder import RunningWorkflow
+from queue_app.workflows.builder import RunningWorkflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

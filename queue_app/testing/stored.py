@@ -10,14 +10,13 @@ from django.tasks.base import TaskError
 from django.utils.json import normalize_json
 
 from queue_app import codecs, conf
+from queue_app.backend.results import Progress
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import Band, band_from_django
-from queue_app.core.signals import Fields
 from queue_app.core.states import Status
-from queue_app.core.steps import Step
+from queue_app.core.steps import Fields, Step
 from queue_app.exceptions import UnserializableParameters
 from queue_app.registry import AnyTask
-from queue_app.task_result import Progress
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,15 +13,15 @@ from django.utils import timezone
 from queue_app import registry
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
 from queue_app.core.options import OF_ROWS
+from queue_app.core.payload import Reference, chosen, filled
 from queue_app.core.records import TaskRow, TaskSpec
-from queue_app.core.references import Reference, chosen, filled
 from queue_app.core.states import FAILURES, TERMINAL, Status
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
 from queue_app.models.workflow import Closed, Condition, OnFailure, WorkflowState
 from queue_app.registry import AnyTask
 from queue_app.services.advance import DOOMING, MET
-from queue_app.services.lifecycle.settle import undoing
-from queue_app.workflow_builder import RunningWorkflow
+from queue_app.services.lifecycle.dependencies import undoing
+from queue_app.workflows.builder import RunningWorkflow
 
 if TYPE_CHECKING:
     from queue_app.testing.stored import StoredCall

@@ -8,11 +8,12 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
-from queue_app import registry, webhooks, workflow_expansion  # noqa: F401 - the latter registers a task
+from queue_app import registry, webhooks
 from queue_app.models import DeadLetter, Schedule, Task
 from queue_app.registry import type_of
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.requests import consume
+from queue_app.workflows import builder  # noqa: F401 - the latter registers a task
 from tests.support.asking import answers, ask, plain
 from tests.support.factories import DeadLetterFactory, ScheduleFactory, move
 
@@ -102,7 +103,7 @@ DOORS = {
 
 
 def test_the_app_has_tasks_of_its_own():
-    assert own_types() == ["queue_app.webhooks.deliver", "queue_app.workflow_expansion.expand"]
+    assert own_types() == ["queue_app.webhooks.deliver", "queue_app.workflows.builder.expand"]
 
 
 @pytest.mark.parametrize("door", DOORS)

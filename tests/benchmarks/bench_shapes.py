@@ -19,8 +19,7 @@ from bench import Table
 from django_redis import get_redis_connection
 
 from queue_app.core.ids import uuid7s
-from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits, lane_name
 from queue_app.core.priorities import Band
 from queue_app.core.records import Entry, PackedLane, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from queue_app.core.fingerprint import fingerprint
+from queue_app.core.failures import fingerprint
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status

@@ -9,7 +9,7 @@ from django.db import OperationalError
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.utils import timezone
 
-from queue_app.admin import away
+from queue_app.admin import unavailable
 from queue_app.core import shared
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
@@ -134,7 +134,7 @@ def test_postgresql_is_away(staff, patch):
         answer = page.request.get(f"{staff.address}/admin/queue_app/{path}")
         assert (answer.status, answer.headers["retry-after"]) == (503, "5"), path
         assert "PostgreSQL does not answer" in answer.text()
-    patch.setattr(away, "RETRY_SECONDS", 1)
+    patch.setattr(unavailable, "RETRY_SECONDS", 1)
     staff.go("task/")
     assert "This page tries again every 1 seconds." in page.inner_text("main")
     patch.undo()

@@ -13,8 +13,8 @@ from django.test import override_settings
 
 from queue_app import conf
 from queue_app.api.views.docs import document
+from queue_app.backend.results import RESULT_STATUS
 from queue_app.core.states import PENDING, TRANSITIONS, Status
-from queue_app.results import RESULT_STATUS
 from tests.docs.pages import ROOT
 
 sys.path.append(str(ROOT / "docs"))

@@ -31,7 +31,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.options import WorkerOptions
-from queue_app.workers.transport.direct import DirectTransport
+from queue_app.workers.transport.base import DirectTransport
 from queue_app.workers.worker import Worker
 from tests.explorer.copies import RESTORE, Copy
 from tests.explorer.gates import Actor, Died

@@ -19,10 +19,11 @@ from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
 from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.enqueue.validate import check_task
+from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.lifecycle.claim import claim, recover
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard_open
 from queue_app.services.repair import reap
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.services.workflows.steer import (
     cancel_workflow,
     pause_workflow,
@@ -32,8 +33,7 @@ from queue_app.services.workflows.steer import (
     stop_undoing,
 )
 from queue_app.services.workflows.store import add_nodes, enqueue_workflow
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
-from queue_app.sql.workflow_health import holding
+from queue_app.sql.workflow_graph import holding
 from queue_app.sql.workflow_store import compensation_text
 from tests.support.engine import done, failed
 

@@ -33,7 +33,7 @@ from queue_app.index import Index, calls, scripts
 from queue_app.index import index as index_package
 from queue_app.index.client import connect
 from queue_app.sql.database import connection
-from queue_app.sql.identity import database_identity
+from queue_app.sql.doctor import database_identity
 
 GO, DIE, LOSE, BREAK, CLOCK = "go", "die", "lose", "break", "clock"
 POSTGRESQL, REDIS = "postgresql", "redis"

@@ -13,8 +13,8 @@ from django.test import override_settings
 from queue_app.index import get_index, notifier, scripts
 from queue_app.services import requests
 from queue_app.services.notify import index as notify_index
-from queue_app.services.repair import load, reap, rebuild, reconcile
-from queue_app.sql import prepared
+from queue_app.services.repair import reap, rebuild, reconcile
+from queue_app.sql import database
 from tests.explorer import crew, said_twice
 from tests.explorer.controller import Controller, controller
 from tests.explorer.queues import few_connections
@@ -27,7 +27,7 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
     """Yield a world and a controller of up to ``count`` actors."""
     with (
         # A statement becomes a prepared one after some runs: then the same transition would take other steps.
-        mock.patch.object(prepared, "PREPARE_AFTER", 10**9),
+        mock.patch.object(database, "PREPARE_AFTER", 10**9),
         # Each notification is sent by the actor, at once, and not by a thread later.
         mock.patch.object(notifier, "GATHER_SECONDS", 0.0),
         mock.patch.object(notify_index.first, "_is_open", True),
@@ -35,7 +35,7 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
         mock.patch.multiple(requests, IDLE_SECONDS=0.0, PAUSE_SECONDS=0.0),
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
         # A rebuild loads one of two tasks after it has allowed claims.
-        mock.patch.multiple(load, PAGE=1, LEAST=1),
+        mock.patch.multiple(rebuild, PAGE=1, LEAST=1),
         # A server for three connections: near its limit a queue still shares its lock.
         few_connections(),
         # What is missing is not on its way: the actors stand still.

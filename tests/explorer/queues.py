@@ -19,8 +19,7 @@ from queue_app.models import Queue, Task
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.claim import claim
-from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.turnover import turn_over
+from queue_app.services.lifecycle.finish import finish, turn_over
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.worker.registration import register_in_index
 from queue_app.sql import admission

@@ -23,11 +23,10 @@ from queue_app.models import Schedule, Workflow
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.pause import pause, pause_schedule
 from queue_app.services.enqueue.store import enqueue
-from queue_app.services.lifecycle import settle
-from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
+from queue_app.services.lifecycle import dependencies
+from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, replay, reprioritise, retry, run_now
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.operations.backfill import start_backfill
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations
@@ -135,7 +134,7 @@ def installed() -> Iterator[Again]:
         cursor.execute(INSTALL)
     again = Again()
     try:
-        with mock.patch.object(settle, "settle_one", again.without(settle.settle_one)):
+        with mock.patch.object(dependencies, "settle_one", again.without(dependencies.settle_one)):
             yield again
     finally:
         again.close()

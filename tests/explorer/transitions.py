@@ -20,10 +20,8 @@ from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle import claim as claiming
-from queue_app.services.lifecycle.actions import cancel, cancel_many, reprioritise, retry, run_now
-from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard, replay
-from queue_app.services.lifecycle.turnover import turn_over
+from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, replay, reprioritise, retry, run_now
+from queue_app.services.lifecycle.finish import finish, turn_over
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations

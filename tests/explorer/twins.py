@@ -12,7 +12,7 @@ from unittest import mock
 
 from django.db import transaction
 
-from queue_app.core.lanes import score
+from queue_app.core.limits import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
 from queue_app.models import DeadLetter, DependencyCounter
@@ -24,7 +24,7 @@ from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.services.lifecycle import finish as finish_service
 from queue_app.services.notify import index as notify_index
-from queue_app.services.repair import load, rebuild
+from queue_app.services.repair import rebuild
 from queue_app.services.schedules import tick as ticking
 from queue_app.services.workflows import steer
 from queue_app.sql import (
@@ -33,10 +33,9 @@ from queue_app.sql import (
     database,
     dead_letters,
     finish,
-    grants,
-    reap,
     snapshot,
     waiting,
+    workers,
     workflow_advance,
     workflow_settle,
 )
@@ -238,15 +237,15 @@ def _read_first() -> AbstractContextManager[Any]:
 
     def step(self: Any, parts: Any) -> bool:
         after = {part: self.after[part] for part in parts}
-        until = load.rows.ends(after, 1) if parts else {}
-        lanes = load.rows.between(after, {part: load.END if at.is_last else at for part, at in until.items()})
+        until = rebuild.rows.ends(after, 1) if parts else {}
+        lanes = rebuild.rows.between(after, {part: rebuild.END if at.is_last else at for part, at in until.items()})
         borders = {part: None if at.is_last else score(part[1], at.queued_at) for part, at in until.items()}
         is_same: bool = self.index.load_until(self.number, borders)
         self._push(lanes)
         self.after = {part: until.get(part, at) for part, at in self.after.items() if borders.get(part, 0) is not None}
         return is_same
 
-    return mock.patch.object(load.Loader, "_step", step)
+    return mock.patch.object(rebuild.Loader, "_step", step)
 
 
 def _without_spare() -> AbstractContextManager[Any]:
@@ -256,7 +255,7 @@ def _without_spare() -> AbstractContextManager[Any]:
 
 def _by_band() -> AbstractContextManager[Any]:
     """Load the bands of a queue by arrival one by one."""
-    return mock.patch.object(load.Loader, "_together", lambda _, until: until)
+    return mock.patch.object(rebuild.Loader, "_together", lambda _, until: until)
 
 
 _plain_new_task = requests._new_task
@@ -398,7 +397,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "reap-lock": Twin(
         "the reaper has the lock of a workflow before the rows of its tasks",
-        lambda: _text(reap, "_ORPHANS", TRY_SHARE.format(id="gone.workflow_id"), "true"),
+        lambda: _text(workers, "_ORPHANS", TRY_SHARE.format(id="gone.workflow_id"), "true"),
         _pairs("lose_first", "cancel_flow", states=("parents",)),
     ),
     "release-stamp": Twin(
@@ -459,7 +458,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "grant-again": Twin(
         "what PostgreSQL has forgotten is granted again to the worker that runs it",
-        lambda: mock.patch.object(grants, "grant_again", return_value=grants.Comparison()),
+        lambda: mock.patch.object(claim, "grant_again", return_value=claim.Comparison()),
         _pairs("forget", "beat", states=("running",)),
     ),
     "answers": Twin(

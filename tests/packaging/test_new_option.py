@@ -24,7 +24,7 @@ EDITS = {
         ("\n\nclass CallValues", "    region: str\n"),
         ("    concurrency_key: str | None = None\n", "    region: str | None = None\n"),
     ],
-    "queue_app/models/option_columns.py": [
+    "queue_app/models/task.py": [
         ("\n    class Meta", '    region = models.CharField(max_length=20, default="", db_default="", blank=True)\n')
     ],
 }

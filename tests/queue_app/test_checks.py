@@ -12,9 +12,10 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.test import override_settings
 from psycopg import IsolationLevel
 
-from queue_app import callbacks, checks, registry, signals, telemetry
+from queue_app import checks, registry, signals, telemetry
 from queue_app.diagnose import doctor
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
+from queue_app.hooks import callbacks
 from tests.workers import chores
 
 

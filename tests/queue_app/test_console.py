@@ -7,8 +7,8 @@ import sys
 import pytest
 from django.core.management.color import color_style, no_style
 
-from queue_app import console
-from queue_app.console import Console, Facts, LineFormatter
+from queue_app.logs import console
+from queue_app.logs.console import Console, Facts, LineFormatter
 
 
 def record(message, *args, level=logging.INFO, name="taskqueue", **attributes):

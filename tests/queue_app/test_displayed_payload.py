@@ -5,7 +5,7 @@ import uuid
 import pytest
 from django.utils import timezone
 
-from queue_app.displayed_payload import displayed_payload
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.models import TaskPayload, TaskResult, WorkflowNode
 from tests.support.factories import TaskFactory
 

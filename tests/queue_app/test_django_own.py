@@ -19,9 +19,9 @@ from django.tasks.backends import dummy, immediate
 
 from queue_app import registry
 from queue_app.backend import TaskQueueBackend
+from queue_app.backend.results import load_result
 from queue_app.index import Profile, get_index
 from queue_app.models import PriorityPolicy, Task
-from queue_app.results import load_result
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.workers.context import ClaimedAttempt

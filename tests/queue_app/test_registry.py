@@ -11,7 +11,7 @@ from queue_app import registry, task
 from queue_app.core.records import NewTask
 from queue_app.exceptions import UnknownTaskType, WrongArguments, near_matches
 from queue_app.models import Task
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import submit
 
 
 @task

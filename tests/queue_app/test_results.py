@@ -7,13 +7,13 @@ import pytest
 from django.tasks import TaskResult, TaskResultStatus, default_task_backend, task
 from django.tasks.exceptions import InvalidTask, TaskResultMismatch
 
+from queue_app.backend.results import RESULT_STATUS
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import UnknownTaskType
 from queue_app.models import Task
 from queue_app.registry import type_of
-from queue_app.results import RESULT_STATUS
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish

@@ -13,12 +13,12 @@ from django.tasks import TaskResultStatus, default_task_backend
 from django.tasks.exceptions import TaskResultDoesNotExist
 
 from queue_app import chain, task
+from queue_app.backend.results import QueueTaskResult, earlier_attempts, load_result, load_results
 from queue_app.core.records import ProgressReport
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTransition, TaskFailed, TaskNotFound
 from queue_app.models import Task
 from queue_app.registry import type_of
-from queue_app.results import earlier_attempts, load_result, load_results
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish, record_progress
@@ -26,7 +26,6 @@ from queue_app.services.notify import subscribe
 from queue_app.services.notify.subscribe import hub
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
-from queue_app.task_result import QueueTaskResult
 from tests.queue_app.test_backend import add
 from tests.support.engine import Side, done, failed, put, row, take, until
 

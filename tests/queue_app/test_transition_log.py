@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
-from queue_app import signals, transition_log
+from queue_app import signals
 from queue_app.core import trace
 from queue_app.core.records import TaskRef
 from queue_app.logs import JSONFormatter
@@ -15,6 +15,7 @@ from queue_app.models import Task
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.promote import make_due
+from queue_app.telemetry import transition_log
 from tests.support.engine import done, failed, index_away, put, put_many, rolled_back, take
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

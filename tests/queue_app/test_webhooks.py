@@ -18,7 +18,7 @@ from queue_app.checks import check_callbacks
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import submit
 from queue_app.testing import drain, freeze
 from queue_app.webhooks import deliver, endpoint_of, is_public, send, signed, verify
 

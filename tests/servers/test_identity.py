@@ -11,8 +11,8 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from queue_app.sql.grants import RUN
-from queue_app.sql.identity import _CLUSTER, _PLACE
+from queue_app.sql.claim import RUN
+from queue_app.sql.doctor import _CLUSTER, _PLACE
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
 from tests.integration.processes import eventually

@@ -16,10 +16,8 @@ from unittest import mock
 
 from django.db import connection, connections, transaction
 
-from queue_app.core.lanes import BAND_WIDTH, SEPARATOR
-from queue_app.core.limit_values import Limits, Scope, gate_of
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import ARRIVAL_BAND, PROMOTED, effective_band
+from queue_app.core.limits import BAND_WIDTH, SEPARATOR, Limits, Scope, gate_of
+from queue_app.core.priorities import ARRIVAL_BAND, PROMOTED, Band, effective_band
 from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable

@@ -14,8 +14,8 @@ from factory import LazyAttribute, LazyFunction, RelatedFactory, Sequence, post_
 from factory.django import DjangoModelFactory
 
 from queue_app.core.priorities import Band
-from queue_app.core.signals import listed
 from queue_app.core.states import TERMINAL, Status
+from queue_app.core.steps import listed
 from queue_app.models import (
     DeadLetter,
     Limit,

@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from queue_app import Workflow, signal
-from queue_app.core.nodes import Node
+from queue_app.core.graph import Node
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import DeadLetter, Task
-from queue_app.services.lifecycle.actions import cancel_many
-from queue_app.services.lifecycle.replay import discard_open, replay_open
+from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay_open
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from tests.integration.app import tasks
 

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from queue_app.core.lanes import BAND_WIDTH, band_of, score
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import ARRIVAL_BAND, Thresholds, effective_band
+from queue_app.core.limits import BAND_WIDTH, band_of, score
+from queue_app.core.priorities import ARRIVAL_BAND, Band, Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.index import Profile
 

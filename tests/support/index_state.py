@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import redis
 
-from queue_app.core.lanes import lane_name
+from queue_app.core.limits import lane_name
 from queue_app.index import Index
 from queue_app.index.keys import KINDS
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from queue_app.core.limit_values import EVERYTHING, Limits
+from queue_app.core.limits import EVERYTHING, Limits
 from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.index import Profile

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits
 from queue_app.core.priorities import Band
 from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, TaskKind
 from queue_app.index.simulated import simulated_index

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from queue_app.core.limit_values import EVERYTHING, Limits, Scope, gate_of
+from queue_app.core.limits import EVERYTHING, Limits, Scope, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.records import Proposal, TaskRef
 from queue_app.index import Index, Profile

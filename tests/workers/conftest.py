@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from queue_app import tracing
-from queue_app.workers import capture
+from queue_app.telemetry import tracing
+from queue_app.workers import progress
 from tests.integration.processes import Fleet, fleet_on
 from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
@@ -41,11 +41,11 @@ def make(engine, settings):
 def captured() -> Iterator[None]:
     """Capture what attempts log, as a worker's process does."""
     factory = logging.getLogRecordFactory()
-    capture.install()
+    progress.install()
     yield
     logging.setLogRecordFactory(factory)
     root = logging.getLogger()
-    root.handlers = [handler for handler in root.handlers if not isinstance(handler, capture.Capture)]
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler, progress.Capture)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions, identify
 from queue_app.workers.outcomes import failed
 from queue_app.workers.scheduler import Scheduler
-from queue_app.workers.transport.direct import DirectTransport
+from queue_app.workers.transport.base import DirectTransport
 from queue_app.workers.worker import Worker
 from tests.support.engine import redis_client, status
 from tests.workers import chores

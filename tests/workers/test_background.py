@@ -16,7 +16,7 @@ from queue_app.services.worker import registration as service
 from queue_app.workers import background as module
 from queue_app.workers.background import Heartbeat, WakeListener
 from queue_app.workers.lifecycle import Wakeup
-from queue_app.workers.transport.direct import DirectTransport
+from queue_app.workers.transport.base import DirectTransport
 from tests.support.engine import put
 from tests.workers.chores import quick
 

@@ -21,7 +21,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge, UnserializableParameters
 from queue_app.models import TaskAttempt, TaskPayload, TaskResult
 from queue_app.registry import type_of
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import submit
 from queue_app.services.lifecycle.actions import run_again
 from queue_app.testing import drain
 from tests.support.engine import status

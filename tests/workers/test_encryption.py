@@ -33,11 +33,10 @@ from queue_app.models import (
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
 from queue_app.services.control import encrypted as reencryption
-from queue_app.services.enqueue.submit import submit
-from queue_app.services.lifecycle.actions import delete, run_again, run_now
+from queue_app.services.enqueue.store import submit
+from queue_app.services.lifecycle.actions import delete, replay, run_again, run_now
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations import run
 from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation

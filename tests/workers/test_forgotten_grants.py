@@ -12,7 +12,7 @@ from queue_app.models import Worker as WorkerRow
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import rebuild as rebuilds
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql.grants import unanswered
+from queue_app.sql.claim import unanswered
 from tests.support.crashes import begin_run, forget_claims
 from tests.support.engine import Side, assert_index_agrees, flush, put, row, status
 from tests.workers.stage import ECHO, SLOW, away

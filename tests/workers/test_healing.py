@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from queue_app.core.lanes import SEPARATOR
+from queue_app.core.limits import SEPARATOR
 from queue_app.core.states import TERMINAL, Status
 from queue_app.index.keys import KINDS
 from queue_app.models import Limit, Queue, RuntimeSettings, Task

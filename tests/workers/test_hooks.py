@@ -22,7 +22,7 @@ from queue_app.exceptions import InvalidTaskData, Veto
 from queue_app.hooks.ready import ContextVariables, Sentry, Structlog
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult
 from queue_app.registry import type_of
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import submit
 from queue_app.services.lifecycle.actions import run_again
 from queue_app.testing import drain
 from queue_app.workers.executor import Executor

@@ -10,14 +10,14 @@ import pytest
 from queue_app.models import Limit, Queue, TaskAttempt
 from queue_app.services.control.queues import copy_queue_limits
 from queue_app.services.lifecycle import claim as claims
-from queue_app.services.lifecycle import turnover
+from queue_app.services.lifecycle import finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.workers import executor
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
-from queue_app.workers.rlimits import ResourceLimits
+from queue_app.workers.resources import ResourceLimits
 from tests.support.engine import assert_index_agrees, put_many, redis_client, row, until
 from tests.workers import chores
 from tests.workers.stage import QUICK, StillWorker, statuses
@@ -34,7 +34,7 @@ def stall(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
 
     def answer_later(seconds: float) -> None:
-        for rows, name in ((claims.claim_rows, "claim"), (turnover.rows, "turn_over")):
+        for rows, name in ((claims.claim_rows, "claim"), (finish.rows, "turn_over")):
             monkeypatch.setattr(rows, name, answered_later(getattr(rows, name), seconds))
 
     def answered_later(grant, seconds):

@@ -16,14 +16,14 @@ from queue_app.models import TaskLog, TaskPayload, TaskProgress, Worker
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
+from queue_app.workers import resources
 from queue_app.workers import summary as module
-from queue_app.workers import usage
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.progress import ProgressReports
+from queue_app.workers.resources import UsageMeter
 from queue_app.workers.summary import Summary
-from queue_app.workers.usage import UsageMeter
 from tests.support.engine import put, row
 from tests.workers import chores
 
@@ -275,8 +275,8 @@ def test_a_busy_process_shows_processor_time_and_memory():
 
 def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch):
     clock, used = [100.0], {os.getpid(): 7.0, 4711: 3.0}
-    monkeypatch.setattr(usage.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(usage, "_cpu_seconds", used.get)
+    monkeypatch.setattr(resources.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(resources, "_cpu_seconds", used.get)
     meter = UsageMeter(lambda: [4711, 4712])
     for seconds, changes, percent in [
         (10, {os.getpid(): 12.0, 4711: 8.0}, 100.0),
@@ -306,8 +306,8 @@ def test_the_processes_of_the_pool_count():
 
 
 def test_a_system_without_proc_tells_the_processor_time_only(monkeypatch):
-    monkeypatch.setattr(usage, "_cpu_seconds", lambda _pid: None)
-    monkeypatch.setattr(usage, "resident_bytes", lambda _pid: None)
+    monkeypatch.setattr(resources, "_cpu_seconds", lambda _pid: None)
+    monkeypatch.setattr(resources, "resident_bytes", lambda _pid: None)
     meter = UsageMeter()
     burn(0.05)
     found = meter.read()

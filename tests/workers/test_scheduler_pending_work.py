@@ -31,8 +31,8 @@ from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
-from queue_app.services.workflows.upkeep import cancel_overdue
-from queue_app.sql import pending_work, snapshot, workers
+from queue_app.services.workflows.read import cancel_overdue
+from queue_app.sql import snapshot, upkeep, workers
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import flush, put, put_many, take
 
@@ -196,15 +196,15 @@ def test_the_query_finds_the_work_of_each_job(scene, case):
 @pytest.mark.parametrize("name", TWINS)
 def test_these_tests_find_a_question_with_a_missing_condition(scene, monkeypatch, name):
     question, condition, narrower = TWINS[name]
-    twin = pending_work.QUESTIONS[question].replace(condition, narrower)
-    assert twin != pending_work.QUESTIONS[question]
+    twin = upkeep.QUESTIONS[question].replace(condition, narrower)
+    assert twin != upkeep.QUESTIONS[question]
     CASES[name].state(scene)
-    pending_work.statement.cache_clear()
-    monkeypatch.setitem(pending_work.QUESTIONS, question, twin)
+    upkeep.statement.cache_clear()
+    monkeypatch.setitem(upkeep.QUESTIONS, question, twin)
     try:
         assert not wants(CASES[name].job)
     finally:
-        pending_work.statement.cache_clear()
+        upkeep.statement.cache_clear()
 
 
 @pytest.mark.parametrize("way", ["prepared", "behind a pooler", "logged"])
@@ -223,7 +223,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, 
     said |= {"startable": False, "late": None, "overrun": None, "upkeep": []}
     assert len(heartbeats) == 2
     for _ in range(8):
-        answers = ask(pending_work.QUESTIONS)
+        answers = ask(upkeep.QUESTIONS)
         assert sorted(answers.pop("heartbeats")) == heartbeats
         assert answers.pop("due") == pytest.approx(answers.pop("recently_due"))
         assert answers == said

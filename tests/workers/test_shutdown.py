@@ -9,7 +9,7 @@ from queue_app.index import get_index
 from queue_app.models import Worker as WorkerRow
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair.reap import mark_dead
-from queue_app.services.repair.rebuild_lock import rebuild_lock
+from queue_app.services.repair.rebuild import rebuild_lock
 from queue_app.services.worker import registration as service
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, redis_client, row, status

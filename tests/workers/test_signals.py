@@ -20,8 +20,8 @@ from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import steps as rows
-from queue_app.sql.pending_work import pending_work
 from queue_app.sql.steps import awaited
+from queue_app.sql.upkeep import pending_work
 from tests.support.engine import Side, assert_index_agrees, at_once, put, row, somebody_waits_for_a_lock, until
 from tests.support.factories import StaffFactory
 from tests.workers import step_tasks

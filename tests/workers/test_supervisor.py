@@ -14,12 +14,12 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Limit, Worker
 from queue_app.registry import type_of
+from queue_app.workers.guards import CHECKS, LifeWatch
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import HURRY, Exit
 from queue_app.workers.options import MAX_NAME, WorkerOptions
-from queue_app.workers.process_guard import CHECKS, LifeWatch
 from queue_app.workers.supervisor import DONE, KILL_SECONDS, Child, Supervisor
-from queue_app.workers.transport.direct import DirectTransport
+from queue_app.workers.transport.base import DirectTransport
 from tests.integration.app import tasks
 from tests.integration.processes import Process, eventually, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status

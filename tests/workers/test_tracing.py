@@ -8,16 +8,16 @@ from contextlib import nullcontext
 import pytest
 from opentelemetry import trace as api
 
-from queue_app import Workflow, task, tracing
+from queue_app import Workflow, task
 from queue_app.core import trace
 from queue_app.exceptions import Snooze
 from queue_app.models import Task, TaskPayload
 from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
-from queue_app.services.enqueue.store import enqueue_many
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import enqueue_many, submit
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.workflows.steer import cancel_workflow
+from queue_app.telemetry import tracing
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from tests.support.engine import new, put

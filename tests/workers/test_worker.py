@@ -12,13 +12,13 @@ from queue_app.index import get_index
 from queue_app.models import Queue, Task, TaskResult
 from queue_app.models import Worker as WorkerRow
 from queue_app.services.notify.index import breaker
-from queue_app.services.repair import load
+from queue_app.services.repair import rebuild as load
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.workers import claimer
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
-from queue_app.workers.transport.direct import DirectTransport
+from queue_app.workers.transport.base import DirectTransport
 from queue_app.workers.worker import Worker
 from tests.support.engine import assert_index_agrees, flush, put, put_many, redis_client, row, status
 from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach, tick

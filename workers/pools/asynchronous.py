@@ -25,9 +25,9 @@ from queue_app.workers import sessions
 from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
-from queue_app.workers.machine import core_wait
 from queue_app.workers.outcomes import failed
 from queue_app.workers.pools.base import BacklogPool, release_connections
+from queue_app.workers.resources import core_wait
 
 logger = logging.getLogger("taskqueue")
 

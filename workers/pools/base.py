@@ -20,8 +20,8 @@ from queue_app.registry import AnyTask
 from queue_app.workers import sessions
 from queue_app.workers.context import ClaimedAttempt, record_interruption
 from queue_app.workers.executor import Executor
-from queue_app.workers.machine import core_wait
 from queue_app.workers.outcomes import failed
+from queue_app.workers.resources import core_wait
 
 logger = logging.getLogger("taskqueue")
 

@@ -22,8 +22,8 @@ from typing import NoReturn
 from django.db import connections
 
 from queue_app.workers.context import AttemptStore
-from queue_app.workers.pools.slot_process import SIGNALS, ignore_signals, run_slot
-from queue_app.workers.rlimits import ResourceLimits
+from queue_app.workers.pools.slot import SIGNALS, ignore_signals, run_slot
+from queue_app.workers.resources import ResourceLimits
 
 logger = logging.getLogger("taskqueue")
 

@@ -25,10 +25,9 @@ from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
 from queue_app.workers.pools.base import BacklogPool
 from queue_app.workers.pools.fork_server import LEAVE_SECONDS, start_fork_server
-from queue_app.workers.pools.slot import Slot
-from queue_app.workers.pools.slot_process import SIGNALS
-from queue_app.workers.rlimits import ResourceLimits, resident_bytes
-from queue_app.workers.wire import outcome_of, send, task_form
+from queue_app.workers.pools.slot import SIGNALS, Slot
+from queue_app.workers.resources import ResourceLimits, resident_bytes
+from queue_app.workers.transport.http import outcome_of, send, task_form
 
 logger = logging.getLogger("taskqueue")
 

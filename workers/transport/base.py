@@ -5,10 +5,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
+from queue_app.diagnose import system
 from queue_app.index import Profile, WorkerMessage
+from queue_app.services.lifecycle import claim as claims
+from queue_app.services.lifecycle import finish as outcomes
+from queue_app.services.repair import reap, rebuild, reconcile
+from queue_app.services.upkeep import jobs, promote
+from queue_app.services.worker import registration
 from queue_app.services.worker.registration import WorkerIdentity
-from queue_app.sql.grants import Comparison
-from queue_app.workers.context import AttemptStore
+from queue_app.sql import workers as worker_rows
+from queue_app.sql.claim import Comparison
+from queue_app.workers.context import AttemptStore, LocalStore
 
 #: Called with the seconds until a limit allows another start, if known, and whether a rebuild still loads tasks, which
 #: the claim may have missed.
@@ -122,3 +129,34 @@ class Transport(AttemptStore, Protocol):
     def rebuild_if_needed(self) -> bool:
         """Rebuild a lost index, unless another process does; return whether claims are allowed now."""
         return False
+
+
+# The transport of a worker that has access to PostgreSQL and Redis.
+
+
+class DirectTransport(LocalStore):
+    """Calls the services of the queue in this process."""
+
+    register = staticmethod(registration.register)
+    register_again = staticmethod(registration.register_in_index)
+    heartbeat = staticmethod(registration.heartbeat)
+    compare = staticmethod(claims.compare)
+    deregister = staticmethod(registration.deregister)
+    mark_dead = staticmethod(reap.mark_dead)
+    wait_for_wake = staticmethod(registration.wait_for_wake)
+    unserved_types = staticmethod(registration.unserved_types)
+    change_profile = staticmethod(registration.change_profile)
+    cancel_requests = staticmethod(worker_rows.cancel_requests)
+    claim = staticmethod(claims.claim)
+    finish = staticmethod(outcomes.finish)
+    turn_over = staticmethod(outcomes.turn_over)
+    can_turn_over = True
+    give_back = staticmethod(claims.give_back)
+    give_back_unacknowledged = staticmethod(claims.recover)
+    give_back_forgotten = staticmethod(claims.give_back_unacknowledged)
+    record_progress = staticmethod(outcomes.record_progress)
+    why_unled = staticmethod(system.why_unled)
+    make_due = staticmethod(promote.make_due)
+    push_missing = staticmethod(reconcile.push_missing)
+    wake_idle_workers = staticmethod(jobs.wake_idle_workers)
+    rebuild_if_needed = staticmethod(rebuild.rebuild_until_open)

@@ -11,12 +11,12 @@ from queue_app.api.serializers.rules import Rule, a_change
 from queue_app.core.events import EventName, is_entry_id
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
-from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
-from queue_app.models.limit import SCOPES
+from queue_app.models.fields import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.limits import SCOPES
 from queue_app.services.control import pause
 from queue_app.services.control.limits import PACE
 from queue_app.services.control.queues import OVERALL_FIELDS, POLICY_FIELDS, QUEUE_FIELDS
-from queue_app.services.read.autoscale import TARGET_SECONDS
+from queue_app.services.read.stats import TARGET_SECONDS
 
 MAX_SLOTS: Final = 1000
 MAX_SECONDS: Final = 86_400

@@ -9,8 +9,8 @@ from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, InBody, Query
 from queue_app.api.serializers.rules import in_order
 from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, cursor, page_size, rate
-from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
+from queue_app.models.fields import TYPE_LENGTH, USER_LENGTH
 from queue_app.services.operations.request import MAX_STOP_AFTER_FAILURES
 from queue_app.services.read.dead_letters import DeadLetterFilter, DeathCursor
 

@@ -18,8 +18,8 @@ from queue_app.core.parsing import timestamp
 from queue_app.core.payload import dump_json
 from queue_app.core.priorities import BAND_NAMES, parse_band
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.fields import NAME_LENGTH, USER_LENGTH
+from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.queue import (
     MAX_FAIR_WEIGHT,
     MAX_FAIR_WEIGHTS,

@@ -18,9 +18,9 @@ from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
 from queue_app.core.records import NewTask
 from queue_app.core.states import OTHER_NAMES, PENDING_NAME, Status
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models.columns import TYPE_LENGTH, USER_LENGTH
+from queue_app.models.fields import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.operation import OperationKind
-from queue_app.services.enqueue.submit import check_whole
+from queue_app.services.enqueue.store import check_whole
 from queue_app.services.enqueue.validate import MAX_DELAY, check_signal_name, check_text
 from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, OperationOptions
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden

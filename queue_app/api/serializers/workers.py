@@ -11,7 +11,7 @@ from queue_app.core.options import MAX_TIMEOUT_SECONDS
 from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, TaskFailure, Throttling
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
-from queue_app.models.columns import TYPE_LENGTH
+from queue_app.models.fields import TYPE_LENGTH
 from queue_app.services.enqueue.validate import check_signal_name, check_text, check_until
 
 MAX_BATCH: Final = 100

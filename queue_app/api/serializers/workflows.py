@@ -9,9 +9,9 @@ from queue_app.api.serializers.control import WithReason
 from queue_app.api.serializers.tasks import FORMER_PAGE, IdPage, Submission
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
+from queue_app.models.fields import NAME_LENGTH, TYPE_LENGTH
 from queue_app.models.workflow import STANDINGS, WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
-from queue_app.services.workflows.submit import NewFlow, NewNode
+from queue_app.services.workflows.store import NewFlow, NewNode
 
 MAX_NODES: Final = 1000
 MAX_AT_ONCE: Final = 100_000

@@ -18,7 +18,7 @@ from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound
 from queue_app.models import DeadLetter
-from queue_app.services.lifecycle.replay import discard, discard_many, replay
+from queue_app.services.lifecycle.actions import discard, discard_many, replay
 from queue_app.services.operations.request import ReplayOptions, start_replay
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter, get_dead_letter, list_dead_letters, matching

@@ -23,8 +23,7 @@ from queue_app.models import PriorityPolicy, Queue, Worker
 from queue_app.services import pause, resume
 from queue_app.services.control.queues import edit_policy, edit_queue, version_of
 from queue_app.services.enqueue.validate import check_queue_name
-from queue_app.services.read.autoscale import autoscale
-from queue_app.services.read.stats import admin_queue, queue_stats, queue_summary, tasks_of
+from queue_app.services.read.stats import admin_queue, autoscale, queue_stats, queue_summary, tasks_of
 from queue_app.sql.upkeep import totals
 
 MAX_LISTED: Final = 1000

@@ -24,7 +24,7 @@ from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import SAMPLE, OperationOptions
 from queue_app.services.schedules import edit
-from queue_app.services.schedules.history import with_status
+from queue_app.services.schedules.tick import with_status
 from queue_app.sql.database import alias
 
 

@@ -28,7 +28,7 @@ from queue_app.models.querysets import restricted_to
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.audit import API, record
 from queue_app.services.control.encrypted import PERMISSION, decrypt
-from queue_app.services.enqueue.submit import submit, submit_many
+from queue_app.services.enqueue.store import submit, submit_many
 from queue_app.services.lifecycle.actions import delete
 from queue_app.services.lifecycle.steps import signal
 from queue_app.services.notify.subscribe import wait_for_end

@@ -22,9 +22,9 @@ from queue_app.models.workflow import STANDINGS
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.steps import signal
 from queue_app.services.notify.subscribe import wait_for_workflow
-from queue_app.services.read.workflows import graph_of
 from queue_app.services.workflows import steer
-from queue_app.services.workflows.submit import submit_workflow
+from queue_app.services.workflows.read import graph_of
+from queue_app.services.workflows.store import submit_workflow
 from queue_app.sql.database import alias
 
 VIEW = "queue_app.view_workflow"

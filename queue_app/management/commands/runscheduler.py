@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from queue_app import console
+from queue_app.logs import console
 from queue_app.management.servers import ServerCommand, add_log_options, addresses, checked_port, report_eviction
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from queue_app import conf, console, registry
+from queue_app import conf, registry
 from queue_app.exceptions import InvalidTaskData, UnknownQueue
 from queue_app.index import hide_password
+from queue_app.logs import console
 from queue_app.management.servers import (
     EXIT_USAGE,
     ServerCommand,
@@ -85,7 +86,7 @@ class Command(ServerCommand):
         from queue_app.workers.auto_slots import SlotRange, parse_concurrency  # noqa: PLC0415
         from queue_app.workers.health import PortUnavailable  # noqa: PLC0415 - see the import rules
         from queue_app.workers.options import WorkerOptions, check_processes, default_name, release  # noqa: PLC0415
-        from queue_app.workers.rlimits import ResourceLimits, parse_rlimit  # noqa: PLC0415
+        from queue_app.workers.resources import ResourceLimits, parse_rlimit  # noqa: PLC0415
         from queue_app.workers.run import run_workers  # noqa: PLC0415
 
         if options["server"] and options["with_scheduler"]:
@@ -199,7 +200,7 @@ def _transport(server: str | None, token: str | None) -> Any:
         from queue_app.workers.transport.http import HttpTransport  # noqa: PLC0415 - see the import rules
 
         return HttpTransport(server, token or os.environ.get("TASKQUEUE_TOKEN", ""))
-    from queue_app.workers.transport.direct import DirectTransport  # noqa: PLC0415 - see the import rules
+    from queue_app.workers.transport.base import DirectTransport  # noqa: PLC0415 - see the import rules
 
     return DirectTransport()
 

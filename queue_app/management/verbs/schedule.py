@@ -16,9 +16,8 @@ from queue_app.services.control.pause import pause_schedule, resume_schedule
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import OperationOptions
 from queue_app.services.schedules import edit
-from queue_app.services.schedules.declare import synchronise
-from queue_app.services.schedules.history import RecentTick, recent
-from queue_app.services.schedules.import_beat import find_entries, import_entries
+from queue_app.services.schedules.declare import find_entries, import_entries, synchronise
+from queue_app.services.schedules.tick import RecentTick, recent
 from queue_app.sql.database import alias, atomic
 
 EXAMPLE = 'taskqueue schedule add nightly shop.tasks.report --cron "0 3 * * *" --zone Europe/Berlin --param days=1'

@@ -7,7 +7,7 @@ from queue_app.core.priorities import parse_band
 from queue_app.core.records import NewTask
 from queue_app.management.verbs import Call, Needs, add_json
 from queue_app.management.verbs._values import add_options, instant, json_object, parameter
-from queue_app.services.enqueue.submit import submit
+from queue_app.services.enqueue.store import submit
 
 EXAMPLE = "taskqueue submit shop.tasks.send_receipt --param order_id=7 --priority high --run-after 15m"
 NEEDS = Needs.DATABASE | Needs.TASKS

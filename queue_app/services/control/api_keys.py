@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
-from queue_app.models.columns import NAME_LENGTH, USER_LENGTH
+from queue_app.models.fields import NAME_LENGTH, USER_LENGTH
 from queue_app.sql.database import connection
 
 MARK: Final = "tq"

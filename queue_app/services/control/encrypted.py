@@ -17,8 +17,8 @@ from django.db.models import Q, QuerySet
 from queue_app import encryption
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.redaction import HIDDEN, is_sealed, redact, redact_value
-from queue_app.displayed_payload import displayed_payload
 from queue_app.encryption import SHARED, applies_to, resealed, seal, seal_call
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import TaskNotFound, Undecryptable
 from queue_app.models import (
     DeadLetter,

@@ -15,14 +15,14 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queue_app import signals
-from queue_app.core.limit_values import Scope
+from queue_app.core.limits import Scope
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, UnknownQueue
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.control.passed_ticks import settle_pause
 from queue_app.services.enqueue.validate import check_aware
 from queue_app.services.notify.index import send_on_commit
-from queue_app.sql import pending_work
+from queue_app.sql import upkeep
 from queue_app.sql.database import alias, atomic, clock
 
 MAX_PAUSE: Final = timedelta(days=366)
@@ -102,7 +102,7 @@ BY_KIND: Final[dict[str, tuple[Callable[..., Paused], Callable[..., Paused | Non
 
 def resume_due() -> int:
     """End the pauses whose ``resume_at`` has passed; return their number. Safe to run concurrently."""
-    if not pending_work.any_pause_over():
+    if not upkeep.any_pause_over():
         return 0
     resumed = 0
     for manager in (Queue.objects, Limit.objects, RuntimeSettings.objects, Schedule.objects):

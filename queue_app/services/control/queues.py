@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from queue_app.core.limit_values import ARRIVAL, EVERYTHING, FAIR, FIFO, Scope, gate_of
+from queue_app.core.limits import ARRIVAL, EVERYTHING, FAIR, FIFO, Scope, gate_of
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.sentence import sentence
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData

@@ -13,7 +13,7 @@ from django.utils.json import normalize_json
 
 from queue_app import codecs, conf
 from queue_app.core.ids import uuid7
-from queue_app.core.lanes import lane_name
+from queue_app.core.limits import lane_name
 from queue_app.core.options import (
     DEFAULTS,
     KEY_LENGTH,
@@ -29,8 +29,8 @@ from queue_app.core.priorities import Band, band_from_django, parse_band
 from queue_app.core.records import NewTask, TaskRow, TaskSpec
 from queue_app.core.unique import LATEST_HAS_A_KEY, rule_of
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters
-from queue_app.models.audit_entry import REASON_LENGTH
-from queue_app.models.columns import NAME_LENGTH, TYPE_LENGTH
+from queue_app.models.fields import NAME_LENGTH, TYPE_LENGTH
+from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.registry import AnyTask
 from queue_app.sql.database import clock

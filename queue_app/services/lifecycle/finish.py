@@ -7,27 +7,30 @@ repeated report changes nothing. A progress report that was not stored is lost.
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from django.db import DatabaseError
 
 from queue_app import conf, signals
-from queue_app.callbacks import MARK
-from queue_app.core.backoff import retry_delay
-from queue_app.core.fingerprint import fingerprint
-from queue_app.core.limit_values import Gate, Scope, gate_of
+from queue_app.core.failures import fingerprint, retry_delay
+from queue_app.core.limits import Gate, Scope, gate_of
+from queue_app.core.payload import ADDED, chosen, dump_json, filled, stored_in
+from queue_app.core.payload import MARK as REFERENCE
 from queue_app.core.records import (
     MAX_CLASS,
     MAX_MESSAGE,
     MAX_TRACEBACK,
     AttemptKey,
+    ClaimedTask,
+    Lease,
     Outcome,
     ProgressReport,
     TaskFailure,
@@ -35,20 +38,21 @@ from queue_app.core.records import (
 )
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
-from queue_app.displayed_payload import secrets_of_call
-from queue_app.encryption import applies_to, is_on, sealed_failure, sealed_if
+from queue_app.encryption import applies_to, is_on, opened_task, sealed_failure, sealed_if
+from queue_app.encryption.displayed import secrets_of_call
+from queue_app.exceptions import IndexNotReady, IndexUnavailable, InputTooLarge, PayloadTooLarge, ResultMissing
 from queue_app.hooks import after_end
-from queue_app.index import Index
+from queue_app.hooks.callbacks import MARK
+from queue_app.index import Index, Profile, get_index
 from queue_app.services import advance
-from queue_app.services.enqueue.callbacks import enqueue_callbacks
-from queue_app.services.lifecycle.grants import keep
-from queue_app.services.lifecycle.settle import settle_later
+from queue_app.services.enqueue.admission import enqueue_callbacks
+from queue_app.services.lifecycle.claim import abandon, keep, return_refused, with_start_by
+from queue_app.services.lifecycle.dependencies import settle_later
 from queue_app.services.notify import events
-from queue_app.services.notify.index import notify_index
+from queue_app.services.notify.index import breaker, notify_index
 from queue_app.sql import claim as claim_rows
 from queue_app.sql import finish as finish_rows
-from queue_app.sql import progress as progress_rows
-from queue_app.sql import snapshot, throttle
+from queue_app.sql import snapshot, workflow_store
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.finish import Verdict
 
@@ -71,13 +75,13 @@ def record_progress(reports: Sequence[ProgressReport]) -> None:
     """Store progress, log lines and later deadlines; ignore attempts that lost their task."""
     extended = [report for report in reports if report.extend]
     if extended:  # first: the reaper acts on deadlines
-        progress_rows.extend(extended)
+        finish_rows.extend(extended)
     moved = [report for report in reports if report.progress is not None]
     if moved:
-        progress_rows.store_progress(moved)
+        finish_rows.store_progress(moved)
     logged = [report for report in reports if report.lines is not None]
     if logged:
-        progress_rows.store_lines(_sealed_lines(logged) if is_on() else logged)
+        finish_rows.store_lines(_sealed_lines(logged) if is_on() else logged)
 
 
 def _sealed_lines(reports: Sequence[ProgressReport]) -> list[ProgressReport]:
@@ -216,7 +220,7 @@ def _throttle(outcomes: Sequence[Outcome], ended: _Ended) -> None:
     ended.again = [row.task for row in returned if row.status is Status.QUEUED]
     ended.gates = sorted(longest)  # every process locks in this order, so none deadlock
     for gate in ended.gates:
-        throttle.close(*gate, longest[gate])
+        finish_rows.close(*gate, longest[gate])
 
 
 def _copy_limits(index: Index, gates: Sequence[Gate]) -> None:
@@ -272,3 +276,142 @@ def _judge(outcome: Outcome) -> Verdict:
     jitter = random.uniform if retry.jitter else None
     delay = retry_delay(task.failures + 1, base=base, cap=max(base, retry.cap_seconds), jitter=jitter)
     return Verdict(outcome, Status.SCHEDULED, delay)
+
+
+# Put the results of other tasks into the arguments of tasks that refer to them, when an attempt starts.
+#
+# The arguments keep the references, so a result is stored once, encrypted if its task is. A worker with access to the
+# rows reads the results itself; for a remote worker, the server does it when it grants the task.
+#
+# Crash points: nothing is written. A worker that dies meanwhile leaves executing tasks, as after every claim.
+
+#: Each result was checked when it was stored.
+UNLIMITED: Final = 1 << 40
+
+
+def refers(task: ClaimedTask) -> bool:
+    """Return whether the arguments of a task may refer to results of others."""
+    return task.workflow_id is not None and (REFERENCE in task.args or REFERENCE in task.parameters)
+
+
+def with_results(task: ClaimedTask) -> ClaimedTask:
+    """Return a task with results in the places of references; raise ``ResultMissing`` or ``InputTooLarge``."""
+    if task.workflow_id is None or not refers(task):
+        return task
+    args, parameters = _texts(task.workflow_id, json.loads(task.args), json.loads(task.parameters))
+    return replace(task, args=args, parameters=parameters)
+
+
+def with_results_for_remote(
+    tasks: Sequence[ClaimedTask], give_back: Callable[[list[ClaimedTask]], object]
+) -> list[ClaimedTask]:
+    """Return granted tasks with results in the places of references; fail those for which that is impossible.
+
+    Gives back the tasks after those whose results make the answer too long.
+    """
+    ready: list[ClaimedTask] = []
+    room = conf.get().workflows.max_input_bytes
+    for place, task in enumerate(tasks):
+        try:
+            ready.append(with_results(task))
+        except (ResultMissing, InputTooLarge) as error:
+            failure = TaskFailure(f"queue_app.exceptions.{type(error).__name__}", str(error), "", retriable=False)
+            finish([Outcome(task, task.started_at, task.started_at, failure=failure)])
+            continue
+        room -= len(ready[-1].args) + len(ready[-1].parameters)
+        if room < 0:
+            give_back(list(tasks[place + 1 :]))
+            break
+    return ready
+
+
+def filled_in(workflow_id: uuid.UUID, args: Any, parameters: Any) -> tuple[Any, Any]:
+    """Return stored arguments of a task with results in the places of references; raise as ``with_results`` does."""
+    texts = _texts(workflow_id, args, parameters)
+    return json.loads(texts[0]), json.loads(texts[1])
+
+
+def input_text(value: Any, field: str) -> str:
+    """Return arguments that hold results as JSON text; raise ``InputTooLarge``."""
+    most = conf.get().workflows.max_input_bytes
+    limits = replace(conf.get().payload, max_bytes=most, max_nodes=UNLIMITED)
+    try:
+        return dump_json(value, field=field, limits=limits)
+    except PayloadTooLarge as error:
+        raise _too_large(most) from error
+
+
+def _texts(workflow_id: uuid.UUID, args: Any, parameters: Any) -> tuple[str, str]:
+    """Return (args, parameters) as JSON text, with the results of tasks of the same workflow."""
+    found = list(stored_in([args, parameters]))
+    makers = {reference.ids[0] for reference in found if reference.kind == ADDED}
+    added = workflow_store.added_by(makers, [workflow_id]) if makers else {}
+    wanted = {task_id for reference in found if reference.kind != ADDED for task_id in reference.ids}
+    wanted.update(task_id for ids in added.values() for task_id in ids)
+    most = conf.get().workflows.max_input_bytes
+    if len(wanted) * conf.get().payload.max_bytes > most and workflow_store.size(wanted) > most:
+        raise _too_large(most)
+    results = workflow_store.results(wanted, [workflow_id]) if wanted else {}
+    values = {task_id: json.loads(text) for task_id, text in results.items()}
+    args, parameters = (filled(part, lambda reference: chosen(reference, values, added)) for part in (args, parameters))
+    return input_text(args, "args"), input_text(parameters, "parameters")
+
+
+def _too_large(most: int) -> InputTooLarge:
+    return InputTooLarge(
+        f"The results that flow into this task take more than {most} bytes (TASKQUEUE WORKFLOWS MAX_INPUT_BYTES). Join"
+        " them in several steps, or let the tasks store their data elsewhere and return its key."
+    )
+
+
+# End attempts and claim the next tasks in one transaction, where a cap leaves the worker no other slots.
+#
+# A capped slot is idle from the end of an attempt until the next task is granted. Two transactions and two calls of the
+# index would lie between; here it is one transaction, and the index proposes before it.
+#
+# The index counts the slots of the attempts that end as free, and proposes that many tasks. The transaction ends the
+# attempts and grants the tasks only if every attempt still held its task. So never more tasks run than a cap allows.
+#
+# Crash points: before the commit nothing has ended and nothing is granted; the new leases are abandoned as after a
+# claim. Between the commit and the release, old leases stay, so slots are missing, until the reconciler ends them.
+
+
+def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
+    profile: Profile,
+    worker_id: uuid.UUID,
+    outcomes: Sequence[Outcome],
+    want: int,
+    start: Callable[[list[ClaimedTask]], object],
+    on_wait: Callable[[float | None, bool], object],
+) -> set[uuid.UUID]:
+    """Record completions and claim up to ``want`` tasks; return the ids of the tasks that the attempts still held.
+
+    Only for completions outside workflows, each of another task. ``start`` gets the tasks when they are granted.
+    Raises what ``claim`` raises; the outcomes are then not recorded.
+    """
+    index = get_index()
+    proposal = index.claim(profile, worker_id, want, reserve=False, exchange=[one.task.lease for one in outcomes])
+    breaker.reset()
+    if proposal.wait is not None or proposal.is_loading:
+        on_wait(proposal.wait, proposal.is_loading)
+    if not proposal.tasks:
+        start([])
+        return finish(outcomes)
+    in_order = sorted(outcomes, key=lambda outcome: outcome.task.id.int)
+    held, granted = finish_rows.turn_over(in_order, proposal, worker_id)
+    granted = [opened_task(task) for task in with_start_by(granted, proposal)]
+    start(granted)
+    first = {one.task.key: one for one in in_order}
+    notify_index(Index.post_release, "release", [first[attempt].task.lease for attempt in held])
+    with suppress(IndexUnavailable, IndexNotReady, DatabaseError):  # else the reconciler ends these leases
+        if len(held) < len(outcomes):  # their slots were not free after all
+            abandon([Lease(task_id, queue, proposal.leased_at) for task_id, queue in proposal.tasks])
+        elif len(granted) < len(proposal.tasks):
+            return_refused(proposal, {task.id for task in granted}, worker_id)
+    if held:
+        events.finished(first, held)
+    if granted:
+        events.started(granted)
+    call_after_end(first, held)
+    refused = [outcome for key, outcome in first.items() if key not in held]
+    return {task_id for task_id, *_ in held} | (finish(refused) if refused else set())

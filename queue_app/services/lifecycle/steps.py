@@ -20,16 +20,15 @@ from queue_app.core.ids import Id, parse_id
 from queue_app.core.payload import dump_json
 from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import is_sealed
-from queue_app.core.signals import Fields, check_declared, check_payload, listed
 from queue_app.core.states import TERMINAL, Status, predicate
-from queue_app.core.steps import Step
+from queue_app.core.steps import Fields, Step, check_declared, check_payload, listed
 from queue_app.encryption import SHARED, applies_to, is_on, opened_if, seal, sealed_if
 from queue_app.exceptions import AttemptLost, InvalidTransition, StepRefused, TaskNotFound
 from queue_app.models import Workflow
 from queue_app.services.advance import advance, changing, share
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason, check_signal_name
-from queue_app.services.lifecycle.grants import keep
+from queue_app.services.lifecycle.claim import keep
 from queue_app.services.notify import events
 from queue_app.sql import steps as rows
 from queue_app.sql.claim import statuses

@@ -11,7 +11,7 @@ are right in all of these cases.
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from queue_app import conf, tracing, transition_log
+from queue_app import conf
 from queue_app.core.counters import times_of
 from queue_app.core.events import (
     Event,
@@ -32,7 +32,8 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
 from queue_app.services.notify.index import notify_index, push_on_commit
-from queue_app.sql.inspection import traces
+from queue_app.sql.search import traces
+from queue_app.telemetry import tracing, transition_log
 
 #: Pass this id to read only events that are published from now on.
 FROM_NOW = "$"

@@ -17,7 +17,7 @@ from typing import Concatenate
 
 from django.dispatch import Signal
 
-from queue_app import conf, signals, transition_log
+from queue_app import conf, signals
 from queue_app.core.events import Run
 from queue_app.core.records import Entry, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
@@ -25,6 +25,7 @@ from queue_app.index import Index, get_index, import_client, is_loaded, is_open
 from queue_app.services.owner import check_owner
 from queue_app.sql import snapshot
 from queue_app.sql.database import call_on_commit, is_in_transaction
+from queue_app.telemetry import transition_log
 
 _log = logging.getLogger("taskqueue")
 

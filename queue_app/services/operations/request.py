@@ -17,7 +17,7 @@ from queue_app.core.sentence import sentence
 from queue_app.core.states import PENDING_NAME, TERMINAL, Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import Operation
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.enqueue.validate import check_reason

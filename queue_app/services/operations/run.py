@@ -25,8 +25,14 @@ from queue_app.core.priorities import Band, parse_band
 from queue_app.models import DeadLetter, Operation
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.control.encrypted import reencrypt
-from queue_app.services.lifecycle.actions import cancel_many, delete_many, reprioritise_many, retry_many, run_now_many
-from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.lifecycle.actions import (
+    cancel_many,
+    delete_many,
+    replay_open,
+    reprioritise_many,
+    retry_many,
+    run_now_many,
+)
 from queue_app.services.notify.index import send_on_commit
 from queue_app.services.operations.backfill import fill, next_instants
 from queue_app.services.operations.request import Action, OperationOptions, applicable, get_operation, start_operation

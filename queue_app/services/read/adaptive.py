@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from queue_app.core.limit_values import Scope, names_of
+from queue_app.core.limits import Scope, names_of
 from queue_app.core.sentence import from_json, sentence
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.sql.database import alias

@@ -15,7 +15,7 @@ from django.utils import timezone
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.sentence import sentence
 from queue_app.core.states import Status, predicate
-from queue_app.displayed_payload import displayed_payload
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import DeadLetterQuerySet

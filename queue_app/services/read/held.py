@@ -13,12 +13,12 @@ from typing import Final
 
 from django.utils import timezone
 
-from queue_app.core.limit_values import Scope
+from queue_app.core.limits import Scope
 from queue_app.models import Limit, Operation, Queue, Worker
-from queue_app.models.limit import HAS_OWN
+from queue_app.models.limits import HAS_OWN
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.models.worker import WorkerStatus
-from queue_app.sql import advice as rows
+from queue_app.sql import adaptive
 from queue_app.sql.database import alias
 
 #: Period of the snapshots, and the smallest number of them that allows a judgement.
@@ -69,8 +69,8 @@ class Behind:
 def behind(limits: Iterable[Limit]) -> list[Behind]:
     """Return the running and waiting tasks of each limit, by the rows."""
     limits, own = list(limits), _with_own_limits()
-    running, waits = rows.running_by_kind(), rows.waiting_by_kind()
-    is_least = sum(count for count, _ in waits.values()) >= rows.MAX_READ
+    running, waits = adaptive.running_by_kind(), adaptive.waiting_by_kind()
+    is_least = sum(count for count, _ in waits.values()) >= adaptive.MAX_READ
     return [_behind(_names(limit, own), running, waits, is_least=is_least) for limit in limits]
 
 
@@ -105,7 +105,7 @@ def held() -> list[HeldBack]:
 def _queues(workers: list[Worker]) -> Iterator[HeldBack]:
     some = [
         seen
-        for seen in rows.capped(timezone.now() - PERIOD)
+        for seen in adaptive.capped(timezone.now() - PERIOD)
         if seen.snapshots >= ENOUGH and seen.at_limit >= OFTEN * seen.snapshots and (seen.oldest or 0) >= LONG
     ]
     fixed = Queue.objects.using(alias()).filter(adaptive="", paused=False) if some else []
@@ -123,9 +123,9 @@ def _queues(workers: list[Worker]) -> Iterator[HeldBack]:
 def _types_and_keys(workers: list[Worker]) -> Iterator[HeldBack]:
     """Judge by the rows, as no snapshot counts types and keys."""
     limits = list(Limit.objects.using(alias()).filter(max_concurrent__isnull=False, adaptive="", paused=False))
-    if not limits or not (waits := rows.waiting_by_kind()):
+    if not limits or not (waits := adaptive.waiting_by_kind()):
         return
-    ran = rows.ran_by_kind(timezone.now() - PERIOD)
+    ran = adaptive.ran_by_kind(timezone.now() - PERIOD)
     own = _with_own_limits()
     for limit in limits:
         cap, name_of = limit.max_concurrent or 0, _names(limit, own)

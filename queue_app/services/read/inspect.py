@@ -11,9 +11,8 @@ from django.db.models import F
 from django.db.models.functions import Coalesce
 
 from queue_app import conf
-from queue_app.core.limit_values import ARRIVAL
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import ARRIVAL_BAND, Thresholds, effective_band
+from queue_app.core.limits import ARRIVAL
+from queue_app.core.priorities import ARRIVAL_BAND, Band, Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskNotFound
@@ -22,7 +21,7 @@ from queue_app.models import PriorityPolicy, Queue, Signal, StepResult, Task, Ta
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.notify.index import notify_index
 from queue_app.services.read.task_filter import TaskFilter, has_index, is_one_type, limits_of_ids, matching, parts
-from queue_app.sql import inspection as rows
+from queue_app.sql import search
 from queue_app.sql.database import clock
 from queue_app.sql.search import has_error
 
@@ -146,7 +145,7 @@ def set_effective_bands(
 
 def _set_traces(tasks: list[Task]) -> None:
     """Set ``sent_trace`` of the tasks whose caller sent a trace."""
-    sent = rows.traces([task.id for task in tasks])
+    sent = search.traces([task.id for task in tasks])
     for task in tasks:
         if task.id in sent:
             vars(task)["sent_trace"] = sent[task.id]
@@ -200,7 +199,7 @@ def get_task(tasks: TaskQuerySet, task_id: uuid.UUID) -> Task:
 
 def task_detail(task_id: uuid.UUID, *, user: str | None = None) -> TaskDetail:
     """Return a task in full; raise ``TaskNotFound``. With ``user``, only that user's tasks are found."""
-    found = rows.inspect(task_id, user)
+    found = search.inspect(task_id, user)
     if found is None:
         raise TaskNotFound(f"There is no task {task_id}.")
     task = found.task
@@ -238,7 +237,7 @@ def effective_options(task: Task) -> EffectiveOptions:
 
 
 def _options(
-    task: Task, queue: Queue | rows.QueueOptions, policy: PriorityPolicy | rows.BandPolicy
+    task: Task, queue: Queue | search.QueueOptions, policy: PriorityPolicy | search.BandPolicy
 ) -> EffectiveOptions:
     timeout, timeout_from = _first_set(task.timeout, queue.timeout_seconds, policy.timeout_seconds)
     max_retries, max_retries_from = _first_set(task.max_retries, queue.max_retries, policy.max_retries)

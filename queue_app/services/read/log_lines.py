@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from queue_app.core.events import EventFilter
 from queue_app.core.redaction import redact
 from queue_app.core.states import Status
-from queue_app.displayed_payload import displayed_payload
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.logs import printable
 from queue_app.models import Task, TaskLog, TaskPayload
 from queue_app.sql.database import alias

@@ -19,7 +19,7 @@ from queue_app.core.redaction import redact
 from queue_app.core.signatures import taken_by
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.models.task_stats import StatsKind
+from queue_app.models.stats import StatsKind
 from queue_app.models.worker import LIVING
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.task_filter import TaskFilter, matching, seeks_hidden

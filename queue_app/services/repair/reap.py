@@ -25,24 +25,21 @@ from typing import ClassVar
 
 from queue_app import conf, signals
 from queue_app.core.priorities import BAND_NAMES
-from queue_app.core.process import machine_identity, process_identity
-from queue_app.core.query_pauses import QueryPauses
+from queue_app.core.process import QueryPauses, machine_identity, process_identity
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.services.advance import advance_returned
-from queue_app.services.enqueue.callbacks import enqueue_callbacks
+from queue_app.services.enqueue.admission import enqueue_callbacks
 from queue_app.services.lifecycle.claim import return_to_index, withdraw_last
+from queue_app.services.lifecycle.dependencies import settle_later
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.settle import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep.jobs import Answers
-from queue_app.sql import reap as rows
 from queue_app.sql import workers
-from queue_app.sql.database import atomic, clock
-from queue_app.sql.prepared import Row
+from queue_app.sql.database import Row, atomic, clock
 
 BATCH = 500
 #: Longest gap between two comparisons of the heartbeats that counts as silence, unless a worker's interval is longer.
@@ -142,7 +139,7 @@ def reap_orphans(among: Sequence[uuid.UUID] | None = None) -> int:
     """End at most ``BATCH`` attempts of workers that are gone, of all or of the tasks ``among``; return how many."""
     settings = conf.get()
     with atomic():
-        reaped = rows.reap_orphans(
+        reaped = workers.reap_orphans(
             BATCH,
             max_crashes=settings.retry.max_crashes,
             dead_letter_seconds=settings.retention.dead_letter_seconds,
@@ -173,7 +170,7 @@ def reap_overdue(among: Sequence[uuid.UUID] | None = None) -> int:
         index_now = get_index().now()
     except IndexUnavailable:
         return 0
-    tasks = rows.overdue(conf.get().scheduler.overdue_seconds, index_now, BATCH, among)
+    tasks = workers.overdue(conf.get().scheduler.overdue_seconds, index_now, BATCH, among)
     return len(finish([_timed_out(task) for task in tasks])) if tasks else 0
 
 

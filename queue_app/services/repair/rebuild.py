@@ -13,29 +13,225 @@ So limits hold from the first claim on. A crash at any step leaves an index that
 lock has lapsed, and the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
 """
 
+import atexit
 import logging
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
 
 from django.db import connections
 
 from queue_app import conf, signals
-from queue_app.exceptions import IndexOfAnotherDatabase
+from queue_app.core.limits import score
+from queue_app.core.priorities import ARRIVAL_BAND, Band
+from queue_app.core.records import PackedLane
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
 from queue_app.index import Index, get_index
-from queue_app.models import PriorityPolicy
+from queue_app.models import PriorityPolicy, Queue
 from queue_app.services.owner import check_owner, is_foreign
-from queue_app.services.repair.load import Loader, leave_to_load
 from queue_app.services.repair.reap import MIN_GAP_SECONDS, declare_dead
-from queue_app.services.repair.rebuild_lock import RebuildLock, rebuild_lock, unreleased
 from queue_app.sql import snapshot, workers
+from queue_app.sql.claim import unanswered
 from queue_app.sql.database import alias, clock
-from queue_app.sql.grants import unanswered
-from queue_app.sql.identity import database_identity
-from queue_app.sql.load import Part
+from queue_app.sql.doctor import database_identity
+from queue_app.sql.snapshot import BEGINNING, END, Part, ReadPosition
+
+# The lock of rebuilds: one process rebuilds at a time, and soon after it has died another one begins.
+#
+# A thread renews the lock, because any step may take longer than the lock lasts: PostgreSQL reads from a cold disk, or
+# the server holds millions of other keys. Without it, two processes would take the lock from each other at each step,
+# and no rebuild would ever end.
+#
+# A rebuild runs in a thread that ends with its process. A process that exits releases the lock, so that another one can
+# rebuild at once.
+
+#: Time after which the lock of a dead rebuilder lapses.
+LOCK_SECONDS = 5.0
+#: The lock is renewed this often while it lasts.
+RENEWALS: Final = 5
+#: A step that takes longer hangs: its lock lapses, and another process may begin.
+STEP_SECONDS = 60.0
+
+NAME: Final = "rebuild"
+
+#: Tokens of locks that this process could not release because Redis was away: its next rebuild holds that lock already.
+unreleased: Final[list[str]] = []
+
+
+class RebuildLock:
+    """The lock while a process holds it."""
+
+    def __init__(self, index: Index, token: str) -> None:
+        self.token = token
+        self._index = index
+        self.pid = os.getpid()
+        self._step_began_at = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="taskqueue-rebuild-lock", daemon=True)
+
+    def end_step(self) -> None:
+        """Note that the rebuild makes progress."""
+        self._step_began_at = time.monotonic()
+
+    def hold(self) -> None:
+        """Renew the lock until it is released."""
+        self._thread.start()
+        _held.add(self)
+
+    def release(self) -> None:
+        """Release the lock. Raises ``IndexUnavailable``."""
+        _held.discard(self)
+        self._is_over.set()
+        self._thread.join()  # or it might take the lock again after its release
+        self._index.lock(NAME, self.token, 0)
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(LOCK_SECONDS / RENEWALS):
+            if time.monotonic() - self._step_began_at > STEP_SECONDS:
+                return
+            with suppress(IndexUnavailable):
+                if not self._index.lock(NAME, self.token, LOCK_SECONDS):
+                    return  # another process has it
+
+
+#: The locks that this process holds, or its parent held when it was forked.
+_held: Final[set[RebuildLock]] = set()
+
+
+@contextmanager
+def rebuild_lock(index: Index) -> Iterator[RebuildLock | None]:
+    """Hold the lock of rebuilds for a block; yield ``None`` if another process holds it."""
+    token = unreleased.pop() if unreleased else uuid.uuid4().hex
+    if not index.lock(NAME, token, LOCK_SECONDS):
+        yield None
+        return
+    lock = RebuildLock(index, token)
+    lock.hold()
+    try:
+        yield lock
+    finally:
+        try:
+            lock.release()
+        except IndexUnavailable:
+            unreleased.append(token)
+            raise
+
+
+@atexit.register
+def release_at_exit() -> None:
+    """Release the lock of a rebuild that ends unfinished because its process exits."""
+    for lock in list(_held):
+        if lock.pid == os.getpid():
+            with suppress(IndexUnavailable):
+                lock.release()
+
+
+# Load the queued rows into a new index, part by part: a part holds the tasks of one queue and band.
+#
+# The longest waiting tasks of each part are loaded first. Then claims are allowed, and the rest is loaded, the most
+# urgent band first. The index always holds the front of each part and nothing behind it: a push leaves later tasks to
+# the load. So no worker starts a task before another one of its queue and band that has waited longer. A queue by
+# arrival is one part in this: all its bands are loaded up to the same time, and a task of a new band is left to the
+# load as well.
+#
+# Each step moves the border of a part before it reads the rows up to there. A task that commits meanwhile is either
+# among the rows, or its own push comes after the move and puts it in its place.
+
+#: Rows that are read at a time, of all parts together. With thousands of lanes, larger pages bring more tasks of a lane
+#: together.
+PAGE = 40_000
+#: Minimum number of rows of one part.
+LEAST = 20
+
+
+def leave_to_load(index: Index, number: int) -> list[Part]:
+    """Leave all that waits to the load of this generation; return the parts, each of which must be loaded."""
+    parts = _parts(Queue.by_arrival(alias()))
+    index.load_until(number, dict.fromkeys(parts, -1.0))
+    return parts
+
+
+def _parts(by_arrival: frozenset[str]) -> list[Part]:
+    """Return the queues and bands in which tasks may wait, and all bands of the queues by arrival."""
+    found = snapshot.parts()
+    return [part for part in found if part[0] not in by_arrival] + [
+        (queue, band) for queue in sorted({queue for queue, _ in found} & by_arrival) for band in Band
+    ]
+
+
+@dataclass(slots=True)
+class Loader:
+    """Loads the queued rows of one generation; ``end_step`` is called after each page.
+
+    The parts that were ``left`` to it count also if no task waits there any more, because pushes leave new tasks out.
+    """
+
+    index: Index
+    number: int
+    left: list[Part]
+    end_step: Callable[[], object]
+    by_arrival: frozenset[str] = field(default_factory=lambda: Queue.by_arrival(alias()))
+    after: dict[Part, ReadPosition] = field(default_factory=dict)  # how far each part is loaded that has more
+    tasks: int = 0
+
+    def begin(self) -> bool:
+        """Load the first tasks of each part; return whether the index is still this generation."""
+        self.after = dict.fromkeys([*self.left, *_parts(self.by_arrival)], BEGINNING)
+        return self._step(list(self.after))
+
+    def finish(self) -> bool:
+        """Load the rest; return whether the index is still this generation."""
+        while self.after:
+            band = min(map(self._band, self.after))
+            if not self._step([part for part in self.after if self._band(part) == band]):
+                return False
+        return True
+
+    def _band(self, part: Part) -> Band:
+        return ARRIVAL_BAND if part[0] in self.by_arrival else part[1]
+
+    def _together(self, until: dict[Part, ReadPosition]) -> dict[Part, ReadPosition]:
+        """Return the ends of a step, those of a queue by arrival at the same time: the earliest."""
+        together: defaultdict[str, list[Part]] = defaultdict(list)
+        for part in until:
+            if part[0] in self.by_arrival:
+                together[part[0]].append(part)
+        for parts in together.values():
+            if not all(until[part].is_last for part in parts):
+                end = min(until[part] for part in parts)._replace(is_last=False)
+                until |= dict.fromkeys(parts, end)
+        return until
+
+    def _step(self, parts: list[Part]) -> bool:
+        after = {part: self.after[part] for part in parts}
+        until = self._together(snapshot.ends(after, max(LEAST, PAGE // max(1, len(parts))))) if parts else {}
+        if not self.index.load_until(self.number, {part: score(part[1], at.queued_at) for part, at in until.items()}):
+            return False
+        self._push(snapshot.between(after, until))
+        self.after |= until
+        ended = {part: at for part, at in until.items() if at.is_last}
+        if not ended:
+            return True
+        if not self.index.load_until(self.number, dict.fromkeys(ended)):
+            return False
+        self._push(snapshot.between(ended, dict.fromkeys(ended, END)))  # what came after the look-up
+        for part in ended:
+            del self.after[part]
+        return True
+
+    def _push(self, lanes: Iterable[PackedLane]) -> None:
+        lanes = list(lanes)
+        self.tasks += sum(lane.size for lane in lanes)
+        self.index.push_lanes(lanes)
+        self.end_step()
+
 
 logger = logging.getLogger("taskqueue")
 

@@ -24,19 +24,59 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from queue_app import conf, signals
-from queue_app.core.lanes import kind_of
-from queue_app.core.query_pauses import FACTOR, QueryPauses
+from queue_app.core.limits import kind_of
+from queue_app.core.process import FACTOR, QueryPauses
 from queue_app.core.records import PackedLane
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexDamaged
 from queue_app.index import Index, Lease, get_index
+from queue_app.index.calls import QUEUES
 from queue_app.services.lifecycle.claim import abandon
 from queue_app.services.notify import events
-from queue_app.services.repair.audit import Audit
 from queue_app.services.repair.rebuild import copy_limits
-from queue_app.sql import comparison, snapshot, workers
-from queue_app.sql.claim import statuses
-from queue_app.sql.grants import UNANSWERED
+from queue_app.sql import snapshot, workers
+from queue_app.sql.claim import UNANSWERED, statuses
+
+# Audit profiles and heads, by which claims find tasks; the reconciler compares the tasks themselves.
+#
+# Every script leaves them in agreement with the lanes. So a difference was made from outside: a deleted key, junk, an
+# old copy. It is not repaired piece by piece: a new generation replaces the index.
+
+#: Calls of the script in one step; each looks at up to 300 lanes, or 100 queues.
+CALLS = 20
+
+
+@dataclass(slots=True)
+class Audit:
+    """Remembers how far the audit has come."""
+
+    generation: int = -1
+    known: set[str] = field(default_factory=set)  # profiles of the last step; a new one's heads may not be complete yet
+    left: list[tuple[str, str]] = field(default_factory=list)  # profiles and queues that this pass has yet to look at
+    cursor: int = 0
+
+    def step(self, index: Index) -> None:
+        """Look at the next part; raise ``IndexDamaged`` if it is wrong."""
+        generation, profiles = index.profiles()
+        if generation.state != "ready":
+            profiles = {}
+        known = self.known & set(profiles) if generation.number == self.generation else set()
+        self.generation, self.known = generation.number, set(profiles)
+        for profile, is_intact in profiles.items():
+            if not is_intact:
+                raise IndexDamaged(f"The profile {profile!r} is incomplete.")
+        if not self.left or self.left[-1][0] not in known:
+            self.left, self.cursor = [(profile, queue) for profile in sorted(known) for queue in index.queues()], 0
+        for _ in range(CALLS):
+            if not self.left:
+                break
+            profile = self.left[-1][0]
+            queues = [queue for of, queue in self.left[: -QUEUES - 1 : -1] if of == profile]
+            done, self.cursor, queue, wrong = index.audit(profile, queues, self.cursor)
+            if wrong:
+                raise IndexDamaged(f"The heads of profile {profile} are wrong for the queue {queue!r}: {wrong}.")
+            del self.left[len(self.left) - done :]
+
 
 #: Length of the recent window: several reconcile periods, because commits may come late.
 RECENT_SECONDS = 30.0
@@ -111,7 +151,7 @@ def _sweep_page(index: Index, entries: list[tuple[str, uuid.UUID]]) -> int:
 class Reconciler:
     """Repairs the index step by step, and remembers how far its full pass has come."""
 
-    cursor: comparison.Cursor | None = None
+    cursor: snapshot.Cursor | None = None
     compared: int = 0  # rows of the current full pass
     total: int = 0  # rows of the last full pass
     sweep: Sweep = field(default_factory=Sweep)
@@ -153,7 +193,7 @@ class Reconciler:
         self.audit.step(index)
         return repairs
 
-    def _repair(self, index: Index, page: comparison.RowPage) -> int:
+    def _repair(self, index: Index, page: snapshot.RowPage) -> int:
         """Push the missing and misplaced tasks of the page that are still queued when read again; return how many.
 
         Leaves out those that are on their way.
@@ -175,7 +215,7 @@ class Reconciler:
         missing = self._roll_on(index)
         if self.cursor is None and self.pass_began_at >= began:
             return missing
-        return missing + self._repair(index, comparison.packed_recent(RECENT_SECONDS, RECENT_ROWS))
+        return missing + self._repair(index, snapshot.packed_recent(RECENT_SECONDS, RECENT_ROWS))
 
     def _roll_on(self, index: Index) -> int:
         """Compare as many rows as a full pass within ``FULL_PASS_SECONDS`` needs."""
@@ -198,7 +238,7 @@ class Reconciler:
         began = time.monotonic()
         if self.cursor is None:
             self.pass_began_at, self.pass_seconds = began, 0.0
-        page = comparison.packed_page(self.cursor, size)
+        page = snapshot.packed_page(self.cursor, size)
         self.pass_seconds += time.monotonic() - began
         self.compared += page.size
         self.sweep.count(page.lanes)

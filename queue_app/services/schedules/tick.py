@@ -15,19 +15,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from django.db import DataError, IntegrityError
 
 from queue_app import registry
-from queue_app.core.catch_up import DueTicks, Policy, plan
 from queue_app.core.counters import TICK, lateness_of
 from queue_app.core.records import NewTask, TaskRow, call_options
-from queue_app.core.recurrence import jitter_of
-from queue_app.core.states import Status
+from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import TaskQueueError
-from queue_app.models import Schedule
+from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.models.schedule import CatchUp, Overlap, TickKind
+from queue_app.schedules.recurrence import DueTicks, Policy, jitter_of, plan
 from queue_app.services.control.passed_ticks import is_paused, passed_over
 from queue_app.services.enqueue.store import store_many
 from queue_app.services.enqueue.validate import check_task
@@ -35,7 +35,51 @@ from queue_app.services.lifecycle.actions import cancel_many
 from queue_app.services.notify import events
 from queue_app.sql import schedules as rows
 from queue_app.sql.database import alias, atomic, bound_transaction, call_on_commit, clock
-from queue_app.sql.schedules import NewTick
+from queue_app.sql.schedules import RECENT, NewTick
+
+# What became of the ticks of schedules.
+
+
+@dataclass(frozen=True, slots=True)
+class RecentTick:
+    """A tick with the present state of its task."""
+
+    tick: ScheduleTick
+    status: str | None  # of the task; None: it has none, or its row was deleted before it ended
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in FAILURES
+
+
+def recent(schedules: Sequence[Schedule], count: int = RECENT) -> dict[int, list[RecentTick]]:
+    """Return {schedule: its newest ticks, newest first}, with the states of their tasks."""
+    found: dict[int, list[RecentTick]] = {schedule.pk: [] for schedule in schedules}
+    for each in with_status(rows.newest(list(found), count)):
+        found[each.tick.schedule_id].append(each)
+    return found
+
+
+def with_status(ticks: Sequence[ScheduleTick]) -> list[RecentTick]:
+    """Return ticks with the states of their tasks, in the same order."""
+    open_ids = [tick.task_id for tick in ticks if tick.task_id and tick.outcome is None]
+    statuses = dict(Task.objects.using(alias()).filter(id__in=open_ids).values_list("id", "status"))
+    return [RecentTick(tick, tick.outcome or (statuses.get(tick.task_id) if tick.task_id else None)) for tick in ticks]
+
+
+def failures_in_a_row(ticks: Sequence[RecentTick]) -> int:
+    """Return how many of the newest ticks have failed one after the other, at most ``RECENT``.
+
+    Pending tasks and skipped ticks do not count. So that they do not hide failures, pass the newest ``SOUGHT`` ticks.
+    """
+    since_success = takewhile(lambda each: each.status != Status.COMPLETED, ticks)
+    return min(RECENT, sum(each.has_failed for each in since_success))
+
+
+def last_success(ticks: Sequence[RecentTick]) -> datetime | None:
+    """Return the instant of the newest tick whose task has completed."""
+    return next((each.tick.instant for each in ticks if each.status == Status.COMPLETED), None)
+
 
 #: Maximum number of schedules in one transaction.
 BATCH: Final = 500

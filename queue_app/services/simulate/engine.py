@@ -14,9 +14,8 @@ from itertools import batched
 from typing import Any, Final
 
 from queue_app.core.ids import uuid7
-from queue_app.core.lanes import BAND_WIDTH
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import rises
+from queue_app.core.limits import BAND_WIDTH
+from queue_app.core.priorities import Band, rises
 from queue_app.core.simulation import NEVER, SECOND, Plan, Starts
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import MAX_CLAIM, Profile

@@ -19,11 +19,11 @@ from typing import Any, Final
 from queue_app.exceptions import InvalidTaskData, OperationEnded, TaskQueueError
 from queue_app.index.simulated import has_server
 from queue_app.models import Operation
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.enqueue.validate import check_reason
 from queue_app.services.read.held import held, mark, operations
-from queue_app.sql import advice as rows
+from queue_app.sql import adaptive
 from queue_app.sql.database import alias, atomic, clock
 
 SILENT: Final = timedelta(seconds=60)
@@ -160,7 +160,7 @@ def request_trial() -> int:
     if each is None:
         return 0
     now = clock()
-    window = WINDOW * min(1.0, MAX_TASKS / max(1, rows.ended_since(now - WINDOW)))
+    window = WINDOW * min(1.0, MAX_TASKS / max(1, adaptive.ended_since(now - WINDOW)))
     changes = {"limits": {each.limit: {"max_concurrent": each.wanted}}}
     start_simulation(changes, now - window, now, by="", reason=REASON, trial=mark(each))
     return 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
-from queue_app.core.limit_values import EVERYTHING, Limits, gate_of
+from queue_app.core.limits import EVERYTHING, Limits, gate_of
 from queue_app.core.priorities import Band
 from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Load, Plan, TaskKind
 from queue_app.exceptions import InvalidTaskData

@@ -11,13 +11,12 @@ from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from queue_app import conf
-from queue_app.core.process import machine_identity
-from queue_app.core.query_pauses import QueryPauses
+from queue_app.core.process import QueryPauses, machine_identity
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob
-from queue_app.sql import pending_work as rows
+from queue_app.sql import upkeep
 from queue_app.sql.database import alias
-from queue_app.sql.watchdog import STALL_SECONDS
+from queue_app.sql.doctor import STALL_SECONDS
 
 #: Answers to questions of ``sql.pending_work``, by question.
 type Answers = Mapping[str, Any]
@@ -108,7 +107,7 @@ def pending_work(questions: Iterable[str], pauses: QueryPauses | None = None) ->
     }
     if "neighbours" in names:
         params["neighbours"] = machine_identity() or None  # an unknown machine has no neighbours
-    answers, took = rows.pending_work(names - pausing, params)
+    answers, took = upkeep.pending_work(names - pausing, params)
     for name, seconds in took.items():
         if pauses and (_is_empty(name, answers[name]) or name == "startable"):  # which stays true while tasks wait
             pauses.begin(name, seconds)

@@ -21,12 +21,12 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
-from queue_app.services.lifecycle.replay import discard_open
+from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.read.stats import summaries
 from queue_app.services.upkeep import jobs, task_stats
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.upkeep.promote import promote as promote_aged
-from queue_app.sql import schedules, throttle, upkeep, workflow_advance
+from queue_app.sql import finish, schedules, upkeep, workflow_advance
 from queue_app.sql.database import atomic, clock
 
 PURGE: Final = "purge"
@@ -89,7 +89,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
         ("scheduletick", retention.tick_seconds),
     ):
         upkeep.purge_old(table, seconds_kept, PURGE_BATCH)
-    throttle.forget(retention.stats_seconds, PURGE_BATCH)
+    finish.forget(retention.stats_seconds, PURGE_BATCH)
     return deleted
 
 

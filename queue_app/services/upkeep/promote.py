@@ -19,10 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from queue_app import conf, signals, transition_log
+from queue_app import conf, signals
 from queue_app.core.events import EventName, Occasion, occasion_of
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, Risen, Thresholds, rises, steps_of
+from queue_app.core.priorities import PROMOTED, Band, Risen, Thresholds, rises, steps_of
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import Index, get_index
@@ -32,8 +31,9 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep import jobs
 from queue_app.sql import waiting
-from queue_app.sql.comparison import Cursor
 from queue_app.sql.database import alias, atomic, clock
+from queue_app.sql.snapshot import Cursor
+from queue_app.telemetry import transition_log
 
 JOB = "promote"
 BUDGET_SECONDS = 5.0

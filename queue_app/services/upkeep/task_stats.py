@@ -14,11 +14,11 @@ from typing import Final
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from queue_app.core import histogram
+from queue_app.core import counters
 from queue_app.models import MaintenanceJob, TaskStats
-from queue_app.models.task_stats import StatsKind
+from queue_app.models.stats import StatsKind
 from queue_app.sql.database import alias, atomic, clock
-from queue_app.sql.task_stats import EndedInPeriod, EndedTotals, ended
+from queue_app.sql.stats import EndedInPeriod, EndedTotals, ended
 
 JOB: Final = "task_stats"
 #: Longest time that one run makes up for.
@@ -79,8 +79,8 @@ def _add(kind: StatsKind, found: Sequence[EndedInPeriod]) -> None:
         stats.other += row.other
         stats.failures += row.failures
         stats.last_at = row.last_at or row.since
-        stats.waits = histogram.as_json(histogram.from_json(stats.waits) + row.waits)
-        stats.runs = histogram.as_json(histogram.from_json(stats.runs) + row.runs)
+        stats.waits = counters.as_json(counters.from_json(stats.waits) + row.waits)
+        stats.runs = counters.as_json(counters.from_json(stats.runs) + row.runs)
         stats.versions = dict(Counter(stats.versions) + row.versions)
         changed.append(stats)
     fields = ["completed", "failed", "other", "failures", "last_at", "waits", "runs", "versions"]

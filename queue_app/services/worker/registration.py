@@ -12,9 +12,9 @@ from queue_app.core.sentence import sentence
 from queue_app.exceptions import InvalidTransition
 from queue_app.index import Index, Profile, WorkerMessage, get_index
 from queue_app.models import Queue, Worker
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import USER_LENGTH
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.lifecycle.grants import compare
+from queue_app.services.lifecycle.claim import compare
 from queue_app.services.notify.index import notify_index, on_commit
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans
 from queue_app.sql import workers as worker_rows

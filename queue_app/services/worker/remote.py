@@ -19,11 +19,10 @@ from typing import Final, NamedTuple
 from queue_app import registry
 from queue_app.core.ids import uuid7
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage, WorkerReport
-from queue_app.core.signals import Fields
 from queue_app.core.states import Status
-from queue_app.core.steps import Step
-from queue_app.displayed_payload import displayed_payload
+from queue_app.core.steps import Fields, Step
 from queue_app.encryption import call_of, failure_texts, hides, opened_if, opened_task
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import (
     AttemptLost,
     IndexNotReady,
@@ -40,16 +39,14 @@ from queue_app.exceptions import WorkerNotFound as NotFound
 from queue_app.index import Profile, WorkerMessage
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.lifecycle.claim import among_executing, claim, give_back, give_back_unacknowledged
-from queue_app.services.lifecycle.finish import finish, masked, record_progress
-from queue_app.services.lifecycle.grants import compare
-from queue_app.services.lifecycle.results import with_results, with_results_for_remote
+from queue_app.services.lifecycle.claim import among_executing, claim, compare, give_back, give_back_unacknowledged
+from queue_app.services.lifecycle.finish import finish, masked, record_progress, with_results, with_results_for_remote
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.worker import registration as service
 from queue_app.services.worker import tokens
 from queue_app.services.worker.registration import WorkerIdentity
-from queue_app.sql import progress as rows
+from queue_app.sql import finish as rows
 from queue_app.sql import workers as worker_rows
 from queue_app.sql.connections import idle
 

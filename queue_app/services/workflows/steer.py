@@ -21,14 +21,13 @@ from queue_app.core.sentence import sentence
 from queue_app.core.states import FAILURES, Status, predicate
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound, WorkflowNotFound
 from queue_app.models import DeadLetter, Workflow
-from queue_app.models.columns import USER_LENGTH
+from queue_app.models.fields import USER_LENGTH
 from queue_app.models.workflow import Closed, WorkflowState
 from queue_app.services.advance import advance, give_up
 from queue_app.services.control import audit
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.lifecycle.actions import requeue
-from queue_app.services.lifecycle.replay import discard_open, replay_open
-from queue_app.services.lifecycle.settle import (
+from queue_app.services.lifecycle.actions import discard_open, replay_open, requeue
+from queue_app.services.lifecycle.dependencies import (
     BATCH,
     cancel_batch,
     make_room,

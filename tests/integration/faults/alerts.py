@@ -24,7 +24,7 @@ from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.registry import type_of
 from queue_app.services import cancel, pause, resume
 from queue_app.services.enqueue.store import enqueue_many
-from queue_app.services.repair.rebuild_lock import LOCK_SECONDS
+from queue_app.services.repair.rebuild import LOCK_SECONDS
 from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.workflows.steer import cancel_workflow
 from tests.integration.app import tasks

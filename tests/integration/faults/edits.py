@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from queue_app.core.limit_values import ORDERS
+from queue_app.core.limits import ORDERS
 from queue_app.core.states import Status
 from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of

@@ -87,17 +87,17 @@ def test_the_second_of_two_people_sends_nothing(staff, waiting):
 
 def test_two_people_at_once_send_one_signal(staff, waiting, monkeypatch):
     """The second one's page was read before the first one's signal was sent."""
-    from queue_app.admin import signals  # noqa: PLC0415
+    from queue_app.admin import workflow  # noqa: PLC0415
 
-    plain = signals.awaited
+    plain = workflow.awaited
 
     def then_another(task_id):
         found = list(plain(task_id))
         if not Signal.objects.exists():
-            signals.signal(task_id, "approved", {"approved": True, "amount": 1, "currency": "EUR"}, by="ina")
+            workflow.signal(task_id, "approved", {"approved": True, "amount": 1, "currency": "EUR"}, by="ina")
         return found
 
-    monkeypatch.setattr(signals, "awaited", then_another)
+    monkeypatch.setattr(workflow, "awaited", then_another)
     response = staff.post(page_of(waiting), FILLED)
     assert messages_of(response) == ["The task no longer waits for this signal. Nothing was sent."]
     assert [one.sent_by for one in Signal.objects.all()] == ["ina"]

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
-from queue_app.core.masking import MASK
+from queue_app.core.redaction import MASK
 from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.operations.request import start_replay
@@ -225,7 +225,7 @@ def test_replay_selected(staff, committed, dead):
 def test_a_large_or_paced_replay_becomes_an_operation(staff, dead, how, monkeypatch):
     letters = [dead() for _ in range(3)]
     if how == "many":
-        monkeypatch.setattr("queue_app.admin.dead_letter_actions.AT_ONCE", 2)
+        monkeypatch.setattr("queue_app.admin.dead_letter.AT_ONCE", 2)
     rate = "0.5" if how == "pace" else ""
     response = select(staff, LETTERS, "replay_selected", letters, reason="fixed", rate=rate)
     operation = Operation.objects.get()
@@ -253,7 +253,7 @@ def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
 
 
 def test_too_many(staff, dead, monkeypatch):
-    monkeypatch.setattr("queue_app.admin.dead_letter_actions.COUNT_LIMIT", 2)
+    monkeypatch.setattr("queue_app.admin.dead_letter.COUNT_LIMIT", 2)
     letters = [dead() for _ in range(3)]
     for action in ("replay_selected", "discard_selected"):
         assert messages_of(select(staff, LETTERS, action, letters[:1], select_across="1"))[-1].startswith("More than")

@@ -5,10 +5,10 @@ from django.contrib.messages import get_messages
 from django.test import RequestFactory
 from django.utils import timezone, translation
 
-from queue_app.admin.names import TEXTS
-from queue_app.core.recurrence import Recurrence
-from queue_app.dashboard.translation import translate
+from queue_app.admin.site import TEXTS
+from queue_app.dashboard.labels import translate
 from queue_app.models import AuditEntry, Operation, Task
+from queue_app.schedules.recurrence import Recurrence
 from queue_app.services.control.audit import ADMIN, record
 from tests.queue_app.admin.test_audit import own_admins
 from tests.support.factories import DeadLetterFactory, StaffFactory, WorkerFactory

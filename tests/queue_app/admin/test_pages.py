@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import RequestFactory
 from django.urls import reverse
 
-from queue_app.admin.menu import group_menu
+from queue_app.admin.site import group_menu
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.models import (

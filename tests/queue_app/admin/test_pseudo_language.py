@@ -17,7 +17,7 @@ from django.utils.translation import trans_real
 
 from queue_app import Workflow, registry
 from queue_app.core.adaptive import ALGORITHM
-from queue_app.core.limit_values import ORDERS
+from queue_app.core.limits import ORDERS
 from queue_app.core.sentence import sentence
 from queue_app.core.states import Status
 from queue_app.diagnose import stalls

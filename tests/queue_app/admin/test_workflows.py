@@ -9,16 +9,16 @@ from django.urls import reverse
 from django.utils import timezone, translation
 
 from queue_app import Workflow, group
-from queue_app.admin.task_search import read_address
+from queue_app.admin.filters import read_address
 from queue_app.core import shared
 from queue_app.dashboard.workflows import graph, states_in_words
 from queue_app.diagnose.explain import explain
 from queue_app.models import AuditEntry, Signal, StepResult, Task, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read import workflows
 from queue_app.services.read.task_filter import TaskFilter, matching
-from queue_app.services.read.workflows import graph_of
+from queue_app.services.workflows import read
+from queue_app.services.workflows.read import graph_of
 from queue_app.services.workflows.steer import cancel_workflow
 from tests.support.engine import done, take
 from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
@@ -183,7 +183,7 @@ def test_chains_side_by_side_fold_level_by_level(db, committed):
 
 
 def test_a_tangle_folds_by_type_and_level(db, committed, monkeypatch):
-    monkeypatch.setattr(workflows, "MAX_GROUPS", 10)
+    monkeypatch.setattr(read, "MAX_GROUPS", 10)
     made = Workflow("tangle")
     roots = [made.add(chores.echo, number) for number in range(30)]
     for number in range(30):

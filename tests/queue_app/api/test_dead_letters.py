@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 
 from queue_app.core.ids import uuid7
-from queue_app.core.masking import MASK
+from queue_app.core.redaction import MASK
 from queue_app.models import AuditEntry, DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.operations.request import start_replay

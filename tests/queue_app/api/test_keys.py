@@ -13,12 +13,12 @@ from django.utils import timezone
 
 from queue_app.api.base import BY_CONTENT, ApiView, NotFoundView, accepts
 from queue_app.api.views.metrics import MetricsView
+from queue_app.api.views.status_page import StatusView
 from queue_app.core.ids import uuid7
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import SCOPES, create_key, find_key, forget_keys, revoke_key
 from queue_app.services.notify import subscribe
-from queue_app.status_page import StatusView
 
 TASKS = "/api/v1/tasks"
 

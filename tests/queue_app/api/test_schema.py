@@ -23,7 +23,7 @@ from queue_app.api import waiting
 from queue_app.api.base import NotFoundView
 from queue_app.api.views import docs, metrics
 from queue_app.api.views.docs import document
-from queue_app.core.masking import MASK
+from queue_app.core.redaction import MASK
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.worker import tokens
 

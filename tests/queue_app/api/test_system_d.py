@@ -5,7 +5,7 @@ import json
 import pytest
 from django.contrib.auth.models import User
 
-from queue_app.core.backoff import retry_delay
+from queue_app.core.failures import retry_delay
 from queue_app.models import AuditEntry, Task
 from queue_app.services.control.api_keys import create_key, forget_keys
 from tests.queue_app.api.conftest import ApiClient

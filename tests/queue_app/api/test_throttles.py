@@ -12,7 +12,7 @@ from redis.crc import key_slot
 
 from queue_app.api import throttles
 from queue_app.api.views import docs
-from queue_app.core.tally import failed_logins
+from queue_app.core.counters import failed_logins
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.backoff import retry_delay
+from queue_app.core.failures import retry_delay
 
 
 @pytest.mark.parametrize(

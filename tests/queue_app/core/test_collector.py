@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queue_app.core.collector import MOST, collector_paused
+from queue_app.core.counters import MOST, collector_paused
 
 
 @pytest.fixture(autouse=True)

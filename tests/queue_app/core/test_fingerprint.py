@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.fingerprint import LENGTH, fingerprint, normalise, own_frames
+from queue_app.core.failures import LENGTH, fingerprint, normalise, own_frames
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app/workers/executor.py", line 12, in run

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_app.core.histogram import BOUNDS, as_json, bounds_of, bucket_of, from_json, percentile
+from queue_app.core.counters import BOUNDS, as_json, bounds_of, bucket_of, from_json, percentile
 
 TIMES = st.lists(st.floats(0.0001, 200_000), min_size=1, max_size=50)
 

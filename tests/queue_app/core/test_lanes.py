@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_app.core.lanes import BAND_WIDTH, Lane, band_of, lane_name, queued_at_of, score
+from queue_app.core.limits import BAND_WIDTH, Lane, band_of, lane_name, queued_at_of, score
 from queue_app.core.priorities import Band
 
 INSTANTS = [

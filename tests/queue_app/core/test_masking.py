@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_app.core.masking import MASK, is_secret, mask, unmask
-from queue_app.core.redaction import redact_value, secrets_of
+from queue_app.core.redaction import MASK, is_secret, mask, redact_value, secrets_of, unmask
 from queue_app.exceptions import InvalidTaskData
 
 SECRET = (

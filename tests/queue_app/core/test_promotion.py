@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import MAX_SECONDS, Rise, effective_band, rises
+from queue_app.core.priorities import MAX_SECONDS, Band, Rise, effective_band, rises
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 DEFAULTS = {NORMAL: 1200.0, LOW: 600.0, BACKGROUND: 600.0}

@@ -13,8 +13,7 @@ from functools import cache
 
 import pytest
 
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import effective_band, rises
+from queue_app.core.priorities import Band, effective_band, rises
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 THRESHOLDS = {NORMAL: 1200.0, LOW: 600.0, BACKGROUND: 600.0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.query_pauses import QueryPauses
+from queue_app.core.process import QueryPauses
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.001, 0.0), (0.01, 0.0), (0.02, 2.0), (3.0, 300.0)])

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from queue_app.core.masking import MASK
-from queue_app.core.redaction import FEW, Search, Secrets, redact, redact_value, secrets_of
+from queue_app.core.redaction import FEW, MASK, Search, Secrets, redact, redact_value, secrets_of
 
 
 def one_by_one(text, secrets):

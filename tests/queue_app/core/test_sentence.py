@@ -7,7 +7,7 @@ import pytest
 from django.utils import translation
 
 from queue_app.core.sentence import as_json, from_json, joined, listed, sentence, sentence_as, sentence_n
-from queue_app.dashboard.translation import translate
+from queue_app.dashboard.labels import translate
 
 STALL = joined(
     sentence(

@@ -8,8 +8,8 @@ import uuid
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from queue_app import tracing
 from queue_app.core import trace
+from queue_app.telemetry import tracing
 
 
 def test_a_task_without_a_caller_begins_a_trace_with_its_own_id():

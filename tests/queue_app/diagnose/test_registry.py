@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from queue_app.admin.task_search import NARROW
+from queue_app.admin.filters import NARROW
 from queue_app.core import shared
 from queue_app.core.reasons import KINDS, Kind, Level, Source, reason
 from queue_app.core.states import Status

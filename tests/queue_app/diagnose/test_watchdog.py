@@ -14,7 +14,7 @@ from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.sql import snapshot
-from queue_app.workers.job import Job
+from queue_app.workers.scheduler import Job
 from tests.support.engine import index_away, index_refusing, put, put_many, row
 from tests.support.index_state import client_of
 from tests.support.yard import Yard, all_done
@@ -24,7 +24,11 @@ from tests.support.yard import Yard, all_done
 def no_comparison(monkeypatch) -> None:
     """Switch off the repair of known causes: the comparison finds nothing, and no error condemns the index."""
     monkeypatch.setattr(watchdog, "reconcile_everything", dict)
-    for module in ("queue_app.services.lifecycle.claim", "queue_app.services.notify.index", "queue_app.workers.job"):
+    for module in (
+        "queue_app.services.lifecycle.claim",
+        "queue_app.services.notify.index",
+        "queue_app.workers.scheduler",
+    ):
         monkeypatch.setattr(f"{module}.condemn", lambda _because: False)
 
 

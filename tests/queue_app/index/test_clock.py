@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from queue_app.core.lanes import band_of
+from queue_app.core.limits import band_of
 from queue_app.core.priorities import Band
 from tests.support.index_clock import stop_clock
 from tests.support.index_state import client_of

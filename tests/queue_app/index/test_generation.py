@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.limit_values import Limits, Scope, gate_of
+from queue_app.core.limits import Limits, Scope, gate_of
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import Generation, Index
 from queue_app.index import index as index_module

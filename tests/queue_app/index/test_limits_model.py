@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_app.core.lanes import band_of
-from queue_app.core.limit_values import EVERYTHING, Limits
+from queue_app.core.limits import EVERYTHING, Limits, band_of
 from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_app.core.lanes import band_of
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import PROMOTED, steps_of
+from queue_app.core.limits import band_of
+from queue_app.core.priorities import PROMOTED, Band, steps_of
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state

@@ -4,9 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from queue_app.core.lanes import BAND_WIDTH, band_of, score
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import effective_band, steps_of
+from queue_app.core.limits import BAND_WIDTH, band_of, score
+from queue_app.core.priorities import Band, effective_band, steps_of
 from tests.support.leases import restore
 from tests.support.scene import START, Scene
 

@@ -7,7 +7,7 @@ import pytest
 
 from queue_app.core.events import Run, accepted
 from queue_app.core.ids import uuid7
-from queue_app.core.lanes import lane_name
+from queue_app.core.limits import lane_name
 from queue_app.core.records import Entry
 from queue_app.core.states import Status
 from queue_app.index import Index, notifier

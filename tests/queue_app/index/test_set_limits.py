@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits
 from queue_app.core.records import Lease
 from tests.support.engine import counted_calls
 from tests.support.index_state import client_of

@@ -11,11 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits, lane_name
 from queue_app.core.records import Lease, PackedLane
 from queue_app.index import Index, Profile
-from queue_app.services.repair.audit import Audit
+from queue_app.services.repair.reconcile import Audit
 from tests.queue_app.index.test_shapes import keyed
 from tests.support.engine import counted_calls
 from tests.support.index_clock import stop_clock

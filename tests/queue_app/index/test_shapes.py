@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from queue_app.core.lanes import lane_name
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits, lane_name
 from queue_app.core.records import Lease, TaskRef
 from queue_app.index import Profile
 from tests.support import index_state

@@ -16,7 +16,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_app.core.limit_values import EVERYTHING, Limits
+from queue_app.core.limits import EVERYTHING, Limits
 from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index

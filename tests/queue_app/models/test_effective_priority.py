@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queue_app.core.priorities import Band
-from queue_app.core.promotion import effective_band
+from queue_app.core.priorities import Band, effective_band
 from queue_app.core.states import Status
 from queue_app.models import PriorityPolicy, Task
 from tests.support.factories import TaskFactory

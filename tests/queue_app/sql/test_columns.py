@@ -3,7 +3,7 @@
 from queue_app.core.records import ClaimedTask
 from queue_app.models import Task
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.sql import dead_letters, progress, snapshot
+from queue_app.sql import dead_letters, finish, snapshot
 from tests.support.dead_letters import make_dead_letter
 from tests.support.engine import put, take
 
@@ -31,7 +31,7 @@ def test_a_held_task_differs_from_the_claimed_one_in_its_payload_only(engine):
     hand = engine.worker(offers=["gpu"])
     put(args=[1], **OPTIONS)
     [claimed] = take(hand, 2)
-    [held] = progress.held_by(hand.id, [claimed.key])
+    [held] = finish.held_by(hand.id, [claimed.key])
     assert isinstance(held, ClaimedTask)
     names = set(ClaimedTask.__slots__) - {"args", "parameters", "trace"}
     assert {name: getattr(held, name) for name in names} == {name: getattr(claimed, name) for name in names}

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from queue_app import sql
 from queue_app.core.priorities import Band
-from queue_app.sql import claim, finish, load, pending_work, waiting, workflow_advance
+from queue_app.sql import claim, finish, snapshot, upkeep, waiting, workflow_advance
 from queue_app.sql.database import LOOK_UP, connection, fetch_all
 from tests.support.engine import put_many
 
@@ -79,14 +79,16 @@ def test_the_end_of_workflow_tasks_looks_each_row_up_even_with_a_plan_made_for_e
 
 
 @pytest.mark.parametrize("waiting_tasks", [0, 3, 300])
-@pytest.mark.parametrize(("statement", "more"), [(load._PARTS, None), (load._ENDS, [40_000]), (load._BETWEEN, [])])
+@pytest.mark.parametrize(
+    ("statement", "more"), [(snapshot._PARTS, None), (snapshot._ENDS, [40_000]), (snapshot._BETWEEN, [])]
+)
 def test_a_rebuild_reads_only_the_rows_of_its_step(engine, statement, more, waiting_tasks):
     """Even with statistics of another time."""
-    places = {("default", Band(band)): load.BEGINNING for band in range(5)}
-    params = [] if more is None else [*load._asked(places, dict.fromkeys(places, load.END)), *more]
+    places = {("default", Band(band)): snapshot.BEGINNING for band in range(5)}
+    params = [] if more is None else [*snapshot._asked(places, dict.fromkeys(places, snapshot.END)), *more]
     put_many(waiting_tasks)
     with transaction.atomic():
-        fetch_all(load._BY_INDEX[0])
+        fetch_all(snapshot._BY_INDEX[0])
         plan = "\n".join(line for (line,) in fetch_all(f"EXPLAIN {statement}", params))
     assert set(re.findall(r"using (\w+) on queue_app_task\b", plan)) == {"taskqueue_length"}, plan
     assert not re.search("Seq Scan|Hash Join|Merge|Bitmap", plan), plan
@@ -116,15 +118,15 @@ OF_SMALL_TABLES = {"adaptive", "pauses", "upkeep"}
 
 
 @pytest.mark.parametrize("waiting_tasks", [0, 3])
-@pytest.mark.parametrize("question", sorted(set(pending_work.QUESTIONS) - OF_SMALL_TABLES))
+@pytest.mark.parametrize("question", sorted(set(upkeep.QUESTIONS) - OF_SMALL_TABLES))
 def test_a_question_reads_only_rows_that_could_answer_it(engine, question, waiting_tasks):
     """Even with a plan made for empty tables, because waiting and ended tasks may be millions."""
-    params = pending_work.QUESTIONS[question].count("%s")
+    params = upkeep.QUESTIONS[question].count("%s")
     put_many(waiting_tasks)
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute("ANALYZE queue_app_task")
-        cursor.execute(pending_work._PRELUDE)
-        cursor.execute("PREPARE of_this_test AS " + pending_work.statement((question,)).replace("%s", "$1"))
+        cursor.execute(upkeep._PRELUDE)
+        cursor.execute("PREPARE of_this_test AS " + upkeep.statement((question,)).replace("%s", "$1"))
         cursor.execute("EXPLAIN EXECUTE of_this_test" + "(NULL)" * params)
         plan = "\n".join(line for (line,) in cursor.fetchall())
         cursor.execute("DEALLOCATE of_this_test")

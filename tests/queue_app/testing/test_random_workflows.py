@@ -12,10 +12,10 @@ from queue_app import signal
 from queue_app.core.states import Status
 from queue_app.models import DeadLetter, StepResult, Task, WorkflowNode
 from queue_app.models import Workflow as Row
-from queue_app.services.lifecycle.replay import discard_open, replay_open
+from queue_app.services.lifecycle.actions import discard_open, replay_open
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.testing import drain, freeze
 from tests.queue_app.services.workflows.test_graphs import by_task, judge
 from tests.support import graphs

@@ -16,7 +16,7 @@ from queue_app.exceptions import TaskFailed, WorkflowNotFound
 from queue_app.models import DeadLetter, Task
 from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
-from queue_app.services.lifecycle.replay import replay_open
+from queue_app.services.lifecycle.actions import replay_open
 from queue_app.services.upkeep.promote import make_due
 from queue_app.testing import assert_workflow, drain
 from tests.workers.flow_tasks import charge, failing, label, large, node, numbers, ran, square, total, undo

@@ -11,9 +11,9 @@ from queue_app.exceptions import InvalidTaskData, InvalidWorkflow
 from queue_app.models import DeadLetter
 from queue_app.models import Workflow as Row
 from queue_app.registry import type_of
-from queue_app.services.lifecycle.actions import cancel
-from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.lifecycle.actions import cancel, discard, replay
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.services.workflows.steer import (
     cancel_workflow,
     pause_workflow,
@@ -21,7 +21,6 @@ from queue_app.services.workflows.steer import (
     retry_workflow,
     stop_undoing,
 )
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.testing import assert_workflow, drain
 from tests.workers.flow_tasks import (
     charge,

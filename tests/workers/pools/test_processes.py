@@ -15,11 +15,11 @@ import pytest
 
 from queue_app import task
 from queue_app.exceptions import Interruption, InvalidTaskData, TaskCancelled
-from queue_app.workers.deadlines import enforce
+from queue_app.workers.guards import enforce
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.slot import Slot
-from queue_app.workers.rlimits import ResourceLimits, parse_rlimit
-from queue_app.workers.wire import Reader
+from queue_app.workers.resources import ResourceLimits, parse_rlimit
+from queue_app.workers.transport.http import Reader
 from tests.support.engine import until
 from tests.workers import chores
 from tests.workers.pools.stand import INTERRUPTIONS, opened, outcomes

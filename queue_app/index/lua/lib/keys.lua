@@ -95,7 +95,7 @@ local function first_of(key)
   return found[1], found[2]
 end
 
--- Whether a text is the identity of a database, as queue_app/sql/identity.py makes it; damage must not bind the index.
+-- Whether a text is the identity of a database, as queue_app/sql/doctor.py makes it; damage must not bind the index.
 local function is_identity(text) return string.match(text, '^%x[%x-]+/.+/') ~= nil end
 
 -- Adds to a counter of the cluster. A counter that is no number begins again; other errors (no memory) do not matter.

@@ -1,6 +1,6 @@
 --! include limits
 --! include packed
--- Promotion, as queue_app/core/promotion.py defines it. A task's own place is its own band * 10^13 + queued_at (ms). Its
+-- Promotion, as queue_app/core/priorities.py defines it. A task's own place is its own band * 10^13 + queued_at (ms). Its
 -- age, by PostgreSQL's clock, lifts it by whole bands, according to the thresholds. Every push computes the place from the
 -- age, so a push never undoes a promotion.
 --

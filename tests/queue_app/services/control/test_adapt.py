@@ -19,12 +19,11 @@ from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.queues import edit_queue, version_of
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
-from queue_app.services.read.autoscale import autoscale
+from queue_app.services.read.stats import autoscale
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.sql import adaptive as rows
-from queue_app.sql import snapshot
-from queue_app.sql import watchdog as watchdog_rows
+from queue_app.sql import doctor, snapshot
 from queue_app.sql.database import fetch_value
 from tests.support.engine import assert_index_agrees, at_once, done, failed, flush, index_away, put_many, take
 from tests.support.factories import AttemptFactory, TaskFactory
@@ -311,7 +310,7 @@ def test_the_watchdog_takes_the_value_in_force_for_the_limit(engine, case):
     put_many(8, **options)
     worker.work()
     assert len(worker.held) == 2
-    assert watchdog_rows.startable() == []
+    assert doctor.startable() == []
     yard.wait(60)
     assert yard.kinds == []
 

@@ -18,7 +18,7 @@ from queue_app.services.control.pause import (
     resume_key,
     resume_type,
 )
-from queue_app.sql import pending_work
+from queue_app.sql import upkeep
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import at_once
 
@@ -95,7 +95,7 @@ def test_a_pause_that_was_extended_meanwhile_stays(monkeypatch):
     """A person extends the pause between the check and the resumption."""
     pause("default", by="ada", resume_at=soon())
     make_due()
-    monkeypatch.setattr(pending_work, "any_pause_over", lambda: pause("default", by="bob", resume_at=soon()).paused)
+    monkeypatch.setattr(upkeep, "any_pause_over", lambda: pause("default", by="bob", resume_at=soon()).paused)
     assert resume_due() == 0
     assert Queue.objects.get(pk="default").paused_by == "bob"
 

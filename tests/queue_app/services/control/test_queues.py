@@ -4,7 +4,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.pause import pause, resume

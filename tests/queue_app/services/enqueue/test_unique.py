@@ -15,12 +15,11 @@ from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, IsolationTooStrict, UniqueConflict
 from queue_app.models import StepResult, Task, TaskPayload
-from queue_app.models.running import StepKind
-from queue_app.services.enqueue.store import enqueue, enqueue_many
-from queue_app.services.enqueue.submit import submit, submit_many
+from queue_app.models.worker import StepKind
+from queue_app.services.enqueue.store import enqueue, enqueue_many, submit, submit_many
 from queue_app.services.lifecycle.actions import cancel, cancel_many, retry, run_now
 from queue_app.services.lifecycle.finish import finish
-from queue_app.sql import unique as rows
+from queue_app.sql import admission
 from tests.support.engine import (
     Side,
     assert_index_agrees,
@@ -168,7 +167,7 @@ def test_the_look_up_does_not_read_the_history_of_a_key(engine):
     Task.objects.filter(pk__in=ended).update(unique_key="k" * 32)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE queue_app_task")
-        cursor.execute("EXPLAIN ANALYZE " + rows._STANDING, [["k" * 32], ["queued"], None, None, None])
+        cursor.execute("EXPLAIN ANALYZE " + admission._STANDING, [["k" * 32], ["queued"], None, None, None])
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan using taskqueue_unique" in plan
     assert "Seq Scan on queue_app_task " not in plan
@@ -215,7 +214,7 @@ def test_a_task_that_starts_meanwhile_is_not_replaced(engine, before):
     rule = {"on_conflict": "replace", "by": ()}
     first = enqueue(unique(parameters={"n": 1}, **rule))
     worker = engine.worker()
-    before(rows, "lock_existing", lambda: Side(lambda: take(worker)).result())
+    before(admission, "lock_existing", lambda: Side(lambda: take(worker)).result())
     second = enqueue(unique(parameters={"n": 2}, **rule))
     assert second.created
     assert (parameters_of(first.id), parameters_of(second.id)) == ({"n": 1}, {"n": 2})
@@ -340,9 +339,9 @@ def test_a_copy_may_drop_the_rule(engine):
 # -- in bulk -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [rows.MANY, 3])
+@pytest.mark.parametrize("limit", [admission.MANY, 3])
 def test_many_callers_in_bulk_store_each_key_once(engine, monkeypatch, limit):
-    monkeypatch.setattr(rows, "MANY", limit)
+    monkeypatch.setattr(admission, "MANY", limit)
 
     def store(start: int):
         return enqueue_many([unique(parameters={"n": (start + n) % 12}) for n in range(12)])

@@ -6,11 +6,11 @@ import pytest
 from django.db import transaction
 from django.tasks.base import TaskResultStatus
 
+from queue_app.backend.results import load_result
 from queue_app.core.states import Status
 from queue_app.diagnose.explain import explain
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
 from queue_app.models import Task
-from queue_app.results import load_result
 from queue_app.services.lifecycle.actions import cancel, cancel_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler

@@ -9,12 +9,12 @@ from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
 from queue_app.models import DeadLetter
-from queue_app.services.lifecycle.replay import discard, discard_many, discard_open, replay
+from queue_app.services.lifecycle.actions import discard, discard_many, discard_open, replay
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from tests.support.dead_letters import make_dead_letter, make_dead_letters
 from tests.support.engine import assert_index_agrees, at_once, rolled_back, status
 
-MODULE = import_module("queue_app.services.lifecycle.replay")  # the package has the function under this name
+MODULE = import_module("queue_app.services.lifecycle.actions")  # the package has the function under this name
 
 
 def test_the_record_says_who_and_why(engine, hand, hear):

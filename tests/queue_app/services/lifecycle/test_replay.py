@@ -8,13 +8,13 @@ import pytest
 from django.db import transaction
 
 from queue_app import signals
-from queue_app.core.masking import MASK
+from queue_app.backend.results import load_result
+from queue_app.core.redaction import MASK
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound, InvalidTaskData, InvalidTransition
 from queue_app.models import DeadLetter, Task, TaskAttempt, TaskPayload
-from queue_app.results import load_result
+from queue_app.services.lifecycle.actions import discard, replay, replay_open
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard, replay, replay_open
 from queue_app.services.repair.reconcile import Reconciler
 from tests.support.dead_letters import kill, letter_of, make_dead_letter, make_dead_letters
 from tests.support.engine import (

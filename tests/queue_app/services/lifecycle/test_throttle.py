@@ -12,7 +12,7 @@ from queue_app.models import Limit, Queue
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql import throttle as throttle_rows
+from queue_app.sql import finish as throttle_rows
 from tests.support.engine import assert_index_agrees, index_away, put, row, status, take
 from tests.support.index_clock import stop_clock
 

@@ -13,7 +13,6 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, TaskPayload, TaskResult
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle import finish as finishing
-from queue_app.services.lifecycle import turnover as service
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
@@ -38,7 +37,7 @@ from tests.support.scene import Hand
 def turn_over(hand: Hand, outcomes, want: int = 10) -> tuple[set[uuid.UUID], list]:
     """Return the ids of the tasks that were still held, and the new tasks."""
     granted: list = []
-    held = service.turn_over(hand.profile, hand.id, outcomes, want, granted.extend, lambda *_: None)
+    held = finishing.turn_over(hand.profile, hand.id, outcomes, want, granted.extend, lambda *_: None)
     return held, granted
 
 
@@ -138,7 +137,7 @@ def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, h
     of_other += take(other, 3)
     waiting = put_many(20, concurrency_key="k")
     nested: list = []
-    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(finishing.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 1)
     assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
@@ -151,7 +150,7 @@ def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, histor
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
     nested: list = []
-    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(finishing.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 2)
     assert history.most_executing() == 4
@@ -190,7 +189,7 @@ def later(engine) -> None:
 def die_before_the_transaction(monkeypatch, hand: Hand, task) -> None:
     """End a worker's task by a turn-over that claims, and dies."""
     with monkeypatch.context() as patch:
-        patch.setattr(service.rows, "turn_over", Mock(side_effect=OperationalError))
+        patch.setattr(finishing.rows, "turn_over", Mock(side_effect=OperationalError))
         with pytest.raises(OperationalError):
             turn_over(hand, [done(task)])
 
@@ -204,7 +203,7 @@ def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engin
     set_queue_limits("default", max_concurrent=3)
     later(engine)
     nested: list = []
-    before(service.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(finishing.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (1, 1)
     assert len(take(one, 5)) == 1

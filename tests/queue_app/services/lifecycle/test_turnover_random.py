@@ -12,7 +12,7 @@ import pytest
 from queue_app.core.records import ClaimedTask
 from queue_app.models import Limit, Task
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.lifecycle import turnover as service
+from queue_app.services.lifecycle import finish as service
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import notify_index

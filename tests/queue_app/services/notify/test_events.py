@@ -12,10 +12,9 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, Task, Worker
 from queue_app.services.enqueue.store import enqueue_many
-from queue_app.services.lifecycle.actions import cancel, cancel_many
+from queue_app.services.lifecycle.actions import cancel, cancel_many, replay
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import replay
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair.reap import reap_orphans

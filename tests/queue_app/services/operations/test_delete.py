@@ -5,9 +5,8 @@ import pytest
 from queue_app.exceptions import InvalidTransition, TaskNotFound
 from queue_app.models import DeadLetter, Task, TaskAttempt, TaskPayload, TaskResult
 from queue_app.models.operation import OperationKind
-from queue_app.services.lifecycle.actions import cancel, delete, delete_many
+from queue_app.services.lifecycle.actions import cancel, delete, delete_many, replay
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import replay
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter

@@ -11,7 +11,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
 from queue_app.models import DeadLetter, Operation, Task
 from queue_app.models.operation import OperationKind
-from queue_app.services.lifecycle.replay import discard, replay
+from queue_app.services.lifecycle.actions import discard, replay
 from queue_app.services.operations.request import (
     Action,
     OperationOptions,

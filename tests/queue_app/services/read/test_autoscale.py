@@ -6,12 +6,12 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from queue_app.core.limit_values import Scope
+from queue_app.core.limits import Scope
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.services import pause
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.read.autoscale import autoscale
+from queue_app.services.read.stats import autoscale
 from queue_app.services.repair.rebuild import rebuild
 from tests.support.engine import done, put, put_many, take
 from tests.support.factories import LimitFactory, WorkerFactory

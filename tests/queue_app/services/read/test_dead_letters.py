@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_app.core.masking import MASK
+from queue_app.core.redaction import MASK
 from queue_app.services.read import dead_letters as module
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from tests.support.dead_letters import make_dead_letter

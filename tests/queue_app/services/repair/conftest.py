@@ -6,7 +6,7 @@ import pytest
 
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.services.repair import load
+from queue_app.services.repair import rebuild
 from tests.support.engine import put, put_many, take
 
 
@@ -30,20 +30,20 @@ def full(engine):
 @pytest.fixture
 def small_pages(monkeypatch):
     """Each step loads two tasks of each part."""
-    monkeypatch.setattr(load, "PAGE", 1)
-    monkeypatch.setattr(load, "LEAST", 2)
+    monkeypatch.setattr(rebuild, "PAGE", 1)
+    monkeypatch.setattr(rebuild, "LEAST", 2)
 
 
 @pytest.fixture
 def between_steps(engine, monkeypatch, small_pages):
     """Before each step once claims are allowed, call the next function of this list."""
     calls = []
-    plain = load.Loader._step
+    plain = rebuild.Loader._step
 
     def step(self, parts):
         if engine.index.generation().state == "loading" and calls:
             calls.pop(0)()
         return plain(self, parts)
 
-    monkeypatch.setattr(load.Loader, "_step", step)
+    monkeypatch.setattr(rebuild.Loader, "_step", step)
     return calls

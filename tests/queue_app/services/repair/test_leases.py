@@ -10,10 +10,9 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.index import Lease, Profile, get_index
 from queue_app.models import DeadLetter, Limit, Queue, Task
-from queue_app.services.lifecycle.actions import cancel, reprioritise, retry, run_now
+from queue_app.services.lifecycle.actions import cancel, replay, reprioritise, retry, run_now
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import replay
 from queue_app.services.repair import reap as reap_service
 from queue_app.services.repair.reap import mark_dead
 from queue_app.services.repair.rebuild import copy_limits, rebuild

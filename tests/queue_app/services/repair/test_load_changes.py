@@ -10,7 +10,6 @@ from queue_app.models import Queue, Task
 from queue_app.services.lifecycle.actions import cancel, reprioritise
 from queue_app.services.repair import rebuild as rebuilding
 from queue_app.services.repair.rebuild import rebuild_if_needed
-from queue_app.sql import load as rows
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, flush, put, put_many, row
 
@@ -61,8 +60,8 @@ def test_a_task_that_commits_between_two_questions_is_not_lost(engine, small_pag
 
         return call
 
-    monkeypatch.setattr(rows, "ends", and_enqueue(rows.ends))
-    monkeypatch.setattr(rows, "between", and_enqueue(rows.between))
+    monkeypatch.setattr(snapshot, "ends", and_enqueue(snapshot.ends))
+    monkeypatch.setattr(snapshot, "between", and_enqueue(snapshot.between))
     rebuild_if_needed()
     assert_index_agrees()
 

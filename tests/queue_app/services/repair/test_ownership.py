@@ -18,8 +18,8 @@ from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify.index import breaker
 from queue_app.services.owner import check_owner
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
-from queue_app.sql import identity, snapshot
-from queue_app.sql.identity import database_identity
+from queue_app.sql import doctor, snapshot
+from queue_app.sql.doctor import database_identity
 from tests.support.engine import assert_index_agrees, index_away, put, take, take_ids
 from tests.support.index_state import client_of
 
@@ -144,11 +144,11 @@ def test_doctor(engine):
 
 def test_a_service_that_hides_the_number_of_the_cluster(engine, monkeypatch):
     """Then the random number of the row stands for it."""
-    monkeypatch.setattr(identity, "_CLUSTER", "SELECT 1 / 0")
-    identity._known.clear()
+    monkeypatch.setattr(doctor, "_CLUSTER", "SELECT 1 / 0")
+    doctor._known.clear()
     row = IndexGeneration.objects.get()
     assert database_identity().split("/")[0] == str(row.database)
-    identity._known.clear()
+    doctor._known.clear()
 
 
 def test_a_schema_of_a_tenant_in_front_of_that_of_the_tables_changes_nothing(engine):
@@ -157,11 +157,11 @@ def test_a_schema_of_a_tenant_in_front_of_that_of_the_tables_changes_nothing(eng
         with connection.cursor() as cursor:
             cursor.execute("CREATE SCHEMA ann")
             cursor.execute("SET search_path = ann, public")
-        identity._known.clear()
+        doctor._known.clear()
         assert database_identity() == before
         check_owner()
     finally:
         with connection.cursor() as cursor:
             cursor.execute("RESET search_path")
             cursor.execute("DROP SCHEMA ann")
-        identity._known.clear()
+        doctor._known.clear()

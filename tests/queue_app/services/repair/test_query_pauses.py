@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from django.utils import timezone
 
-from queue_app.core.query_pauses import QueryPauses
+from queue_app.core.process import QueryPauses
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index
 from queue_app.models import Task, Worker
@@ -17,7 +17,7 @@ from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import pending_work
-from queue_app.sql import pending_work as rows
+from queue_app.sql import upkeep
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import assert_index_agrees, enlist, flush, put, put_many, silent, status, take
 from tests.support.index_state import client_of
@@ -165,7 +165,7 @@ def test_a_question_that_took_long_and_found_nothing_pauses(engine, clock, monke
 
     def slow(names, params):
         asked.append(sorted(names))
-        return dict.fromkeys(names, answer), dict.fromkeys(names & rows.TIMED, 0.5)
+        return dict.fromkeys(names, answer), dict.fromkeys(names & upkeep.TIMED, 0.5)
 
     monkeypatch.setattr("queue_app.services.upkeep.jobs.rows.pending_work", slow)
     pauses = QueryPauses(1.0, lambda: clock[0])

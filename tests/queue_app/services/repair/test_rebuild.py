@@ -12,7 +12,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
-from queue_app.sql.identity import database_identity
+from queue_app.sql.doctor import database_identity
 from tests.support.damage import by_kind, change_type
 from tests.support.engine import assert_index_agrees, at_once, done, flush, put, put_many, take
 from tests.support.index_state import client_of

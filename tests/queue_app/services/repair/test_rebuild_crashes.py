@@ -7,7 +7,7 @@ from queue_app.index import Generation
 from queue_app.services.control.pause import pause
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql import snapshot
-from queue_app.sql.identity import database_identity
+from queue_app.sql.doctor import database_identity
 from tests.support.engine import assert_index_agrees, flush, index_away, take
 from tests.support.index_state import client_of
 

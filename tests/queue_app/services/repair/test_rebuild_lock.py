@@ -10,9 +10,8 @@ import pytest
 from django.core.management import call_command
 
 from queue_app.exceptions import IndexUnavailable
-from queue_app.services.repair import rebuild_lock as module
-from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
-from queue_app.services.repair.rebuild_lock import rebuild_lock
+from queue_app.services.repair import rebuild as module
+from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed, rebuild_lock
 from tests.support.engine import assert_index_agrees, flush, index_away, put_many, until
 from tests.support.index_state import client_of
 
@@ -101,7 +100,7 @@ HOLD_AND_EXIT = """
 import threading, django
 django.setup()
 from queue_app.index import get_index
-from queue_app.services.repair.rebuild_lock import rebuild_lock
+from queue_app.services.repair.rebuild import rebuild_lock
 held = threading.Event()
 def hold():
     with rebuild_lock(get_index()):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queue_app import signals
-from queue_app.core.lanes import score
+from queue_app.core.limits import score
 from queue_app.core.priorities import Band
 from queue_app.index import Profile
 from queue_app.metrics.exposition import REPAIRS

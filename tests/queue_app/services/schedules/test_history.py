@@ -4,10 +4,8 @@ import pytest
 
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.schedules.history import failures_in_a_row, last_success, recent
-from queue_app.services.schedules.tick import run_due
-from queue_app.sql.schedule_health import RECENT, SOUGHT, failing
-from queue_app.sql.schedules import copy_outcomes
+from queue_app.services.schedules.tick import failures_in_a_row, last_success, recent, run_due
+from queue_app.sql.schedules import RECENT, SOUGHT, copy_outcomes, failing
 from tests.support.engine import done, failed, take
 from tests.support.schedules import every_minute, minutes
 from tests.workers import chores

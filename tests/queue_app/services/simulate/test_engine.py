@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from queue_app.core.limit_values import Limits
+from queue_app.core.limits import Limits
 from queue_app.core.priorities import Band
 from queue_app.core.simulation import NEVER, SECOND, Change, Crew, Load, Plan, Starts, TaskKind, Waits
 from queue_app.index import scripts

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queue_app.core.limit_values import EVERYTHING, Limits
+from queue_app.core.limits import EVERYTHING, Limits
 from queue_app.core.priorities import Band
 from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, Starts, TaskKind
 from queue_app.index.simulated import simulated_index

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from queue_app.models import Limit, Operation, Queue
-from queue_app.services.control.advice import advice
+from queue_app.services.control.adapt import advice
 from queue_app.services.read.held import held
 from queue_app.services.simulate import operation as trials
 from queue_app.services.simulate.operation import applicable, carry_out, request_trial

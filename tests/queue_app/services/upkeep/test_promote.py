@@ -7,7 +7,7 @@ import pytest
 
 from queue_app import signals
 from queue_app.core.events import EventFilter, EventName
-from queue_app.core.lanes import band_of
+from queue_app.core.limits import band_of
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable
 from queue_app.metrics.exposition import REPAIRS

@@ -8,8 +8,8 @@ from django.db import transaction
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound
 from queue_app.models import DeadLetter, Task, TaskPayload
+from queue_app.services.lifecycle.actions import discard, replay
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters
 from tests.support.engine import Side, done, held_up, status, take, take_ids

@@ -6,7 +6,7 @@ import pytest
 
 from queue_app.core.states import Status
 from queue_app.models import MaintenanceJob, TaskStats
-from queue_app.models.task_stats import StatsKind
+from queue_app.models.stats import StatsKind
 from queue_app.services.upkeep import task_stats
 from queue_app.sql import upkeep
 from queue_app.sql.database import clock

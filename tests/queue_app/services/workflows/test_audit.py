@@ -5,6 +5,7 @@ import pytest
 from queue_app import Workflow, signal
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import AuditEntry
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.services.workflows.steer import (
     cancel_workflow,
     pause_workflow,
@@ -12,7 +13,6 @@ from queue_app.services.workflows.steer import (
     resume_workflow,
     retry_workflow,
 )
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from tests.queue_app.services.workflows.test_upkeep import LONG_AGO
 from tests.queue_app.services.workflows.test_upkeep import Row as Stored
 from tests.workers.flow_tasks import node

@@ -19,11 +19,11 @@ from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
 from queue_app.models import Workflow as Row
 from queue_app.models.workflow import Condition, WorkflowState
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.actions import cancel_many
+from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay_open
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard_open, replay_open
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.services.workflows.steer import (
     cancel_workflow,
     pause_workflow,
@@ -32,8 +32,7 @@ from queue_app.services.workflows.steer import (
     skip_task,
 )
 from queue_app.services.workflows.store import add_nodes, enqueue_workflow
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
-from queue_app.sql.workflow_health import holding
+from queue_app.sql.workflow_graph import holding
 from queue_app.sql.workflow_store import compensation_text
 from tests.support.engine import assert_index_agrees, at_once, done, failed, take
 from tests.support.history import Event

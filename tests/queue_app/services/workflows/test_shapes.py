@@ -16,14 +16,13 @@ from queue_app.models import Workflow as Row
 from queue_app.services import pause, resume
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task
-from queue_app.services.lifecycle.actions import cancel, cancel_many, retry
+from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, replay, retry
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard, replay
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.services.workflows.steer import cancel_workflow, retry_workflow, stop_undoing
 from queue_app.services.workflows.store import add_nodes
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
 from queue_app.sql import workflow_advance
 from queue_app.sql.database import fetch_all
 from queue_app.testing import assert_workflow

@@ -13,15 +13,14 @@ from queue_app.diagnose.explain import explain
 from queue_app.exceptions import InvalidTransition, InvalidWorkflow, TaskQueueError
 from queue_app.models import AuditEntry, DeadLetter, Task, WorkflowNode
 from queue_app.models import Workflow as Row
-from queue_app.services.lifecycle.actions import cancel_many, retry, retry_many
+from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay, replay_open, retry, retry_many
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.lifecycle.replay import discard_open, replay, replay_open
 from queue_app.services.repair import reap
 from queue_app.services.workflows import steer
-from queue_app.services.workflows.upkeep import WorkflowUpkeep
-from queue_app.sql.workflow_health import holding
+from queue_app.services.workflows.read import WorkflowUpkeep
+from queue_app.sql.workflow_graph import holding
 from queue_app.testing import assert_workflow
-from queue_app.workflow_builder import RunningWorkflow
+from queue_app.workflows.builder import RunningWorkflow
 from tests.support.engine import assert_index_agrees, done, failed, take
 from tests.workers.flow_tasks import node, undo_once
 
