@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from queue_app.core.unique import Unique as Unique
     from queue_app.schedules import schedule as schedule
-    from queue_app.tasks import QueueTask as QueueTask
-    from queue_app.tasks import signal as signal
-    from queue_app.tasks import task as task
-    from queue_app.workflows import Workflow as Workflow
-    from queue_app.workflows import chain as chain
-    from queue_app.workflows import group as group
+    from queue_app.tasks import QueueTask as QueueTask, signal as signal, task as task
+    from queue_app.workflows import Workflow as Workflow, chain as chain, group as group
     from queue_app.workflows.builder import WorkflowHandle
 
 __all__ = ["QueueTask", "Unique", "Workflow", "WorkflowHandle", "chain", "group", "schedule", "signal", "task"]

@@ -1,4 +1,4 @@
-"""Django's ``@task`` with the options of this queue, typed.
+"""Django's ``@task`` with the options of this queue, typed; arguments checked against types.
 
 ``from queue_app import task`` does what ``from django.tasks import task`` does, and accepts the
 options of this queue, also on Django 6.0, whose own decorator accepts none, and under a strict type

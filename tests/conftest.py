@@ -23,8 +23,7 @@ from pathlib import Path
 import django
 import pytest
 from django.conf import settings
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis_settings
+from hypothesis import HealthCheck, settings as hypothesis_settings
 from redis import RedisError
 
 from taskqueue_project.embedded import EmbeddedError, EmbeddedServers

@@ -11,8 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
-from django.db import Error as DatabaseError
-from django.db import connections
+from django.db import Error as DatabaseError, connections
 
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import WorkerMessage

@@ -9,8 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from django.db import Error as DatabaseError
-from django.db import connections
+from django.db import Error as DatabaseError, connections
 
 from queue_app.core.records import AttemptKey, ProgressReport
 from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
@@ -19,21 +18,14 @@ from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.claimer import Claimer, TaskDiscovery
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
-from queue_app.workers.guards import (
-    REPLACE_SECONDS,
-    AutoSlots,
-    ProcessGuard,
-    end_by_force,
-    enforce,
-    must_be_replaced,
-    next_due,
-)
+from queue_app.workers.guards import REPLACE_SECONDS, AutoSlots, end_by_force, enforce, must_be_replaced, next_due
 from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.lifecycle import Shutdown, Wakeup
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools import make_pool
 from queue_app.workers.pools.base import Pool
+from queue_app.workers.process_guard import ProcessGuard
 from queue_app.workers.progress import ProgressReports
 from queue_app.workers.transport.base import Transport
 

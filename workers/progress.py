@@ -4,8 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Set as AbstractSet
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field

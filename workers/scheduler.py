@@ -16,8 +16,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from django.db import Error as DatabaseError
-from django.db import connections
+from django.db import Error as DatabaseError, connections
 
 from queue_app import conf
 from queue_app.core.process import QueryPauses
@@ -29,8 +28,7 @@ from queue_app.services.control.pause import resume_due
 from queue_app.services.notify.index import condemn
 from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.reap import Reaper
-from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed
-from queue_app.services.repair.rebuild import rebuild_until_open
+from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.schedules.declare import synchronise
 from queue_app.services.schedules.tick import BATCH, run_due

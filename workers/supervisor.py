@@ -15,12 +15,10 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from django.db import Error as DatabaseError
-from django.db import connections
+from django.db import Error as DatabaseError, connections
 
 from queue_app.core.ids import uuid7
 from queue_app.logs import console
-from queue_app.workers.guards import CHECKS, EXIT_SECONDS, MAX_GAP_SECONDS, LifeWatch
 from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.lifecycle import (
     DUMP,
@@ -34,6 +32,7 @@ from queue_app.workers.lifecycle import (
     signals_held,
 )
 from queue_app.workers.options import WorkerOptions, numbered_name
+from queue_app.workers.process_guard import CHECKS, EXIT_SECONDS, MAX_GAP_SECONDS, LifeWatch
 from queue_app.workers.transport.base import Transport
 from queue_app.workers.worker import Worker
 

@@ -16,9 +16,7 @@ from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext, ngettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
 from queue_app.admin.filters import NotAllowed, read_address
 from queue_app.admin.forms import counted, permission, posted_reason

@@ -1,4 +1,4 @@
-"""The pages of dead letters."""
+"""The pages of dead letters: their causes, replay, edited parameters, discard."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext, ngettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
 from queue_app.admin.bulk import OperationsMixin
 from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search

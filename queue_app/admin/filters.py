@@ -14,8 +14,7 @@ from django.db.models import F, Model, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.options import FILTERS

@@ -1,4 +1,4 @@
-"""The pages of operations: staff watch and stop actions on many tasks or dead letters."""
+"""The pages of operations: staff watch and stop actions on many tasks, and try other limits in a simulation."""
 
 import json
 import tomllib
@@ -15,9 +15,7 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
 from queue_app.admin.forms import ReasonField, column, preformatted, time_column, two_lines
 from queue_app.admin.mixins import QueueAppAdmin, ReadOnlyAdmin, action_page, page

@@ -6,8 +6,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin

@@ -1,4 +1,4 @@
-"""The pages of queues."""
+"""The pages of queues, and what all pages with limits and pauses share."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -18,8 +18,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason

@@ -17,16 +17,14 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.forms import ReasonField, ReasonForm, column, permission, two_lines
 from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
 from queue_app.core.redaction import unmask
-from queue_app.dashboard import labels
-from queue_app.dashboard import schedules as pages
+from queue_app.dashboard import labels, schedules as pages
 from queue_app.dashboard.labels import translate
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData

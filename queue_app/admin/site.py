@@ -1,4 +1,4 @@
-"""Names of models, of their fields and of the fields' choices in the viewer's language.
+"""What the plain admin site gets: names in the viewer's language, a grouped menu, a limit on failed logins.
 
 Django derives the name of a field from its attribute, so no call of gettext in the models holds it. ``TEXTS`` lets
 makemessages find the names that pages show; a test compares them with the pages.
@@ -11,9 +11,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.forms import AdminAuthenticationForm
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import gettext_noop as _noop
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop
 
 from queue_app import conf
 from queue_app.core.counters import failed_logins

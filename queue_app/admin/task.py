@@ -15,8 +15,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.filters import (

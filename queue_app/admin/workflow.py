@@ -15,9 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDi
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import gettext_noop as _noop
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop
 
 from queue_app.admin.forms import ReasonField, column, permission, read_json, two_lines
 from queue_app.admin.mixins import QueueAppAdmin, ReadOnlyAdmin, action_page, object_page
@@ -26,8 +24,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact
 from queue_app.core.states import FAILURES, Status
 from queue_app.core.steps import MAX_TEXT, Fields
-from queue_app.dashboard import labels
-from queue_app.dashboard import workflows as pages
+from queue_app.dashboard import labels, workflows as pages
 from queue_app.dashboard.labels import translate_error
 from queue_app.dashboard.workflows import times
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError

@@ -18,8 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from queue_app import conf
-from queue_app.codecs.ready import READY, DataclassCodec, EnumCodec
-from queue_app.codecs.ready import Codec as Codec
+from queue_app.codecs.ready import READY, Codec as Codec, DataclassCodec, EnumCodec
 from queue_app.exceptions import (
     ArgumentGone,
     ArgumentUnreadable,

@@ -1,4 +1,4 @@
-"""Names and increments of the counters of the whole cluster.
+"""Counters of the whole cluster, and the histograms and tallies of times.
 
 Increments travel with the lifecycle events. The index adds them up in one hash, so no process
 keeps metrics of its own. The parts of a name are separated by colons and contain none.

@@ -1,4 +1,4 @@
-"""Fingerprints that are equal for failures with the same cause.
+"""Failures: fingerprints that are equal for the same cause, and the delay before a retry.
 
 A fingerprint covers the exception class, the frames of the project's own code and the message.
 Ids, numbers, addresses and quoted values in a message differ each time and are replaced. Frames

@@ -1,4 +1,4 @@
-"""The limits of one gate, as PostgreSQL and the index exchange them.
+"""Gates and their limits, and lanes, as PostgreSQL and the index exchange them.
 
 A gate is a point at which limits apply: everything, a queue, a task type, a concurrency key, or a
 user in a queue. A task starts only if all its gates are open. See ``docs/explanation/limits.md``.

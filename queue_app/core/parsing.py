@@ -1,4 +1,4 @@
-"""Parse input from outside strictly: UTF-8, JSON, times with a zone."""
+"""Parse input from outside strictly: UTF-8, JSON, times with a zone, values of settings."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Check parameters and results: plain JSON of limited size, depth and number of values.
+"""Check parameters and results: plain JSON of limited size, depth and number of values. References to results.
 
 The check runs before anything is stored, because deep or unusual JSON would break the process that
 reads it later. Errors name the path of the invalid value.

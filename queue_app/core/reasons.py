@@ -282,7 +282,7 @@ def fail(check: str, message: str, hint: str) -> Finding:
 
 
 def status_name(status: str) -> str:
-    """Return the name of a state for people; ``dashboard.translation`` has the texts."""
+    """Return the name of a state for people; ``dashboard.labels`` has the texts."""
     return sentence(status.replace("_", " "))
 
 

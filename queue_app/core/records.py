@@ -1,8 +1,7 @@
 """The frozen records that services, SQL, the index and workers exchange."""
 
 import uuid
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence, Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -96,7 +95,7 @@ class TaskSpec(CallOptions):
 
 
 class TaskRow(NamedTuple):
-    """A task that is ready to be stored; in bulk, the payload is checked later (``sql.insert_many``)."""
+    """A task that is ready to be stored; in bulk, the payload is checked later (``sql.insert``)."""
 
     id: uuid.UUID
     spec: TaskSpec

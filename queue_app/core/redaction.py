@@ -1,6 +1,6 @@
-"""Mask secrets in free text: error messages, tracebacks and results often repeat parameters.
+"""Mask secrets: values under secret names, and texts that repeat them, such as errors and results.
 
-``core.masking`` masks by key. This module searches texts for the masked values, and for values
+Values under a secret name are masked by their key. Texts are searched for the masked values, and for values
 after a secret or sensitive name (``password=…``), after an authorization scheme, or in the
 password part of a URL.
 """

@@ -1,7 +1,7 @@
 """Sentences in several languages: an English template and the values of its names.
 
 Services return them. As text a sentence is English, so the API, the commands, logs and rows need to know nothing about
-languages. The admin translates it for its reader (``dashboard.translation``). ``manage.py makemessages`` collects the
+languages. The admin translates it for its reader (``dashboard.labels``). ``manage.py makemessages`` collects the
 templates: the first argument of ``sentence``, the first two of ``sentence_n``, the second of ``sentence_as``. A part of
 a sentence that varies is a value, and may be a sentence itself.
 """

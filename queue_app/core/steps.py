@@ -1,4 +1,4 @@
-"""The steps of a task: what an attempt has done, and later attempts need not do again."""
+"""Steps and signals of a task: what an attempt has done or waits for, and later attempts need not do again."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -10,8 +10,7 @@ from django.db.models import Min
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _
 
 from queue_app.core.counters import bounds_of
 from queue_app.core.priorities import Band

@@ -10,9 +10,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils import formats, timezone
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext, ngettext
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop as _noop
+from django.utils.translation import get_language, gettext, gettext as _, gettext_noop as _noop, ngettext
 
 from queue_app.core import sentence
 from queue_app.core.priorities import Band

@@ -7,9 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
 from queue_app import conf
 from queue_app.core.failures import is_own

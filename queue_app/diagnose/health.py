@@ -23,8 +23,7 @@ from queue_app.diagnose.system import System, troubles
 from queue_app.index import IndexStats, get_index
 from queue_app.index.server import index_health
 from queue_app.services.read.stats import UNREACHABLE
-from queue_app.sql import snapshot
-from queue_app.sql import stats as row_stats
+from queue_app.sql import snapshot, stats as row_stats
 from queue_app.sql.database import alias, is_read_only
 from queue_app.sql.stats import RowStats
 

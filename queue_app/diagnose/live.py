@@ -27,8 +27,7 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stats
 from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
 from queue_app.services.upkeep.promote import JOB as PROMOTE
-from queue_app.sql import schedules, workflow_graph
-from queue_app.sql import stats as rows
+from queue_app.sql import schedules, stats as rows, workflow_graph
 from queue_app.sql.schedules import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
 from queue_app.sql.workflow_graph import HeldWorkflow
 

@@ -24,8 +24,7 @@ from queue_app.services.control.adapt import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
-from queue_app.sql import doctor as rows
-from queue_app.sql import schedules, workflow_graph
+from queue_app.sql import doctor as rows, schedules, workflow_graph
 from queue_app.sql.schedules import MANY_FAILURES, OVERDUE_SECONDS
 
 #: Duration of a rebuild that is still normal.

@@ -1,8 +1,7 @@
 """Leases: the slots that tasks take until their rows say that they are free."""
 
 import uuid
-from collections.abc import Iterable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Set as AbstractSet
 from itertools import batched
 from typing import Any, cast
 

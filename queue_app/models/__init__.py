@@ -9,8 +9,7 @@ from queue_app.models.schedule import Schedule, ScheduleTick
 from queue_app.models.stats import MaintenanceJob, QueueStats, TaskStats
 from queue_app.models.task import Signal, Task, TaskAttempt, TaskPayload, TaskResult
 from queue_app.models.worker import StepResult, TaskLog, TaskProgress, Worker
-from queue_app.models.workflow import DependencyCounter, TaskDependency, WorkflowNode
-from queue_app.models.workflow import Workflow as Workflow
+from queue_app.models.workflow import DependencyCounter, TaskDependency, Workflow as Workflow, WorkflowNode
 
 #: ``from queue_app.models import *`` leaves out ``Workflow``, which is the builder in ``queue_app``.
 __all__ = [

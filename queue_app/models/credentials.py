@@ -1,4 +1,4 @@
-"""Tokens of workers that work over HTTP, without access to the servers."""
+"""Credentials: keys of the REST API, and tokens of workers over HTTP, both stored as digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that queues, limits and the runtime settings share: caps, rates and pauses."""
+"""Limits: columns that queues and others share (caps, rates, pauses), limits of types and keys, policies of bands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.expressions import Combinable
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext, gettext_lazy as _lazy
 
 from queue_app import conf
 from queue_app.core.adaptive import ALGORITHM, FORMER

@@ -1,4 +1,4 @@
-"""Operations: actions on many tasks or dead letters that run in the background."""
+"""What people and clients asked for: operations on many tasks, audit log, saved views, answered requests."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Queue(Capped, Paced, Pausable):
 
     @classmethod
     def by_arrival(cls, using: str | None = None) -> frozenset[str]:
-        """Return the names of the queues whose tasks stand in one band, ``core.promotion.ARRIVAL_BAND``."""
+        """Return the names of the queues whose tasks stand in one band, ``core.priorities.ARRIVAL_BAND``."""
         return frozenset(cls.objects.using(using).filter(order=ARRIVAL).values_list("name", flat=True))
 
     @property

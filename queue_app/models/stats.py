@@ -1,4 +1,4 @@
-"""Statistics of task types by the hour, and of users and concurrency keys by the day."""
+"""Statistics by queue, task type, user and key, and the last runs of upkeep jobs."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -55,7 +55,7 @@ class StatsKind(StrEnum):
 class TaskStats(models.Model):
     """Ended tasks of one type in one hour, or of one user or concurrency key on one day (UTC).
 
-    Times are histograms (``core.histogram``), so that rows can be added.
+    Times are histograms (``core.counters``), so that rows can be added.
     """
 
     kind = models.CharField(max_length=4, choices=choices_of(StatsKind))

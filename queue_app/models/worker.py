@@ -1,4 +1,4 @@
-"""A worker process, what it can run, and its last heartbeat."""
+"""A worker process and its last heartbeat; what running attempts store: progress, log lines, steps."""
 
 from collections.abc import Iterable
 from enum import StrEnum

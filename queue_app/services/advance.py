@@ -2,7 +2,7 @@
 
 Every transition that ends a task of a workflow, or returns it to the queue, calls ``advance`` before it commits: the
 end of a task and what follows from it are one. What follows for the workflow as a whole (its end, room under its cap,
-compensations) is decided after the commit, by ``services.lifecycle.settle``.
+compensations) is decided after the commit, by ``services.lifecycle.dependencies``.
 
 Crash points: before the commit nothing has happened. Between the commit and the push, opened tasks are queued but not
 indexed, and the reconciler pushes them. Before ``settle``, the workflow looks unfinished until the scheduler settles
@@ -20,8 +20,7 @@ from queue_app.core.events import EventName, occasion_of
 from queue_app.core.states import FAILURES, TERMINAL, Status
 from queue_app.models.workflow import Closed, Condition
 from queue_app.services.notify import events
-from queue_app.sql import workflow_advance as rows
-from queue_app.sql import workflow_settle
+from queue_app.sql import workflow_advance as rows, workflow_settle
 from queue_app.sql.database import atomic
 
 if TYPE_CHECKING:

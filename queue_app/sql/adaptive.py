@@ -13,7 +13,7 @@ WINDOW_SECONDS: Final = 60
 SAMPLE: Final = 200
 MAX_READ: Final = 10_000
 
-#: Whether any limit is adaptive: a question of ``sql.pending_work``.
+#: Whether any limit is adaptive: a question of ``sql.upkeep``.
 ANY_ADAPTIVE: Final = " OR ".join(
     f"EXISTS (SELECT FROM {table} WHERE adaptive <> '')"
     for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")

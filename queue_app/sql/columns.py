@@ -25,7 +25,7 @@ def effective(option: str, policy: str, default: int) -> str:
 
 
 def cap(table: str = "") -> str:
-    """Return the limit of a row that is in force as an expression, as ``models.limit_columns.Capped.cap``."""
+    """Return the limit of a row that is in force as an expression, as ``models.limits.Capped.cap``."""
     at = f"{table}." if table else ""
     return (
         f"CASE WHEN {at}adaptive = '' THEN {at}max_concurrent"
@@ -35,7 +35,7 @@ def cap(table: str = "") -> str:
 
 #: For ``TaskRef.from_row``.
 REF: Final = _of(field.name for field in fields(TaskRef))
-#: For ``core.lanes.lane_name``.
+#: For ``core.limits.lane_name``.
 LANE: Final = 't.queue, t.task_type, t.capabilities, t."user", t.concurrency_key, t.weight'
 
 #: For ``returned``.

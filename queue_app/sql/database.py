@@ -42,8 +42,7 @@ from queue_app import conf
 # the server forget all prepared statements, including those of this module.
 
 try:  # psycopg's cursors use these; a version without them gets cursors
-    from psycopg.generators import execute as _execute
-    from psycopg.generators import fetch_many as _fetch_many
+    from psycopg.generators import execute as _execute, fetch_many as _fetch_many
 except ImportError:  # pragma: no cover
     _execute = _fetch_many = None
 

@@ -1,4 +1,4 @@
-"""Queries of ``taskqueue doctor``. Their cost does not grow with the number of tasks."""
+"""Queries of ``taskqueue doctor`` and the watchdog. Their cost does not grow with the number of tasks."""
 
 import time
 import uuid

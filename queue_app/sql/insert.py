@@ -1,4 +1,4 @@
-"""Store a new task by a single statement. ``sql.insert_many`` stores many."""
+"""Store new tasks: one by a single statement, many by COPY."""
 
 import json
 import uuid

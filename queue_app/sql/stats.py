@@ -1,4 +1,4 @@
-"""Numbers for metrics and autoscaling that only PostgreSQL has. The cost does not grow with the number of tasks."""
+"""Numbers for metrics, autoscaling, charts and statistics. The cost does not grow with the number of tasks."""
 
 import math
 from collections import Counter

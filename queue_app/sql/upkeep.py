@@ -1,4 +1,4 @@
-"""Delete rows past their retention in small batches, ended workflows in parts; count transitions."""
+"""Which jobs have work; delete rows past their retention in small batches, ended workflows in parts."""
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -241,7 +241,7 @@ def expired_letters_of_workflows(limit: int) -> list[uuid.UUID]:
 # The questions are prepared, and planned for full tables as claims are.
 #
 # Questions about a state that every task passes through are timed: they also read the entries of tasks that have left
-# the state, while an old snapshot keeps these in the index (``core.query_pauses``).
+# the state, while an old snapshot keeps these in the index (``core.process``).
 
 _ANY_PAUSE_OVER: Final = " OR ".join(
     f"EXISTS (SELECT FROM {table} WHERE paused AND resume_at <= statement_timestamp())"

@@ -37,7 +37,7 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
 def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = True) -> HeartbeatAnswer:
     """Record that the worker lives; return whether it was declared dead, and whether staff asked it to drain.
 
-    With ``names_all`` the worker has just named all grants that it holds (``sql.grants``).
+    With ``names_all`` the worker has just named all grants that it holds (``sql.claim``).
     """
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"

@@ -1,4 +1,4 @@
-"""Store workflows and their tasks by COPY."""
+"""Store workflows and their tasks by COPY; read the results that flow into their tasks."""
 
 import json
 import uuid

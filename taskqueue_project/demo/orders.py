@@ -15,8 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from queue_app import Workflow, task
-from queue_app.models import Task as TaskRow
-from queue_app.models import Workflow as WorkflowRow
+from queue_app.models import Task as TaskRow, Workflow as WorkflowRow
 
 ORDERS = "orders"
 PHOTOS = 120

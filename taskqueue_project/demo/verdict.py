@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from django.db.models import Q, Sum
 
-from queue_app.models import DeadLetter, Worker
-from queue_app.models import Task as TaskRow
+from queue_app.models import DeadLetter, Task as TaskRow, Worker
 
 from . import tasks
 from .models import DocumentIndex, RollUp

@@ -19,8 +19,7 @@ from django.utils import timezone
 
 from queue_app import Workflow, signal, webhooks
 from queue_app.core.states import Status
-from queue_app.models import DeadLetter, Limit, Operation, Schedule, Task, TaskProgress
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, Limit, Operation, Schedule, Task, TaskProgress, Workflow as Row
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import run_again

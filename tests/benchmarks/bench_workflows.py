@@ -9,8 +9,7 @@ from django.db import connection
 from django.tasks import default_task_backend
 
 from queue_app import Workflow, chain
-from queue_app.models import Task
-from queue_app.models import Workflow as Row
+from queue_app.models import Task, Workflow as Row
 
 ROUNDS = 3
 

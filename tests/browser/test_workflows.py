@@ -7,8 +7,7 @@ import pytest
 from django.utils import timezone
 
 from queue_app import Workflow
-from queue_app.models import StepResult, Task
-from queue_app.models import Workflow as Row
+from queue_app.models import StepResult, Task, Workflow as Row
 from tests.browser.looks import LOOKS, problems_in_all_looks
 from tests.support.factories import StaffFactory, move
 from tests.workers import chores

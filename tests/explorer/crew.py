@@ -21,8 +21,7 @@ from django.db import DatabaseError, connection
 from queue_app.core.records import ClaimedTask
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.models import Queue
-from queue_app.models import Worker as WorkerRow
+from queue_app.models import Queue, Worker as WorkerRow
 from queue_app.registry import type_of
 from queue_app.services.control.queues import copy_queue_limits
 from queue_app.services.lifecycle.claim import START_SECONDS, claim

@@ -16,8 +16,7 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import AttemptOver, InvalidTransition, InvalidWorkflow
-from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, Task, TaskDependency, Workflow as Row, WorkflowNode
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.lifecycle.claim import claim, recover

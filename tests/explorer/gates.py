@@ -29,8 +29,7 @@ import redis
 from django.db import connections
 from psycopg.pq import TransactionStatus
 
-from queue_app.index import Index, calls, scripts
-from queue_app.index import index as index_package
+from queue_app.index import Index, calls, index as index_package, scripts
 from queue_app.index.client import connect
 from queue_app.sql.database import connection
 from queue_app.sql.doctor import database_identity

@@ -17,12 +17,10 @@ from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
 from queue_app.models import DeadLetter, DependencyCounter
 from queue_app.services import requests
-from queue_app.services.control import passed_ticks
-from queue_app.services.control import pause as pausing
+from queue_app.services.control import passed_ticks, pause as pausing
 from queue_app.services.control.passed_ticks import is_paused
 from queue_app.services.enqueue import store
-from queue_app.services.lifecycle import claim as claim_service
-from queue_app.services.lifecycle import finish as finish_service
+from queue_app.services.lifecycle import claim as claim_service, finish as finish_service
 from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import rebuild
 from queue_app.services.schedules import tick as ticking
@@ -34,12 +32,12 @@ from queue_app.sql import (
     dead_letters,
     finish,
     snapshot,
+    steps as step_rows,
     waiting,
     workers,
     workflow_advance,
     workflow_settle,
 )
-from queue_app.sql import steps as step_rows
 from queue_app.sql.workflow_advance import TRY_SHARE
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.meetings import Meeting
@@ -237,8 +235,8 @@ def _read_first() -> AbstractContextManager[Any]:
 
     def step(self: Any, parts: Any) -> bool:
         after = {part: self.after[part] for part in parts}
-        until = rebuild.rows.ends(after, 1) if parts else {}
-        lanes = rebuild.rows.between(after, {part: rebuild.END if at.is_last else at for part, at in until.items()})
+        until = rebuild.snapshot.ends(after, 1) if parts else {}
+        lanes = rebuild.snapshot.between(after, {part: rebuild.END if at.is_last else at for part, at in until.items()})
         borders = {part: None if at.is_last else score(part[1], at.queued_at) for part, at in until.items()}
         is_same: bool = self.index.load_until(self.number, borders)
         self._push(lanes)

@@ -16,8 +16,7 @@ from queue_app.services.control.pause import pause, resume
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled
 from tests.integration.processes import eventually, index_comes_to_agree, lines
-from tests.support.engine import put, put_many, status
-from tests.support.engine import rolled_back as undone
+from tests.support.engine import put, put_many, rolled_back as undone, status
 
 pytestmark = pytest.mark.integration
 

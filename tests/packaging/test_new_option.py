@@ -25,7 +25,10 @@ EDITS = {
         ("    concurrency_key: str | None = None\n", "    region: str | None = None\n"),
     ],
     "queue_app/models/task.py": [
-        ("\n    class Meta", '    region = models.CharField(max_length=20, default="", db_default="", blank=True)\n')
+        (
+            "    capabilities = NamesField(",
+            '    region = models.CharField(max_length=20, default="", db_default="", blank=True)\n',
+        )
     ],
 }
 TASKS = """

@@ -212,7 +212,7 @@ def test_an_option_with_a_wrong_value_is_reported_before_the_first_enqueue(known
 # -- telemetry -------------------------------------------------------------------------------------------------------
 
 
-SERVICES = Path(telemetry.__file__).parent / "services"
+SERVICES = Path(telemetry.__file__).parents[1] / "services"
 HINTS = {"notify_index", "on_commit"}
 
 

@@ -15,8 +15,7 @@ from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_enqueued
 from django.template import Context, Template
 
-from queue_app import registry
-from queue_app import task as queue_task
+from queue_app import registry, task as queue_task
 from queue_app.backend import QueueTask
 from queue_app.core.priorities import Band
 from queue_app.models import Task

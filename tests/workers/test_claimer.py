@@ -9,8 +9,7 @@ from queue_app.core.states import Status
 from queue_app.index import MAX_CLAIM, get_index
 from queue_app.models import Queue, Worker
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.workers import claimer
-from queue_app.workers import claimer as claimer_module
+from queue_app.workers import claimer, claimer as claimer_module
 from queue_app.workers.claimer import FORGET_SECONDS, Prefetch
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
 from tests.workers.stage import QUICK, SLOW, statuses, teach

@@ -10,8 +10,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import ImproperlyConfigured
 from django.tasks import default_task_backend
-from hypothesis import given
-from hypothesis import strategies as some
+from hypothesis import given, strategies as some
 
 from queue_app import Unique, chain, codecs, conf
 from queue_app.checks import check_codecs

@@ -8,8 +8,7 @@ from django.core.management import CommandError, call_command
 from queue_app import registry
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Queue, TaskResult
-from queue_app.models import Worker as WorkerRow
+from queue_app.models import Queue, TaskResult, Worker as WorkerRow
 from queue_app.workers.options import WorkerOptions
 from tests.support.engine import assert_index_agrees, index_away, put, status
 from tests.workers.stage import QUICK, statuses

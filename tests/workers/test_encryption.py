@@ -45,8 +45,7 @@ from queue_app.services.requests import consume
 from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.remote import is_repeated
-from tests.support.asking import answer as answer_of
-from tests.support.asking import ask
+from tests.support.asking import answer as answer_of, ask
 from tests.support.contents import index_text, tables
 from tests.support.engine import at_once, redis_client, status
 from tests.support.factories import StaffFactory

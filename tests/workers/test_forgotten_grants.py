@@ -7,8 +7,7 @@ from django.db import connections, transaction
 
 from queue_app.core.states import Status
 from queue_app.index import get_index
-from queue_app.models import Limit, Task
-from queue_app.models import Worker as WorkerRow
+from queue_app.models import Limit, Task, Worker as WorkerRow
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair import rebuild as rebuilds
 from queue_app.services.repair.reconcile import Reconciler

@@ -9,8 +9,7 @@ import pytest
 
 from queue_app.models import Limit, Queue, TaskAttempt
 from queue_app.services.control.queues import copy_queue_limits
-from queue_app.services.lifecycle import claim as claims
-from queue_app.services.lifecycle import finish
+from queue_app.services.lifecycle import claim as claims, finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.workers import executor
 from queue_app.workers.executor import Executor
@@ -34,7 +33,7 @@ def stall(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
 
     def answer_later(seconds: float) -> None:
-        for rows, name in ((claims.claim_rows, "claim"), (finish.rows, "turn_over")):
+        for rows, name in ((claims.claim_rows, "claim"), (finish.finish_rows, "turn_over")):
             monkeypatch.setattr(rows, name, answered_later(getattr(rows, name), seconds))
 
     def answered_later(grant, seconds):

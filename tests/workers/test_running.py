@@ -16,8 +16,7 @@ from queue_app.models import TaskLog, TaskPayload, TaskProgress, Worker
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.workers import resources
-from queue_app.workers import summary as module
+from queue_app.workers import resources, summary as module
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
 from queue_app.workers.pools.asynchronous import AsyncPool

@@ -14,10 +14,10 @@ import pytest
 from queue_app.core.states import Status
 from queue_app.models import Limit, Worker
 from queue_app.registry import type_of
-from queue_app.workers.guards import CHECKS, LifeWatch
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import HURRY, Exit
 from queue_app.workers.options import MAX_NAME, WorkerOptions
+from queue_app.workers.process_guard import CHECKS, LifeWatch
 from queue_app.workers.supervisor import DONE, KILL_SECONDS, Child, Supervisor
 from queue_app.workers.transport.base import DirectTransport
 from tests.integration.app import tasks
@@ -134,8 +134,8 @@ IMPATIENT = """
 import django, sys
 from django.core.management import execute_from_command_line
 django.setup()
-from queue_app.workers import deadlines
-deadlines.STUCK_SECONDS = deadlines.REPLACE_SECONDS = 0.5
+from queue_app.workers import guards
+guards.STUCK_SECONDS = guards.REPLACE_SECONDS = 0.5
 execute_from_command_line(["manage.py", *sys.argv[1:]])
 """
 

@@ -11,8 +11,7 @@ from opentelemetry import trace as api
 from queue_app import Workflow, task
 from queue_app.core import trace
 from queue_app.exceptions import Snooze
-from queue_app.models import Task, TaskPayload
-from queue_app.models import Workflow as Row
+from queue_app.models import Task, TaskPayload, Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many, submit
 from queue_app.services.lifecycle.claim import claim

@@ -9,8 +9,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.models import Queue, Task, TaskResult
-from queue_app.models import Worker as WorkerRow
+from queue_app.models import Queue, Task, TaskResult, Worker as WorkerRow
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair import rebuild as load
 from queue_app.services.repair.rebuild import rebuild

@@ -4,8 +4,7 @@ import pytest
 
 from queue_app import Workflow, chain, group
 from queue_app.core import graph, trace
-from queue_app.models import DeadLetter, DependencyCounter, Task, TaskPayload, TaskResult
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, DependencyCounter, Task, TaskPayload, TaskResult, Workflow as Row
 from queue_app.services.lifecycle.actions import discard, replay
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.workflows.read import WorkflowUpkeep

@@ -1,4 +1,4 @@
-"""A slot of the process pool, as the worker sees it."""
+"""A slot of the process pool, as the worker sees it, and the process in it."""
 
 import logging
 import os

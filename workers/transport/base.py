@@ -1,4 +1,4 @@
-"""What the worker runtime asks of the queue."""
+"""What the worker runtime asks of the queue, and the transport that asks the servers directly."""
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -7,8 +7,7 @@ from typing import Protocol
 from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
 from queue_app.diagnose import system
 from queue_app.index import Profile, WorkerMessage
-from queue_app.services.lifecycle import claim as claims
-from queue_app.services.lifecycle import finish as outcomes
+from queue_app.services.lifecycle import claim as claims, finish as outcomes
 from queue_app.services.repair import reap, rebuild, reconcile
 from queue_app.services.upkeep import jobs, promote
 from queue_app.services.worker import registration

@@ -15,8 +15,7 @@ from rest_framework.request import Request
 from queue_app.api.base import AnyFormat, ApiView, accepts
 from queue_app.api.errors import AsgiRequired
 from queue_app.api.serializers.control import EventQuery, entry
-from queue_app.api.waiting import Place, TooBusy, TooManyWaiters, is_asynchronous, limited
-from queue_app.api.waiting import stream as take_place
+from queue_app.api.waiting import Place, TooBusy, TooManyWaiters, is_asynchronous, limited, stream as take_place
 from queue_app.core.events import Event, EventFilter
 from queue_app.exceptions import IndexUnavailable
 from queue_app.models import ApiKey

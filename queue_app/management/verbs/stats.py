@@ -8,8 +8,7 @@ from queue_app.dashboard.labels import age_or_dash
 from queue_app.exceptions import UnknownQueue
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
 from queue_app.management.verbs._values import format_table
-from queue_app.services.read.stats import READY, queue_stats
-from queue_app.services.read.stats import UNREACHABLE as NO_INDEX
+from queue_app.services.read.stats import READY, UNREACHABLE as NO_INDEX, queue_stats
 
 EXAMPLE = "taskqueue stats"
 NEEDS = Needs.DATABASE | Needs.READABLE

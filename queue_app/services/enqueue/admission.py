@@ -48,9 +48,7 @@ from queue_app.services.advance import advance_ended
 from queue_app.services.enqueue.validate import check_call, check_spec
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, remove_on_commit, send_on_commit
-from queue_app.sql import admission as rows
-from queue_app.sql import admission as unique_rows
-from queue_app.sql import waiting
+from queue_app.sql import admission as rows, admission as unique_rows, waiting
 from queue_app.sql.admission import Defaults, Existing, Lookup, QueueLimits, UserScope
 from queue_app.sql.database import alias, atomic, fetch_all, is_in_transaction
 from queue_app.sql.insert import ensure_queue, insert_many

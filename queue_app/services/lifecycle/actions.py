@@ -38,8 +38,7 @@ from queue_app.services.lifecycle.finish import filled_in
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
-from queue_app.sql import dead_letters as rows
-from queue_app.sql import schedules, upkeep, waiting
+from queue_app.sql import dead_letters as rows, schedules, upkeep, waiting
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.workflow_advance import workflows_of

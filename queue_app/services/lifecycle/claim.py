@@ -25,8 +25,7 @@ from queue_app.services.advance import advance, advance_returned, share
 from queue_app.services.lifecycle.dependencies import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, condemn, notify_index
-from queue_app.sql import claim as claim_rows
-from queue_app.sql import snapshot
+from queue_app.sql import claim as claim_rows, snapshot
 from queue_app.sql.claim import Comparison
 from queue_app.sql.database import atomic
 
@@ -231,7 +230,7 @@ def give_back_unacknowledged(worker_id: uuid.UUID, known: list[uuid.UUID]) -> in
 
 
 def among_executing[T](name: str, query: Callable[[list[uuid.UUID] | None], T]) -> T:
-    """Query all executing rows (``None``); while that pauses (``core.query_pauses``), only tasks that hold a lease.
+    """Query all executing rows (``None``); while that pauses (``core.process``), only tasks that hold a lease.
 
     Without the index it never pauses.
     """

@@ -28,8 +28,7 @@ from queue_app.services.enqueue.store import announce, ensure_queues
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.notify import events
 from queue_app.services.notify.index import on_commit, remove_on_commit
-from queue_app.sql import workflow_advance, workflow_store
-from queue_app.sql import workflow_settle as rows
+from queue_app.sql import workflow_advance, workflow_settle as rows, workflow_store
 from queue_app.sql.database import alias, atomic, call_on_commit, clock
 from queue_app.sql.search import traces
 from queue_app.sql.waiting import cancel as cancel_rows

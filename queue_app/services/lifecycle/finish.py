@@ -22,8 +22,7 @@ from django.db import DatabaseError
 from queue_app import conf, signals
 from queue_app.core.failures import fingerprint, retry_delay
 from queue_app.core.limits import Gate, Scope, gate_of
-from queue_app.core.payload import ADDED, chosen, dump_json, filled, stored_in
-from queue_app.core.payload import MARK as REFERENCE
+from queue_app.core.payload import ADDED, MARK as REFERENCE, chosen, dump_json, filled, stored_in
 from queue_app.core.records import (
     MAX_CLASS,
     MAX_MESSAGE,
@@ -50,9 +49,7 @@ from queue_app.services.lifecycle.claim import abandon, keep, return_refused, wi
 from queue_app.services.lifecycle.dependencies import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
-from queue_app.sql import claim as claim_rows
-from queue_app.sql import finish as finish_rows
-from queue_app.sql import snapshot, workflow_store
+from queue_app.sql import claim as claim_rows, finish as finish_rows, snapshot, workflow_store
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.finish import Verdict
 

@@ -17,7 +17,7 @@ from queue_app.logs import printable
 from queue_app.models import Task, TaskLog, TaskPayload
 from queue_app.sql.database import alias
 
-#: Start of a log line as ``workers.capture`` writes it: time, level.
+#: Start of a log line as ``workers.progress`` writes it: time, level.
 _START: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) ")
 #: Maximum time between the statement that stores lines and its commit.
 LATE: Final = timedelta(seconds=10)

@@ -6,7 +6,7 @@ the heartbeat that it saw; so no step of PostgreSQL's clock makes a worker dead.
 or whose row is gone, are requeued too. Crashes are counted apart from failures; a task with too many
 becomes a dead letter (``crash_loop``).
 
-While an old snapshot makes the queries of all executing rows slow, they pause (``core.query_pauses``). Meanwhile the
+While an old snapshot makes the queries of all executing rows slow, they pause (``core.process``). Meanwhile the
 reaper reads the rows of tasks that hold a lease: about 500 in each turn, and all of them when a worker died. The
 reconciler gives executing rows the leases that they lack.
 

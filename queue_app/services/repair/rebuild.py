@@ -1,13 +1,13 @@
 """Rebuild the index from the rows, when it is missing or belongs to an older generation.
 
 1. Wait until every living worker has named the tasks that it runs since PostgreSQL last started, or has been silent for
-   its heartbeat budget and is declared dead: the rows may have forgotten grants (``services.lifecycle.grants``).
+   its heartbeat budget and is declared dead: the rows may have forgotten grants (``services.lifecycle.claim``).
    Wait for claims under way, then raise the generation in PostgreSQL: from now on the rows refuse everything that the
    old index proposed.
 2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
 3. Write the leases of executing rows, and the first queued rows of each queue and band.
 4. Allow claims, unless another rebuild has begun meanwhile, or PostgreSQL has started again since step 1.
-5. Write the other queued rows, in the order of ``services.repair.load``.
+5. Write the other queued rows, in the order that the load below keeps.
 
 So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, from step 4 on once the
 lock has lapsed, and the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.

@@ -8,9 +8,9 @@ Each step is bounded, and cheap when nothing is wrong:
   step were all queued tasks;
 - leases that no executing row names are ended: at once if the row was granted under the lease and has ended since;
   else if two consecutive steps find the lease, so that claims under way are left alone, and not before every living
-  worker has named the tasks that it runs since PostgreSQL last started (``services.lifecycle.grants``);
+  worker has named the tasks that it runs since PostgreSQL last started (``services.lifecycle.claim``);
 - executing rows without their lease, or with part of it, get it back, so that limits hold; a slow query of
-  all executing rows pauses (``core.query_pauses``), and so does the full pass, for ``FULL_PASS_SECONDS`` at most;
+  all executing rows pauses (``core.process``), and so does the full pass, for ``FULL_PASS_SECONDS`` at most;
 - a sweep removes entries of rows that are no longer queued, from lanes with more entries than queued rows;
 - workers whose rows have ended are retired;
 - profiles and heads are audited. Nothing but damage from outside makes them wrong, and a new generation replaces them.

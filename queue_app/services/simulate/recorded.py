@@ -14,8 +14,7 @@ from queue_app import conf
 from queue_app.core.simulation import HIDDEN, MAX_TASKS, SECOND, Crew, Load, Plan, TaskKind
 from queue_app.exceptions import SimulationRefused
 from queue_app.models import PriorityPolicy, Worker
-from queue_app.sql import recorded as rows
-from queue_app.sql import snapshot
+from queue_app.sql import recorded as rows, snapshot
 from queue_app.sql.database import alias
 
 MAX_WINDOW: Final = timedelta(days=31)

@@ -18,7 +18,7 @@ from queue_app.sql import upkeep
 from queue_app.sql.database import alias
 from queue_app.sql.doctor import STALL_SECONDS
 
-#: Answers to questions of ``sql.pending_work``, by question.
+#: Answers to questions of ``sql.upkeep``, by question.
 type Answers = Mapping[str, Any]
 
 MAX_ERROR = 1000  # characters
@@ -90,7 +90,7 @@ def wake_idle_workers() -> int:
 
 
 def pending_work(questions: Iterable[str], pauses: QueryPauses | None = None) -> Answers:
-    """Answer questions of ``sql.pending_work`` in one round trip. Raises database errors.
+    """Answer questions of ``sql.upkeep`` in one round trip. Raises database errors.
 
     A question that took long and found nothing pauses; its answer is then ``None``. Tasks that became due a moment ago
     are found at once even then.

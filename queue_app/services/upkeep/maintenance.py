@@ -24,8 +24,7 @@ from queue_app.services.enqueue.admission import expire_eager
 from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.read.stats import summaries
 from queue_app.services.upkeep import jobs, task_stats
-from queue_app.services.upkeep.promote import JOB as PROMOTE
-from queue_app.services.upkeep.promote import promote as promote_aged
+from queue_app.services.upkeep.promote import JOB as PROMOTE, promote as promote_aged
 from queue_app.sql import finish, schedules, upkeep, workflow_advance
 from queue_app.sql.database import atomic, clock
 

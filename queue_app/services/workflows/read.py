@@ -1,4 +1,4 @@
-"""Why a blocked task of a workflow waits; and the workflow as a picture needs it: tasks in groups, the critical path.
+"""Workflows as pages show them: why a task waits, groups, the critical path; and the sweep of workflows.
 
 Tasks of one type that wait for the same groups form a group, so a thousand ``resize`` are one box. Small workflows are
 not folded. The cost grows with the number of tasks and edges, each of which is read once. A task is a number here.
@@ -23,8 +23,7 @@ from queue_app.services.advance import changing, push_opened
 from queue_app.services.lifecycle.dependencies import settle_all
 from queue_app.services.notify import events
 from queue_app.services.workflows.steer import cancel_workflow
-from queue_app.sql import workflow_graph as rows
-from queue_app.sql import workflow_settle as settle_rows
+from queue_app.sql import workflow_graph as rows, workflow_settle as settle_rows
 from queue_app.sql.database import alias
 from queue_app.sql.workflow_advance import go_on
 from queue_app.sql.workflow_graph import Holding, Nodes

@@ -37,8 +37,7 @@ from queue_app.services.lifecycle.dependencies import (
     stop_compensations,
 )
 from queue_app.services.notify.index import push_on_commit, remove_on_commit
-from queue_app.sql import waiting, workflow_advance
-from queue_app.sql import workflow_settle as rows
+from queue_app.sql import waiting, workflow_advance, workflow_settle as rows
 from queue_app.sql.database import alias, atomic, clock
 
 _AGAIN = FAILURES | {Status.CANCELLED}

@@ -58,8 +58,7 @@ from queue_app.services.enqueue.validate import (
 )
 from queue_app.services.lifecycle.finish import filled_in
 from queue_app.services.workflows import steer
-from queue_app.sql import workflow_advance, workflow_settle
-from queue_app.sql import workflow_store as rows
+from queue_app.sql import workflow_advance, workflow_settle, workflow_store as rows
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.insert import LimitApplies, clock_and_limits
 from queue_app.sql.workflow_store import compensation_text
@@ -126,7 +125,7 @@ def add_nodes(
     attempt has ended.
 
     Attempts that add tasks behind themselves alone do so at the same time. If a thread that outlives its function adds
-    tasks while the attempt completes, the sweep (``services.workflows.upkeep``) may have to queue them.
+    tasks while the attempt completes, the sweep (``services.workflows.read``) may have to queue them.
     """
     graph.rows[:] = map(before_enqueue, graph.rows)
     with atomic():

@@ -12,8 +12,7 @@ from pathlib import Path
 from django.db.models import Count
 
 from queue_app.index import get_index
-from queue_app.models import DeadLetter, StepResult, Task, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, StepResult, Task, Workflow as Row, WorkflowNode
 from queue_app.services.workflows.read import MENDED
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from django.db import Error as DatabaseError
-from django.db import connection
+from django.db import Error as DatabaseError, connection
 
 from queue_app.core.reasons import Level
 from queue_app.core.states import TERMINAL

@@ -89,7 +89,7 @@ def test_two_people_at_once_send_one_signal(staff, waiting, monkeypatch):
     """The second one's page was read before the first one's signal was sent."""
     from queue_app.admin import workflow  # noqa: PLC0415
 
-    plain = workflow.awaited
+    plain = workflow.awaited_by_task
 
     def then_another(task_id):
         found = list(plain(task_id))
@@ -97,7 +97,7 @@ def test_two_people_at_once_send_one_signal(staff, waiting, monkeypatch):
             workflow.signal(task_id, "approved", {"approved": True, "amount": 1, "currency": "EUR"}, by="ina")
         return found
 
-    monkeypatch.setattr(workflow, "awaited", then_another)
+    monkeypatch.setattr(workflow, "awaited_by_task", then_another)
     response = staff.post(page_of(waiting), FILLED)
     assert messages_of(response) == ["The task no longer waits for this signal. Nothing was sent."]
     assert [one.sent_by for one in Signal.objects.all()] == ["ina"]

@@ -11,8 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
-from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task
-from queue_app.models import Workflow as Row
+from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task, Workflow as Row
 from queue_app.models.operation import OperationKind
 from queue_app.models.workflow import WorkflowNode, WorkflowState
 from queue_app.services import pause, pause_everything

@@ -13,8 +13,7 @@ from queue_app.admin.filters import read_address
 from queue_app.core import shared
 from queue_app.dashboard.workflows import graph, states_in_words
 from queue_app.diagnose.explain import explain
-from queue_app.models import AuditEntry, Signal, StepResult, Task, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import AuditEntry, Signal, StepResult, Task, Workflow as Row, WorkflowNode
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.task_filter import TaskFilter, matching
 from queue_app.services.workflows import read

@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queue_app.core.counters import BOUNDS, as_json, bounds_of, bucket_of, from_json, percentile
 

@@ -4,8 +4,7 @@ import itertools
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queue_app.core.limits import BAND_WIDTH, Lane, band_of, lane_name, queued_at_of, score
 from queue_app.core.priorities import Band

@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 from django.utils.functional import lazystr
 from django.utils.safestring import mark_safe
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge, UnserializableParameters

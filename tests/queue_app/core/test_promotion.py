@@ -5,8 +5,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from queue_app.core.priorities import MAX_SECONDS, Band, Rise, effective_band, rises
 

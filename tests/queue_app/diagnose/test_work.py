@@ -12,8 +12,17 @@ from queue_app import Workflow
 from queue_app.core.reasons import Level
 from queue_app.diagnose import work
 from queue_app.diagnose.work import check_workflows
-from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Task, Worker
-from queue_app.models import Workflow as Flow
+from queue_app.models import (
+    IndexGeneration,
+    Limit,
+    MaintenanceJob,
+    Queue,
+    RuntimeSettings,
+    Schedule,
+    Task,
+    Worker,
+    Workflow as Flow,
+)
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
 from queue_app.services.lifecycle.finish import finish

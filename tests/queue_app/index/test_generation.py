@@ -4,8 +4,7 @@ import pytest
 
 from queue_app.core.limits import Limits, Scope, gate_of
 from queue_app.exceptions import UnknownProfile
-from queue_app.index import Generation, Index
-from queue_app.index import index as index_module
+from queue_app.index import Generation, Index, index as index_module
 from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.scene import Scene, set_limits

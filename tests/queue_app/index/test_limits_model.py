@@ -15,8 +15,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import HealthCheck, Phase, note, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, note, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from queue_app.core.limits import EVERYTHING, Limits, band_of

@@ -12,8 +12,7 @@ import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import HealthCheck, Phase, note, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, note, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from queue_app.core.limits import band_of
@@ -23,8 +22,7 @@ from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
 from tests.support.index_model import Model
 from tests.support.index_state import client_of
-from tests.support.leases import release as free
-from tests.support.leases import restore
+from tests.support.leases import release as free, restore
 from tests.support.scene import Hand, set_limits
 
 EXAMPLES = int(os.environ.get("INDEX_MODEL_EXAMPLES", "0"))

@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from celery.schedules import crontab
-from celery.schedules import schedule as interval
+from celery.schedules import crontab, schedule as interval
 from django.test import override_settings
 
 from queue_app.models import AuditEntry, Operation, Schedule, ScheduleTick, Task, TaskPayload

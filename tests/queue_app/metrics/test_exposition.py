@@ -18,8 +18,7 @@ from queue_app.diagnose.stalls import Stall
 from queue_app.metrics.collector import QueueCollector
 from queue_app.metrics.exposition import families, render
 from queue_app.metrics.names import ALL, BY_NAME
-from queue_app.models import LimitStep, Queue, Schedule, Task
-from queue_app.models import Workflow as Flow
+from queue_app.models import LimitStep, Queue, Schedule, Task, Workflow as Flow
 from queue_app.registry import type_of
 from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause

@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 from django.tasks import default_task_backend
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from queue_app import signal
 from queue_app.core.states import Status
-from queue_app.models import DeadLetter, StepResult, Task, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, StepResult, Task, Workflow as Row, WorkflowNode
 from queue_app.services.lifecycle.actions import discard_open, replay_open
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.promote import make_due

@@ -13,8 +13,7 @@ import queue_app
 from queue_app import Workflow, WorkflowHandle, chain, group, task
 from queue_app.core.states import Status
 from queue_app.exceptions import TaskFailed, WorkflowNotFound
-from queue_app.models import DeadLetter, Task
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, Task, Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import replay_open
 from queue_app.services.upkeep.promote import make_due

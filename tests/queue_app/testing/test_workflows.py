@@ -8,8 +8,7 @@ from django.tasks.exceptions import InvalidTask
 from queue_app import Workflow, chain, group, signal, task
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData, InvalidWorkflow
-from queue_app.models import DeadLetter
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import cancel, discard, replay
 from queue_app.services.upkeep.promote import make_due

@@ -22,8 +22,7 @@ from queue_app.services.notify import events
 from queue_app.services.read.stats import autoscale
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.upkeep.maintenance import purge
-from queue_app.sql import adaptive as rows
-from queue_app.sql import doctor, snapshot
+from queue_app.sql import adaptive as rows, doctor, snapshot
 from queue_app.sql.database import fetch_value
 from tests.support.engine import assert_index_agrees, at_once, done, failed, flush, index_away, put_many, take
 from tests.support.factories import AttemptFactory, TaskFactory

@@ -11,8 +11,17 @@ from queue_app.models import Task
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.sql import admission
 from tests.support.admission import from_outside, limit, outcome_of
-from tests.support.engine import Side, assert_index_agrees, at_once, held_up, new, put, put_many, until
-from tests.support.engine import somebody_waits_for_a_lock as somebody_waits
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    at_once,
+    held_up,
+    new,
+    put,
+    put_many,
+    somebody_waits_for_a_lock as somebody_waits,
+    until,
+)
 
 # -- never exceeded -----------------------------------------------------------------------------------
 

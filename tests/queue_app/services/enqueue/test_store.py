@@ -324,6 +324,7 @@ GOOD = {
     "a duration": {"timeout": timedelta(minutes=5)},
     "no retries": {"max_retries": 0},
     "ten years ahead": {"run_after": datetime.now(UTC) + timedelta(days=3650)},
+    "20 capabilities": {"capabilities": {f"c{n}" for n in range(20)}},
     "medium": {"priority": "medium"},
     "largest integers": {"args": [2**53, -(2**53)]},
     "32 levels": {"args": [eval("[" * 31 + "]" * 31)]},  # noqa: S307

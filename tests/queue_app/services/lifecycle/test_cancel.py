@@ -14,8 +14,7 @@ from queue_app.models import Task
 from queue_app.services.lifecycle.actions import cancel, cancel_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql import claim as claim_rows
-from queue_app.sql import snapshot
+from queue_app.sql import claim as claim_rows, snapshot
 from tests.support.engine import assert_index_agrees, at_once, done, put, put_many, rolled_back, row, take
 from tests.support.factories import TaskFactory
 

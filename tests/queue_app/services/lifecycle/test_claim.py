@@ -15,8 +15,7 @@ from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import cancel, run_now
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
-from queue_app.sql import claim as claim_rows
-from queue_app.sql import snapshot
+from queue_app.sql import claim as claim_rows, snapshot
 from tests.support.engine import (
     Side,
     assert_index_agrees,

@@ -137,7 +137,11 @@ def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, h
     of_other += take(other, 3)
     waiting = put_many(20, concurrency_key="k")
     nested: list = []
-    before(finishing.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(
+        finishing.finish_rows,
+        "turn_over",
+        lambda: nested.extend(turn_over(other, list(map(done, of_other)))[1]),
+    )
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 1)
     assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
@@ -150,7 +154,11 @@ def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, histor
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
     nested: list = []
-    before(finishing.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(
+        finishing.finish_rows,
+        "turn_over",
+        lambda: nested.extend(turn_over(other, list(map(done, of_other)))[1]),
+    )
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 2)
     assert history.most_executing() == 4
@@ -189,7 +197,7 @@ def later(engine) -> None:
 def die_before_the_transaction(monkeypatch, hand: Hand, task) -> None:
     """End a worker's task by a turn-over that claims, and dies."""
     with monkeypatch.context() as patch:
-        patch.setattr(finishing.rows, "turn_over", Mock(side_effect=OperationalError))
+        patch.setattr(finishing.finish_rows, "turn_over", Mock(side_effect=OperationalError))
         with pytest.raises(OperationalError):
             turn_over(hand, [done(task)])
 
@@ -203,7 +211,11 @@ def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engin
     set_queue_limits("default", max_concurrent=3)
     later(engine)
     nested: list = []
-    before(finishing.rows, "turn_over", lambda: nested.extend(turn_over(other, [done(task) for task in of_other])[1]))
+    before(
+        finishing.finish_rows,
+        "turn_over",
+        lambda: nested.extend(turn_over(other, list(map(done, of_other)))[1]),
+    )
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (1, 1)
     assert len(take(one, 5)) == 1

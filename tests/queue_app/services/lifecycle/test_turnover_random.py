@@ -36,7 +36,7 @@ class Commotion:
         self._hands = [engine.worker() for _ in range(3)]
         self._held: dict[uuid.UUID, list[ClaimedTask]] = {hand.id: [] for hand in self._hands}
         self._reconciler = Reconciler()
-        self._transaction, self._depth = service.rows.turn_over, 0
+        self._transaction, self._depth = service.finish_rows.turn_over, 0
 
     def turn_over_rows(self, *arguments: Any) -> Any:
         """Let others act between the claim and the transaction."""
@@ -112,7 +112,7 @@ def test_caps_hold_whatever_happens_between_claims_and_transactions(engine, hist
     commotion = Commotion(engine, seed)
     for _ in range(70):
         put_many(5, concurrency_key=f"k:{commotion.chance.randrange(3)}")
-    monkeypatch.setattr(service.rows, "turn_over", commotion.turn_over_rows)
+    monkeypatch.setattr(service.finish_rows, "turn_over", commotion.turn_over_rows)
     monkeypatch.setattr(service, "notify_index", commotion.notify)
     for _ in range(120):
         commotion.step()

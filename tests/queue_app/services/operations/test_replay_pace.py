@@ -10,8 +10,7 @@ from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Task
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations import request as requesting
-from queue_app.services.operations import run as running
+from queue_app.services.operations import request as requesting, run as running
 from queue_app.services.operations.request import ReplayOptions, get_operation, start_replay
 from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter

@@ -43,13 +43,13 @@ def statements(monkeypatch):
     """Let a look at all executing rows fail the test."""
 
     def refuse(name):
-        plain = getattr(module.rows, name)
+        plain = getattr(module.workers, name)
 
         def among_only(*args, **kwargs):
             assert kwargs.get("among", args[-1]) is not None, f"{name} of all executing rows"
             return plain(*args, **kwargs)
 
-        monkeypatch.setattr(module.rows, name, among_only)
+        monkeypatch.setattr(module.workers, name, among_only)
 
     refuse("reap_orphans")
     refuse("overdue")
@@ -167,7 +167,7 @@ def test_a_question_that_took_long_and_found_nothing_pauses(engine, clock, monke
         asked.append(sorted(names))
         return dict.fromkeys(names, answer), dict.fromkeys(names & upkeep.TIMED, 0.5)
 
-    monkeypatch.setattr("queue_app.services.upkeep.jobs.rows.pending_work", slow)
+    monkeypatch.setattr("queue_app.services.upkeep.jobs.upkeep.pending_work", slow)
     pauses = QueryPauses(1.0, lambda: clock[0])
     first = pending_work({"orphans", "pauses"}, pauses)
     second = pending_work({"orphans", "pauses"}, pauses)

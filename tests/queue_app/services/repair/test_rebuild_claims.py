@@ -9,8 +9,7 @@ from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.sql import claim as claim_rows
-from queue_app.sql import snapshot
+from queue_app.sql import claim as claim_rows, snapshot
 from tests.support.engine import (
     assert_index_agrees,
     at_once,

@@ -7,8 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from queue_app import signals
 from queue_app.core.limits import score
@@ -196,7 +195,7 @@ def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
 
 
 def test_a_step_that_compares_all_queued_rows_reads_the_recent_ones_once(engine, monkeypatch):
-    monkeypatch.setattr(module.comparison, "packed_recent", recent := Mock(wraps=module.comparison.packed_recent))
+    monkeypatch.setattr(module.snapshot, "packed_recent", recent := Mock(wraps=module.snapshot.packed_recent))
     with index_away("push"):
         put_many(3)
     assert Reconciler().run_once()["missing"] == 3
@@ -208,10 +207,10 @@ def test_a_step_that_compares_all_queued_rows_reads_the_recent_ones_once(engine,
 
 def test_the_recent_window_is_bounded_where_many_tasks_share_an_instant(engine):
     ids = put_many(7)
-    [lane] = module.comparison.packed_recent(30, 3).lanes
+    [lane] = module.snapshot.packed_recent(30, 3).lanes
     assert _split(lane.ids, 16) == [task_id.bytes for task_id in ids[-3:]]
     Task.objects.update(queued_at=timezone.now() - timedelta(seconds=31))
-    assert module.comparison.packed_recent(30, 3).lanes == []
+    assert module.snapshot.packed_recent(30, 3).lanes == []
 
 
 def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
@@ -234,7 +233,7 @@ def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
     assert_index_agrees()
 
 
-@pytest.mark.parametrize("reader", ["comparison.packed_page", "comparison.packed_recent", "snapshot.refs"])
+@pytest.mark.parametrize("reader", ["snapshot.packed_page", "snapshot.packed_recent", "snapshot.refs"])
 def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, reader):
     """A push names a task that runs or has ended by now; the row refuses it later."""
     monkeypatch.setattr(module, "PAGE", 1)  # else the full pass ends in this step, and compares the recent rows too
@@ -251,7 +250,7 @@ def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, 
         return found
 
     monkeypatch.setattr(getattr(module, place), name, read_then_run)
-    if place == "snapshot":  # asked only for what differs
+    if name == "refs":  # asked only for what differs
         monkeypatch.setattr(type(engine.index), "misplaced", lambda *_: ids)
     Reconciler().run_once()
     monkeypatch.undo()
@@ -266,7 +265,7 @@ def test_the_rolling_pass_takes_its_period(engine, settings, monkeypatch, larges
     """12 rows in 3 turns: 4 rows per turn, no more than needed, in one page if that may be so large."""
     monkeypatch.setattr(module, "PAGE", 3)
     monkeypatch.setattr(module, "LARGEST_PAGE", largest)
-    monkeypatch.setattr(module.comparison, "packed_page", read := Mock(wraps=module.comparison.packed_page))
+    monkeypatch.setattr(module.snapshot, "packed_page", read := Mock(wraps=module.snapshot.packed_page))
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
     ids = put_many(12)
@@ -293,7 +292,7 @@ def test_the_database_packs_the_places_that_the_index_holds(engine, made):
     made = [(band, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)) for band, at in made]
     for task_id, (band, at) in zip(ids, made, strict=True):
         Task.objects.filter(pk=task_id).update(priority=band, queued_at=at)
-    page = module.comparison.packed_page(None, 100)
+    page = module.snapshot.packed_page(None, 100)
     [lane] = page.lanes
     places = dict(zip(_split(lane.ids, 16), (place for (place,) in struct.iter_unpack(">d", lane.scores)), strict=True))
     wanted = {task_id.bytes: score(band, at) for task_id, (band, at) in zip(ids, made, strict=True)}

@@ -8,8 +8,7 @@ import time
 from collections import defaultdict
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from queue_app.core.limits import EVERYTHING, Limits
 from queue_app.core.priorities import Band

@@ -14,9 +14,7 @@ from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index, simulated
 from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
-from queue_app.services.simulate import recorded
-from queue_app.services.simulate import scenario as parts
-from queue_app.services.simulate import simulate as module
+from queue_app.services.simulate import recorded, scenario as parts, simulate as module
 from queue_app.services.simulate.recorded import record
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many

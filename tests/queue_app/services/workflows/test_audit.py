@@ -13,8 +13,7 @@ from queue_app.services.workflows.steer import (
     resume_workflow,
     retry_workflow,
 )
-from tests.queue_app.services.workflows.test_upkeep import LONG_AGO
-from tests.queue_app.services.workflows.test_upkeep import Row as Stored
+from tests.queue_app.services.workflows.test_upkeep import LONG_AGO, Row as Stored
 from tests.workers.flow_tasks import node
 
 

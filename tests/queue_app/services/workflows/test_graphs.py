@@ -7,16 +7,14 @@ import uuid
 from collections import defaultdict
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from queue_app.core.graph import Graph, NewWorkflow, NodeExtra
 from queue_app.core.ids import uuid7
 from queue_app.core.records import NewTask
 from queue_app.core.states import TERMINAL, Status
 from queue_app.exceptions import InvalidTransition
-from queue_app.models import DeadLetter, Task, TaskDependency, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, Task, TaskDependency, Workflow as Row, WorkflowNode
 from queue_app.models.workflow import Condition, WorkflowState
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay_open

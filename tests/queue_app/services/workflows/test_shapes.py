@@ -11,8 +11,7 @@ from django.utils import timezone
 from queue_app import Workflow, signal, task
 from queue_app.core.graph import Graph
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, InvalidWorkflow
-from queue_app.models import DeadLetter, Queue, Task, TaskDependency, TaskPayload
-from queue_app.models import Workflow as Row
+from queue_app.models import DeadLetter, Queue, Task, TaskDependency, TaskPayload, Workflow as Row
 from queue_app.services import pause, resume
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.validate import check_task

@@ -8,8 +8,7 @@ import pytest
 from queue_app import Workflow, chain, group
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData, InvalidWorkflow
-from queue_app.models import Task, TaskDependency, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import Task, TaskDependency, Workflow as Row, WorkflowNode
 from queue_app.registry import type_of
 from queue_app.services.workflows.store import NewFlow, NewNode, submit_workflow
 from tests.support.engine import assert_index_agrees, rolled_back

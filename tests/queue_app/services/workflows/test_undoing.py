@@ -11,8 +11,7 @@ from django.urls import reverse
 from queue_app import Workflow
 from queue_app.diagnose.explain import explain
 from queue_app.exceptions import InvalidTransition, InvalidWorkflow, TaskQueueError
-from queue_app.models import AuditEntry, DeadLetter, Task, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import AuditEntry, DeadLetter, Task, Workflow as Row, WorkflowNode
 from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay, replay_open, retry, retry_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap

@@ -9,8 +9,15 @@ from django.utils import timezone
 from queue_app import Workflow, conf, signal
 from queue_app.exceptions import WorkflowNotFound
 from queue_app.index import Index, get_index
-from queue_app.models import DeadLetter, DependencyCounter, StepResult, Task, TaskDependency, WorkflowNode
-from queue_app.models import Workflow as Row
+from queue_app.models import (
+    DeadLetter,
+    DependencyCounter,
+    StepResult,
+    Task,
+    TaskDependency,
+    Workflow as Row,
+    WorkflowNode,
+)
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.actions import cancel, retry_many
 from queue_app.services.lifecycle.claim import recover
@@ -22,8 +29,7 @@ from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
-from queue_app.sql.workflow_advance import complete as complete_in_workflow
-from queue_app.sql.workflow_advance import lock
+from queue_app.sql.workflow_advance import complete as complete_in_workflow, lock
 from tests.support.engine import Side, assert_index_agrees, done, failed, held_up, open_transaction, row, take
 from tests.workers.flow_tasks import node
 
