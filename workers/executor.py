@@ -35,7 +35,7 @@ from queue_app.exceptions import (
 from queue_app.hooks import around_run, enter_async
 from queue_app.registry import AnyTask
 from queue_app.services.enqueue.validate import result_text
-from queue_app.services.lifecycle.finish import refers, with_results
+from queue_app.services.lifecycle.results import refers, with_results
 from queue_app.tasks import AnyResult
 from queue_app.telemetry import tracing
 from queue_app.workers import progress, sessions

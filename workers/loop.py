@@ -17,8 +17,8 @@ from queue_app.index import Profile
 from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.claimer import Claimer, TaskDiscovery
 from queue_app.workers.context import ClaimedAttempt
+from queue_app.workers.deadlines import REPLACE_SECONDS, end_by_force, enforce, must_be_replaced, next_due
 from queue_app.workers.executor import Executor
-from queue_app.workers.guards import REPLACE_SECONDS, AutoSlots, end_by_force, enforce, must_be_replaced, next_due
 from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.in_flight import InFlight
 from queue_app.workers.lifecycle import Shutdown, Wakeup
@@ -27,6 +27,7 @@ from queue_app.workers.pools import make_pool
 from queue_app.workers.pools.base import Pool
 from queue_app.workers.process_guard import ProcessGuard
 from queue_app.workers.progress import ProgressReports
+from queue_app.workers.slot_watch import AutoSlots
 from queue_app.workers.transport.base import Transport
 
 logger = logging.getLogger("taskqueue")

@@ -24,7 +24,7 @@ from queue_app.core.payload import PayloadLimits
 from queue_app.core.steps import STEP_NAME_LENGTH, Fields, Step, StepKind, read_schema
 from queue_app.exceptions import MAX_DEFER_SECONDS, InvalidTaskData, SignalTimeout, StepRefused, StepsChanged, Suspended
 from queue_app.services.enqueue.validate import check_aware, check_signal_name, check_text, result_text
-from queue_app.services.lifecycle.finish import UNLIMITED
+from queue_app.services.lifecycle.results import UNLIMITED
 
 
 class StepStore(Protocol):

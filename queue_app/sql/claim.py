@@ -38,7 +38,7 @@ LOCK_SECONDS: Final = 1
 # not delay the rest of the proposal. So the claim waits for LOCK_SECONDS, then skips locked rows. It does not skip them
 # at once, because locking rows first costs every claim a write for each row.
 # The commit does not wait for the disk: a claim that is lost with the server leaves a queued row, and the worker that
-# runs the task takes its grant again (sql.grants).
+# runs the task takes its grant again (grant_again).
 # PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BY_KEYS_ONLY forces plans
 # that suit full tables. The `|| ''` hides the partial indexes of waiting and executing tasks from the planner.
 _LOCK: Final = f"""

@@ -19,7 +19,7 @@ from queue_app.exceptions import Discard, InputTooLarge, ResultMissing, Retry, S
 from queue_app.hooks import after_end, around_run
 from queue_app.hooks.callbacks import follows
 from queue_app.services.enqueue.validate import result_text
-from queue_app.services.lifecycle.finish import input_text
+from queue_app.services.lifecycle.results import input_text
 from queue_app.tasks import AnyResult, next_try
 from queue_app.testing import steps
 from queue_app.testing.override import claimed

@@ -11,7 +11,7 @@ import pytest
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Worker
-from queue_app.workers import auto_slots, guards, resources
+from queue_app.workers import auto_slots, resources, slot_watch
 from queue_app.workers.auto_slots import Seen, SlotRange, SlotState, parse_concurrency, profile_slots, step
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.base import Pool
@@ -272,7 +272,7 @@ def test_a_change_is_tried_again_after_an_outage(hire, monkeypatch):
 def test_it_decides_by_its_samples(hire, monkeypatch):
     worker = hire(concurrency=2, auto=SlotRange(1, 50))
     monkeypatch.setattr(worker.pool, "lateness", lambda _: 0.0, raising=False)
-    monkeypatch.setattr(guards, "memory", lambda: (1, 10**12))
+    monkeypatch.setattr(slot_watch, "memory", lambda: (1, 10**12))
     put_many(20, QUICK)
     worker.run_once()
     watch = worker.auto_slots

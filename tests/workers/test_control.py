@@ -15,7 +15,7 @@ from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import workers as worker_rows
 from queue_app.workers.context import record_interruption
-from queue_app.workers.guards import REPLACE_SECONDS
+from queue_app.workers.deadlines import REPLACE_SECONDS
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.outcomes import failed
 from tests.support.engine import assert_index_agrees, put, row

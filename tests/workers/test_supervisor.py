@@ -134,8 +134,8 @@ IMPATIENT = """
 import django, sys
 from django.core.management import execute_from_command_line
 django.setup()
-from queue_app.workers import guards
-guards.STUCK_SECONDS = guards.REPLACE_SECONDS = 0.5
+from queue_app.workers import deadlines
+deadlines.STUCK_SECONDS = deadlines.REPLACE_SECONDS = 0.5
 execute_from_command_line(["manage.py", *sys.argv[1:]])
 """
 

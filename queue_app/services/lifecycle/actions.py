@@ -34,7 +34,7 @@ from queue_app.services.advance import advance, changing, give_up
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.enqueue.validate import check_payloads, check_reason
 from queue_app.services.lifecycle.dependencies import notify_cancelled, queued_again, settle_later
-from queue_app.services.lifecycle.finish import filled_in
+from queue_app.services.lifecycle.results import filled_in
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal

@@ -1,1 +1,1 @@
-"""Workflows: store graphs of tasks, advance them, steer them as a whole."""
+"""Workflows: store graphs of tasks, and steer them as a whole; ``services.advance`` queues what waited."""

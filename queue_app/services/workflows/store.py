@@ -56,7 +56,7 @@ from queue_app.services.enqueue.validate import (
     check_task_type,
     check_text,
 )
-from queue_app.services.lifecycle.finish import filled_in
+from queue_app.services.lifecycle.results import filled_in
 from queue_app.services.workflows import steer
 from queue_app.sql import workflow_advance, workflow_settle, workflow_store as rows
 from queue_app.sql.database import alias, atomic, clock

@@ -15,8 +15,8 @@ from django.db import connection, transaction
 
 from queue_app import task
 from queue_app.exceptions import TaskCancelled, TaskTimeout
-from queue_app.workers import guards
-from queue_app.workers.guards import end_by_force, enforce, must_be_replaced, next_due
+from queue_app.workers import deadlines
+from queue_app.workers.deadlines import end_by_force, enforce, must_be_replaced, next_due
 from tests.support.engine import until
 from tests.workers import chores
 from tests.workers.pools.stand import INTERRUPTIONS, KINDS, begun, opened, outcomes, threads_of
@@ -179,7 +179,7 @@ def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool, monke
     name = uuid.uuid4().hex
     held = begun(pool, chores.hold, name)
     pool.interrupt(held, TaskTimeout)
-    held.stuck_at = time.monotonic() - guards.REPLACE_SECONDS
+    held.stuck_at = time.monotonic() - deadlines.REPLACE_SECONDS
     assert must_be_replaced(pool)
     [outcome] = end_by_force(pool, held)
     assert outcome.failure.reason == "timeout"

@@ -15,7 +15,7 @@ import pytest
 
 from queue_app import task
 from queue_app.exceptions import Interruption, InvalidTaskData, TaskCancelled
-from queue_app.workers.guards import enforce
+from queue_app.workers.deadlines import enforce
 from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.slot import Slot
 from queue_app.workers.resources import ResourceLimits, parse_rlimit
