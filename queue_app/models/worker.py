@@ -51,7 +51,7 @@ class Worker(models.Model):
     memory_bytes = models.BigIntegerField(null=True, blank=True)
     supervisor_pid = models.PositiveIntegerField(null=True, blank=True)
     token_id = models.UUIDField(null=True, blank=True)  # token of a worker that works over HTTP
-    # run of PostgreSQL in which it last named the grants that it holds (sql.claim.grant_again); NULL: of a former version
+    # run of PostgreSQL in which it last named the grants that it holds (grant_again); NULL: of a former version
     answered_run = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001
     # staff asked the worker to finish its running tasks and exit
     drain_requested_at = models.DateTimeField(null=True, blank=True)

@@ -162,7 +162,7 @@ def test_a_thread_that_blocks_outside_of_python_keeps_its_slot_until_it_ends(poo
     name, stuck = uuid.uuid4().hex, []
     held = begun(pool, chores.hold, name)  # waits for a lock
     pool.submit([claimed(chores.echo, 1)])
-    monkeypatch.setattr(guards, "STUCK_SECONDS", -held.timeout - 1)  # as if its timeout had passed long ago
+    monkeypatch.setattr(deadlines, "STUCK_SECONDS", -held.timeout - 1)  # as if its timeout had passed long ago
     held.extended = -held.timeout
     for _ in range(2):
         assert enforce(pool, set(), stuck.append) == []
