@@ -169,6 +169,7 @@ def test_a_release_on_its_way_is_no_repair(engine, running, arriving, ended):
 def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, monkeypatch):
     """Each look finds other tasks that are on their way."""
     monkeypatch.setattr(module, "PAGE", 1)
+    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # a vacuum may have counted an earlier test's rows
     waits = []
 
     def lose_one_and_push_the_last(seconds):
