@@ -126,7 +126,8 @@ def test_no_door_takes_a_callback(option, root):
         "schedules": plain_call | {"name": "forged", "every": 60},
     }  # fmt: skip
     for path, body in places.items():
-        assert "unknown_field" in sent(root, "post", path, body), path
+        answer = sent(root, "post", path, body)
+        assert "unknown_field" in answer or "read_only_field" in answer, path
     ask(**{name: value if isinstance(value, str) else json.dumps(value) for name, value in plain_call.items()})
     consume()
     assert answers()[-1].details["code"] == "unknown_field"

@@ -107,7 +107,7 @@ def test_a_killed_simulation_leaves_no_server(engine, process_env, tmp_path):
         "import django; django.setup()\n"
         "from queue_app.index.simulated import simulated_index\n"
         "with simulated_index() as index:\n"
-        "    print(client_of(index).info('server')['process_id'], flush=True)\n"
+        "    print(index._client.info('server')['process_id'], flush=True)\n"
         "    input()\n"
     )
     child = subprocess.Popen(
