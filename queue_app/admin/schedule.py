@@ -23,6 +23,7 @@ from queue_app import registry
 from queue_app.admin.forms import ReasonField, ReasonForm, column, permission, two_lines
 from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
+from queue_app.core.recurrence import Recurrence
 from queue_app.core.redaction import unmask
 from queue_app.dashboard import labels, schedules as pages
 from queue_app.dashboard.labels import translate
@@ -30,7 +31,6 @@ from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Schedule
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.schedules.recurrence import Recurrence
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions

@@ -13,10 +13,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate, word
 from queue_app.models import Schedule
-from queue_app.schedules.recurrence import Recurrence
 from queue_app.services.schedules.tick import RecentTick
 
 #: Ticks that a preview shows.

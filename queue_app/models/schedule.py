@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.core.recurrence import Recurrence
 from queue_app.core.states import FAILURES
 from queue_app.models.fields import (
     NAME_LENGTH,
@@ -25,7 +26,6 @@ from queue_app.models.fields import (
 )
 from queue_app.models.limits import Pausable, constraints_of, indexed_if_set, optional_seconds
 from queue_app.models.task import OptionColumns
-from queue_app.schedules.recurrence import Recurrence
 
 MAX_CATCH_UP: Final = 1000
 #: What is encrypted while the project has a key.

@@ -162,7 +162,7 @@ WHERE t.id IN (SELECT id FROM queue_app_task WHERE id = ANY(%s) AND status || ''
 """
 # The shared lock comes first, as in a claim: what takes it alone (a rebuild, the reconciler) then sees these grants.
 # The stamp of the lease is not compared with `abandoned_until`, which newer proposals of other workers may have raised.
-# It need not be: nobody abandons leases before every living worker has answered in this run of PostgreSQL.
+# It need not be: the reconciler abandons no lease before every living worker has answered in this run of PostgreSQL.
 # Locked rows are left to the next heartbeat, because a heartbeat must not wait for them.
 _AGAIN: Final = f"""
 WITH v AS (

@@ -7,9 +7,9 @@ from typing import Any, Final
 from queue_app import registry
 from queue_app.core.options import OF_ROWS
 from queue_app.core.priorities import django_priority, parse_band
+from queue_app.core.recurrence import Recurrence
 from queue_app.registry import AnyTask
 from queue_app.schedules import Declaration, declared
-from queue_app.schedules.recurrence import Recurrence
 from queue_app.tasks import AnyResult
 from queue_app.testing.override import current
 

@@ -9,9 +9,9 @@ from queue_app.api.serializers.control import Edit, WithReason, columns
 from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
 from queue_app.core.options import Door
 from queue_app.core.parsing import timestamp
+from queue_app.core.recurrence import MAX_INSTANTS
 from queue_app.models import Schedule
 from queue_app.models.fields import NAME_LENGTH, TYPE_LENGTH
-from queue_app.schedules.recurrence import MAX_INSTANTS
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 
 MAX_ARGS: Final = 100

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from queue_app.core.counters import TICK
+from queue_app.core.recurrence import Policy, jitter_of, plan
 from queue_app.models import Schedule
 from queue_app.models.schedule import TickKind
-from queue_app.schedules.recurrence import Policy, jitter_of, plan
 from queue_app.services.notify import events
 from queue_app.sql import schedules as rows
 from queue_app.sql.database import call_on_commit

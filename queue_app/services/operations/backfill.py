@@ -13,12 +13,12 @@ from typing import Final
 
 from queue_app.core.parsing import check_range
 from queue_app.core.records import TaskRow
+from queue_app.core.recurrence import Recurrence
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, TaskQueueError
 from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.fields import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationTarget
 from queue_app.models.schedule import TickKind
-from queue_app.schedules.recurrence import Recurrence
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_reason
 from queue_app.services.operations.request import OperationOptions, check_options, store_operation

@@ -18,6 +18,7 @@ from queue_app import registry
 from queue_app.core.options import OF_ROWS
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import NewTask, TaskSpec
+from queue_app.core.recurrence import MIN_EVERY
 from queue_app.core.signatures import check_arguments
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import Schedule
@@ -25,7 +26,6 @@ from queue_app.models.fields import NAME_LENGTH
 from queue_app.models.schedule import MAX_CATCH_UP, MAX_GRACE, MAX_JITTER
 from queue_app.registry import AnyTask
 from queue_app.schedules import ScheduleOptions, fields_of
-from queue_app.schedules.recurrence import MIN_EVERY
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_spec, check_text

@@ -23,11 +23,11 @@ from django.db import DataError, IntegrityError
 from queue_app import registry
 from queue_app.core.counters import TICK, lateness_of
 from queue_app.core.records import NewTask, TaskRow, call_options
+from queue_app.core.recurrence import DueTicks, Policy, jitter_of, plan
 from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.models.schedule import CatchUp, Overlap, TickKind
-from queue_app.schedules.recurrence import DueTicks, Policy, jitter_of, plan
 from queue_app.services.control.passed_ticks import is_paused, passed_over
 from queue_app.services.enqueue.store import store_many
 from queue_app.services.enqueue.validate import check_task

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queue_app.schedules.recurrence import COUNTED, Policy, Recurrence, plan
+from queue_app.core.recurrence import COUNTED, Policy, Recurrence, plan
 
 MINUTELY = Recurrence(every=60)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
+from queue_app.core.recurrence import Recurrence, jitter_of
 from queue_app.exceptions import InvalidTaskData
-from queue_app.schedules.recurrence import Recurrence, jitter_of
 
 #: Daylight saving by an hour, by half an hour, in the south, none, and one that changed its rules.
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Tokyo", "America/Sao_Paulo"]
