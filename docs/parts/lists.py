@@ -22,8 +22,8 @@ def reasons() -> str:
     for kind in (kind for kind in KINDS.values() if kind.source not in (Source.WATCHDOG, Source.SCHEDULES)):
         text = re.sub(r"(?<=\w)%\(\w+\)s|(?<=[.]) %\(\w+\)s", "", kind.text)
         text = _without_values(text).rstrip(".") + "."
-        rows.append((code(kind.answer or kind.code), text, _without_values(kind.remedy), kind.source))
-    return table(("`code`", "it says", "what to do", "found in"), rows)
+        rows.append((code(kind.answer or kind.code), text, _without_values(kind.remedy)))
+    return table(("`code`", "it says", "what to do"), rows)
 
 
 def _without_values(text: str) -> str:

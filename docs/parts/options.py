@@ -18,19 +18,17 @@ def options() -> str:
             code(name),
             about.sentence,
             _values(about),
-            ", ".join(text for door, text in _DOORS.items() if door & about.doors),
+            ", ".join(text for door, text in _DOORS.items() if not door & about.doors),
         )
         for name, about in OPTIONS.items()
     )
-    return table(("option", "meaning", "values", "also set in"), rows)
+    return table(("option", "meaning", "values", "not in"), rows)
 
 
 def options_at(door: Door) -> str:
-    """Return the table of the options that may be set at a door, by their names in the API."""
-    return table(
-        ("field", "meaning", "values"),
-        ((code(API_NAMES[name]), about.sentence, _values(about)) for name, about in at(door).items()),
-    )
+    """Return the sentence about the options that may be set at a door, by their names in the API."""
+    names = ", ".join(code(API_NAMES[name]) for name in at(door))
+    return f"These [options](task-options.md) of the task are fields too: {names}."
 
 
 def filters() -> str:
