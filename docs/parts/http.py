@@ -2,6 +2,7 @@
 
 import re
 
+from parts import python
 from parts.markdown import code, summary_of, table
 from queue_app.api import errors
 from queue_app.api.serializers import tasks, workers
@@ -38,15 +39,17 @@ def former_names() -> str:
 
 
 def http_errors() -> str:
-    """Return the table of errors: status and code of each."""
-    rows = {}
+    """Return the table of errors: status and codes of each; one that Python code gets too is named, and said there."""
+    texts = {(403, "permission_denied"): "You may not do this; the detail names the missing permission."}
+    texts[503, "storage_full"] = "The database has no room left."
     for rule in (*errors.RULES, errors.UNEXPECTED):
         name = rule.code or getattr(rule.error, "code", "")
-        rows.setdefault((rule.status, name), rule.detail or summary_of(rule.error))
-    del rows[403, "task_queue_error"]  # each error has a code of its own, which the other table lists
-    rows[403, "permission_denied"] = "You may not do this; the detail names the missing permission."
-    rows[503, "storage_full"] = "The database has no room left."
-    return table(
-        ("status", "`code`", "says"),
-        ((status, code(name), text) for (status, name), text in sorted(rows.items())),
-    )
+        said = f"As {code(rule.error.__name__)}." if rule.error in python.listed() else summary_of(rule.error)
+        text = re.sub(r"^There (is|are) no such .*", "There is no such object.", rule.detail or said)
+        texts.setdefault((rule.status, name), text)
+    del texts[403, "task_queue_error"]  # each error has a code of its own, which the other table lists
+    rows: dict[tuple[int, str], list[str]] = {}
+    for (status, name), text in sorted(texts.items()):
+        rows.setdefault((status, text), []).append(code(name))
+    cells = ((status, ", ".join(names), text) for (status, text), names in rows.items())
+    return table(("status", "`code`", "says"), cells)

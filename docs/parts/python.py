@@ -10,12 +10,21 @@ OF_WORKERS = (
 )  # fmt: skip
 
 
-def errors() -> str:
-    """Return the table of the errors that a project's code may get from the queue."""
+def listed() -> list[type[exceptions.TaskQueueError]]:
+    """Return the errors that a project's code may get from the queue."""
     base = exceptions.TaskQueueError
-    rows = [
-        (code(name), ", ".join(code(each.__name__) for each in kind.__bases__ if each is not base), summary_of(kind))
-        for name, kind in vars(exceptions).items()
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and name not in OF_WORKERS
-    ]
+    kinds = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, base)]
+    return [kind for kind in kinds if kind is not base and kind.__name__ not in OF_WORKERS]
+
+
+def errors() -> str:
+    """Return the table of these errors."""
+    rows = (
+        (
+            code(kind.__name__),
+            ", ".join(code(each.__name__) for each in kind.__bases__ if each is not exceptions.TaskQueueError),
+            summary_of(kind),
+        )
+        for kind in listed()
+    )
     return table(("error", "is also a", "says"), rows)
