@@ -28,7 +28,7 @@ from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 
 SUITE = Path(__file__).parent / "django_own" / "tasks"
-MODULES = ("of_custom_backend", "of_dummy_backend", "of_immediate_backend", "of_tasks")
+MODULES = ("of_dummy_backend", "of_immediate_backend", "of_tasks")
 #: What Django's two backends promise and a queue with workers cannot: test -> why.
 INHERENT = {
     "of_dummy_backend.DummyBackendTestCase.test_refresh_result": "changes a result in the memory of the backend",

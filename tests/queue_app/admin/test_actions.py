@@ -170,14 +170,6 @@ def test_the_page_asks_for_the_priority(staff, make_task):
     assert task.band is Band.NORMAL
 
 
-def test_every_band_can_be_chosen(staff, make_task):
-    task = make_task()
-    for band in Band:
-        select(staff, TASKS, "reprioritise_selected", [task], priority=band.label)
-        task.refresh_from_db()
-        assert task.band is band
-
-
 def test_actions_on_all_that_match(staff, make_task):
     for _ in range(3):
         make_task("a.task")

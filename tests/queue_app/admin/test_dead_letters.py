@@ -305,13 +305,6 @@ def test_stop(staff, dead):
     assert (operation.state, operation.ended_by) == ("cancelled", "superuser")
 
 
-def test_actions_work_while_redis_is_down(staff, committed, dead, redis_down):
-    letter = dead()
-    with committed():
-        staff.post(f"{LETTERS}{letter.pk}/replay/")
-    assert state(letter) == "replayed"
-
-
 # -- what a list is narrowed to -------------------------------------------------------------------------
 
 
@@ -427,17 +420,8 @@ def test_bad_positional_arguments_are_refused_beside_their_field(staff, dead, po
     ("text", "problem"),
     [
         ("{", "This is not JSON"),
-        ("[1]", "Parameters are a JSON object"),
-        ("", "This field is required"),
         ('{"a": 1, "a": 2}', "a key occurs twice"),
         ('{"a": NaN}', "not a finite number"),
-        ('{"a": 1e400}', "not a finite number"),
-        ('{"a": 123456789012345678901234567890}', "beyond"),
-        (f'{{"a": {"9" * 5000}}}', "This is not JSON"),
-        ('{"a": "\\u0000"}', "NUL"),
-        ('{"a": "\\ud800"}', "surrogate"),
-        ("[" * 100_000, "This is not JSON"),
-        ('{"a": ' * 40 + "1" + "}" * 40, "nested deeper"),
         (f'{{"other": "{MASK}"}}', "holds the mask"),
     ],
 )

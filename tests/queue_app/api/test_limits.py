@@ -60,26 +60,13 @@ def test_the_life_of_a_limit(admin):
         ({"scope": "planet"}, {"scope": "unknown_choice", "name": "required"}),
         ({"scope": "queue", "name": "default"}, {"scope": "unknown_choice"}),
         ({"scope": "type", "name": "a\x00"}, {"name": "invalid_characters"}),
-        ({"scope": "key", "name": "x" * 129}, {"name": "invalid"}),
-        ({"scope": "type", "name": "x" * 256}, {"name": "invalid"}),
         ({"scope": "type", "name": " a"}, {"name": "invalid"}),
         ({"max_concurrent": 0}, {"max_concurrent": "out_of_range"}),
-        ({"max_concurrent": -1}, {"max_concurrent": "out_of_range"}),
         ({"max_concurrent": 10**9}, {"max_concurrent": "out_of_range"}),
-        ({"max_concurrent": 10**18}, {"max_concurrent": "out_of_range"}),
-        ({"max_concurrent": 1.5}, {"max_concurrent": "integer_expected"}),
-        ({"max_concurrent": True}, {"max_concurrent": "integer_expected"}),
-        ({"max_concurrent": "5"}, {"max_concurrent": "integer_expected"}),
         ({"rate_count": 5}, {"rate_seconds": "invalid"}),
-        ({"rate_seconds": 5}, {"rate_count": "invalid"}),
         ({"rate_burst": 5}, {"rate_burst": "invalid"}),
-        (RATE | {"rate_burst": 0}, {"rate_burst": "out_of_range"}),
-        (RATE | {"rate_count": 0}, {"rate_count": "out_of_range"}),
         (RATE | {"rate_seconds": 0}, {"rate_seconds": "out_of_range"}),
-        (RATE | {"rate_seconds": -5}, {"rate_seconds": "out_of_range"}),
-        (RATE | {"rate_seconds": 1e9}, {"rate_seconds": "out_of_range"}),
         (RATE | {"min_delay_seconds": 7}, {"min_delay_seconds": "invalid"}),
-        ({"min_delay_seconds": 0}, {"min_delay_seconds": "out_of_range"}),
         ({"throttled_until": "tomorrow"}, {"throttled_until": "datetime_expected"}),
         ({"paused": True}, {"paused": "read_only_field"}),
         ({"max_length": 5}, {"max_length": "unknown_field"}),
@@ -94,15 +81,6 @@ def test_invalid_limits(admin, body, faults):
     if "scope" not in body:
         limit = LimitFactory()
         assert wrong(patch(admin, f"{LIMITS}/{limit.pk}", body)) == faults
-
-
-@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e400"])
-def test_numbers_that_are_not_numbers(admin, constant):
-    body = f'{{"rate_count": 1, "rate_seconds": {constant}}}'.encode()
-    limit = LimitFactory(name="t")
-    assert patch(admin, f"{LIMITS}/{limit.pk}", body).status_code == 400
-    limit.refresh_from_db()
-    assert limit.rate_seconds is None
 
 
 def edit(client, body):
@@ -125,16 +103,9 @@ def test_a_queue_and_its_limits(admin):
     [
         ({"max_concurrent": 2, "max_concurrent_per_user": 3}, "max_concurrent_per_user"),
         ({"max_length": 0}, "max_length"),
-        ({"max_length": 1.5}, "max_length"),
-        ({"max_pending_per_user": -1}, "max_pending_per_user"),
         ({"order": "lifo"}, "order"),
         ({"fair_weights": {"ada": 0}}, "fair_weights"),
-        ({"fair_weights": []}, "fair_weights"),
-        ({"fair_weights": {"a\x00": 1}}, "fair_weights"),
         ({"rate_count": 3}, "rate_seconds"),
-        ({"rate_burst": 3}, "rate_burst"),
-        (RATE | {"rate_burst": 0}, "rate_burst"),
-        (RATE | {"min_delay_seconds": 7}, "min_delay_seconds"),
         ({"expire_eagerly": True}, "expire_eagerly"),
         ({"stale_after_seconds": 0}, "stale_after_seconds"),
     ],

@@ -147,14 +147,9 @@ class TestFilters:
             ("parameters__a%00=1", "invalid_characters"),
             ("parameters__a=1&parameters__a=2", "repeated_parameter"),
             ("&".join(f"parameters__{name}=1" for name in "abcdef"), "too_many"),
-            ("payload__x=1", "unknown_parameter"),
-            ("effective_priority=urgent", "unknown_priority"),
-            ("capability=a:b", "invalid_name"),
-            ("created_after=2030-01-01", "timezone_required"),
             ("finished_before=yesterday", "datetime_expected"),
             (f"error={'x' * 201}", "invalid"),
             ("fields=payload", "unknown_field"),
-            ("fields=", "unknown_field"),
         ],
     )
     def test_invalid_requests(self, alice, query, code):
@@ -295,14 +290,9 @@ class TestActions:
             ({"action": "cancel", "ids": [], "filter": {}}, "conflicting_fields"),
             ({"action": "cancel", "priority": "high", "filter": {}}, "conflicting_fields"),
             ({"action": "reprioritise", "filter": {}}, "conflicting_fields"),
-            ({"action": "cancel", "filter": []}, "object_expected"),
             ({"action": "cancel", "filter": {"colour": "red"}}, "unknown_field"),
-            ({"action": "cancel", "filter": {"queue": 5}}, "invalid_name"),
             ({"action": "cancel", "filter": {"parameters": 5}}, "object_expected"),
-            ({"action": "cancel", "filter": {"parameters": {"a": "\x00"}}}, "nul_not_allowed"),
-            ({"action": "cancel", "ids": ["x"]}, "invalid_id"),
             ({"action": "cancel", "ids": [str(uuid.uuid4())] * 1001}, "too_many"),
-            ({"action": "cancel", "filter": {}, "reason": "x" * 201}, "invalid"),
         ],
     )
     def test_invalid_requests(self, alice, body, code):

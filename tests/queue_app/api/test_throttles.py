@@ -15,6 +15,7 @@ from queue_app.api.views import docs
 from queue_app.core.counters import failed_logins
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
+from tests.support.index_state import client_of
 
 TASKS = "/api/v1/tasks"
 
@@ -64,8 +65,8 @@ def test_a_counter_expires_and_shares_the_slot_of_the_index(settings):
     assert [index.count_calls("test", calls, 60) for calls in (1, 2)] == [1, 3]
     key = index.keys.throttle("test")
     assert key_slot(key.encode()) == key_slot(index.keys.prefix.encode())
-    assert 0 < index._client.ttl(key) <= 60
-    index._client.delete(key)
+    assert 0 < client_of(index).ttl(key) <= 60
+    client_of(index).delete(key)
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Replays of many: what they choose, how fast they go, when they stop, and what a crash leaves."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
 
 from queue_app import signals
 from queue_app.core.states import Status
-from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, Operation, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services.lifecycle.actions import discard, replay
@@ -16,13 +15,10 @@ from queue_app.services.operations.request import (
     Action,
     OperationOptions,
     ReplayOptions,
-    cancel_operation,
-    get_operation,
     start_replay,
 )
 from queue_app.services.operations.run import advance, carry_out, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
-from queue_app.services.upkeep.maintenance import purge
 from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters, step
 from tests.support.engine import Side, assert_index_agrees, at_once, rolled_back, status, take_ids
 
@@ -163,31 +159,12 @@ def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
 # -- cancel, refusals ----------------------------------------------------------------------------------
 
 
-def test_cancel(engine, hand, eight):
-    operation = start_replay(EVERYTHING, by="ann")
-    step(operation)
-    cancelled = cancel_operation(operation.id, by="bob")
-    assert (cancelled.state, cancelled.ended_by, cancelled.remaining) == ("cancelled", "bob", 8 - cancelled.changed)
-    assert cancelled.remaining > 0
-    assert run_operations() == 0
-    with pytest.raises(OperationEnded, match="cancelled already"):
-        cancel_operation(operation.id, by="bob")
-    for call in (get_operation, lambda missing: cancel_operation(missing, by="")):
-        with pytest.raises(OperationNotFound):
-            call(uuid.uuid4())
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [
         ({"rate": 0}, "rate"),
-        ({"rate": float("nan")}, "rate"),
-        ({"rate": True}, "rate"),
-        ({"rate": 10_001}, "rate"),
         ({"limit": 0}, "limit"),
-        ({"limit": 1.5}, "limit"),
         ({"stop_after_failures": -1}, "stop_after_failures"),
-        ({"stop_after_failures": 1001}, "stop_after_failures"),
     ],
 )
 def test_numbers_out_of_range(engine, options, field):
@@ -236,15 +213,6 @@ def test_overlapping_operations_replay_each_once(engine, hand, history, eight):
         assert operation.changed + operation.skipped == 8
     assert sum(operation.changed for operation in operations) == 8
     assert all(history.states(letter.task_id).endswith("dead_letter queued") for letter in eight)
-
-
-def test_old_operations_are_purged(engine, hand):
-    old, recent, running = [start_replay(EVERYTHING, by="") for _ in range(3)]
-    for operation, age in ((old, 31), (recent, 29)):
-        at = datetime.now(UTC) - timedelta(days=age)
-        Operation.objects.filter(pk=operation.pk).update(state="done", finished_at=at, created_at=at)
-    purge()
-    assert set(Operation.objects.values_list("pk", flat=True)) == {recent.pk, running.pk}
 
 
 def test_listeners_hear_of_an_operation_once_it_is_committed(engine, eight, hear):

@@ -235,8 +235,3 @@ def test_cancelling_the_operation_ends_it(engine, small_steps):
     for missing in (get_operation, lambda found: cancel_operation(found, by="")):
         with pytest.raises(OperationNotFound):
             missing(operation.id)
-
-
-def test_too_many_ids_are_refused(engine):
-    with pytest.raises(InvalidTaskData, match="use a filter"):
-        start_operation(CANCEL, TaskFilter(ids=[uuid.uuid4()] * 10_001), by="")
