@@ -3,6 +3,8 @@
 # ruff: noqa: E402 - models can be imported once Django is set up, and this file may be read before pytest-django does it
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import import_module
+from types import ModuleType
 
 import django
 import pytest
@@ -75,6 +77,22 @@ def hear() -> Iterator[Callable[..., list]]:
             return heard
 
         yield hear
+
+
+@pytest.fixture
+def override(monkeypatch) -> Callable[..., None]:
+    """Return a function that sets constants of a module, or entries of a dictionary of settings, for one test."""
+
+    def override(owner: ModuleType | str | dict, **values: object) -> None:
+        owner = import_module(owner) if isinstance(owner, str) else owner
+        for name, value in values.items():
+            assert name.isupper(), "code is not replaced so"
+            if isinstance(owner, dict):
+                monkeypatch.setitem(owner, name, value)
+            else:
+                monkeypatch.setattr(owner, name, value)
+
+    return override
 
 
 @pytest.fixture

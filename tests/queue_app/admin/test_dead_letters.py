@@ -222,10 +222,10 @@ def test_replay_selected(staff, committed, dead):
 
 
 @pytest.mark.parametrize("how", ["pace", "many"])
-def test_a_large_or_paced_replay_becomes_an_operation(staff, dead, how, monkeypatch):
+def test_a_large_or_paced_replay_becomes_an_operation(staff, dead, how, override):
     letters = [dead() for _ in range(3)]
     if how == "many":
-        monkeypatch.setattr("queue_app.admin.dead_letter.AT_ONCE", 2)
+        override("queue_app.admin.dead_letter", AT_ONCE=2)
     rate = "0.5" if how == "pace" else ""
     response = select(staff, LETTERS, "replay_selected", letters, reason="fixed", rate=rate)
     operation = Operation.objects.get()
@@ -252,8 +252,8 @@ def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
     assert log() == []
 
 
-def test_too_many(staff, dead, monkeypatch):
-    monkeypatch.setattr("queue_app.admin.dead_letter.COUNT_LIMIT", 2)
+def test_too_many(staff, dead, override):
+    override("queue_app.admin.dead_letter", COUNT_LIMIT=2)
     letters = [dead() for _ in range(3)]
     for action in ("replay_selected", "discard_selected"):
         assert messages_of(select(staff, LETTERS, action, letters[:1], select_across="1"))[-1].startswith("More than")

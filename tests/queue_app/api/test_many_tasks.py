@@ -86,8 +86,8 @@ class TestBulkSubmit:
 
 class TestFilters:
     @pytest.mark.parametrize("window", [0, 1, inspect.WINDOW])
-    def test_every_filter(self, window, alice, staff, stored, plain_type, monkeypatch):
-        monkeypatch.setattr(inspect, "WINDOW", window)
+    def test_every_filter(self, window, alice, staff, stored, plain_type, override):
+        override(inspect, WINDOW=window)
         plain = stored(parameters={"order_id": 42, "vip": True, "customer": {"id": "7"}})
         other = stored("bob", parameters={"order_id": "42"}, queue="reports", priority=Band.LOW, capabilities=("gpu",))
         Task.objects.filter(pk=other.pk).update(queued_at=datetime.now(UTC) - timedelta(seconds=700))
@@ -205,8 +205,8 @@ class TestFilters:
             {"status": "queued", "task_id": str(task.id)}
         ]
 
-    def test_a_count_stops_at_its_cap_unless_exact(self, alice, stored, monkeypatch):
-        monkeypatch.setattr(inspect, "COUNT_CAP", 2)
+    def test_a_count_stops_at_its_cap_unless_exact(self, alice, stored, override):
+        override(inspect, COUNT_CAP=2)
         for _ in range(3):
             stored()
         assert alice.get(COUNT).data == {"count": 2, "capped": True}
@@ -215,8 +215,8 @@ class TestFilters:
 
 
 class TestExport:
-    def test_ndjson_of_own_tasks_over_several_pages(self, alice, stored, monkeypatch):
-        monkeypatch.setattr(inspect, "EXPORT_PAGE", 2)
+    def test_ndjson_of_own_tasks_over_several_pages(self, alice, stored, override):
+        override(inspect, EXPORT_PAGE=2)
         tasks = [stored() for _ in range(4)]
         stored("bob")
         response = alice.http.get(EXPORT)

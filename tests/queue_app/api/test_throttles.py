@@ -21,9 +21,9 @@ TASKS = "/api/v1/tasks"
 
 
 @pytest.fixture
-def few(settings, monkeypatch):
+def few(settings, override):
     """Allow 2 submissions and 3 reads in a window that does not end during the test."""
-    monkeypatch.setattr(throttles, "WINDOW_SECONDS", 10**6)
+    override(throttles, WINDOW_SECONDS=10**6)
     limits = {"SUBMITS_PER_MINUTE": 2, "READS_PER_MINUTE": 3}
     prefix = f"{project.TASKQUEUE['KEY_PREFIX']}-throttles"
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": limits, "KEY_PREFIX": prefix}
@@ -38,8 +38,8 @@ def test_each_caller_and_scope_has_its_own_counter(few, alice, bob, plain_type):
     assert 1 <= int(refused.headers["Retry-After"]) <= 10**6
 
 
-def test_processes_reserve_blocks_of_calls_within_the_limit(settings, monkeypatch):
-    monkeypatch.setattr(throttles, "BLOCKS", 4)
+def test_processes_reserve_blocks_of_calls_within_the_limit(settings, override, monkeypatch):
+    override(throttles, BLOCKS=4)
     index, asked = get_index(), []
     count = index.count_calls
     monkeypatch.setattr(
@@ -116,14 +116,14 @@ def test_right_passwords_are_not_counted(basic):
     assert [basic("wonderland").status_code for _ in range(5)] == [200] * 5
 
 
-def test_the_document_is_made_once_and_throttled(client, monkeypatch):
+def test_the_document_is_made_once_and_throttled(client, override, monkeypatch):
     throttles.schemas.forget()
     now = throttles.time.time()
     monkeypatch.setattr(throttles.time, "time", lambda: now)  # no call falls into the next minute
     first = client.get("/api/schema")
     monkeypatch.setattr(docs, "document", None)
     assert client.get("/api/schema").content == first.content
-    monkeypatch.setattr(docs, "SCHEMAS_PER_MINUTE", 2)
+    override(docs, SCHEMAS_PER_MINUTE=2)
     refused = client.get("/api/schema")
     assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
     throttles.schemas.forget()

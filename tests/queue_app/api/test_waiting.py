@@ -85,8 +85,8 @@ class TestLongPoll:
         assert time.monotonic() - began < 30
         assert waiting.waiters.taken == 0
 
-    def test_a_lost_event_only_delays_it(self, published, monkeypatch):
-        monkeypatch.setattr(subscribe, "CHECK_SECONDS", 0.05)
+    def test_a_lost_event_only_delays_it(self, published, override, monkeypatch):
+        override(subscribe, CHECK_SECONDS=0.05)
         monkeypatch.setattr(subscribe.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
         side = Side(lambda: subscribe.wait_for_end(published.id, 30))
         cancel(published.id)
@@ -189,8 +189,8 @@ class TestPlaces:
         asyncio.run(burst()).leave()
         assert places.taken == 0
 
-    def test_a_request_that_waits_too_long_is_refused(self, settings, monkeypatch):
-        monkeypatch.setattr(waiting, "CONNECTION_SECONDS", 0.01)
+    def test_a_request_that_waits_too_long_is_refused(self, settings, override):
+        override(waiting, CONNECTION_SECONDS=0.01)
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
         with waiting.databases.take(1), pytest.raises(waiting.TooBusy):
             waiting.Database(SimpleNamespace(scope={}))
@@ -222,8 +222,8 @@ class TestStream:
             wanted, _ = view.EventView()._wanted(request)
             assert (wanted.user, wanted.names) == (user, names)
 
-    def test_it_sends_stored_and_new_events(self, published, monkeypatch):
-        monkeypatch.setattr(view, "HEARTBEAT_SECONDS", 0.2)
+    def test_it_sends_stored_and_new_events(self, published, override):
+        override(view, HEARTBEAT_SECONDS=0.2)
         place = waiting.streams.take(1)
 
         async def listen() -> bytes:
@@ -266,8 +266,8 @@ class TestStream:
         assert async_to_sync(full)() is None
 
 
-def test_the_hub_survives_the_loss_of_redis(published, monkeypatch):
-    monkeypatch.setattr(subscribe, "RETRY_SECONDS", 0.01)
+def test_the_hub_survives_the_loss_of_redis(published, override, monkeypatch):
+    override(subscribe, RETRY_SECONDS=0.01)
     plain, tries = events.last_id, []
 
     def last_id():

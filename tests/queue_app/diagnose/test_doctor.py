@@ -193,10 +193,10 @@ def test_a_migration_that_was_not_applied(engine):
             cursor.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('queue_app', %s, now())", [name])
 
 
-def test_a_snapshot_that_is_held(engine, monkeypatch):
-    monkeypatch.setattr(servers, "SNAPSHOT_WARN", 3600.0)
+def test_a_snapshot_that_is_held(engine, override):
+    override(servers, SNAPSHOT_WARN=3600.0)
     assert_finding(servers.check_snapshots, Level.OK, "none")
-    monkeypatch.setattr(servers, "SNAPSHOT_WARN", 0.0)
+    override(servers, SNAPSHOT_WARN=0.0)
     other = connection.copy()
     try:
         other.set_autocommit(False)
@@ -204,16 +204,16 @@ def test_a_snapshot_that_is_held(engine, monkeypatch):
             cursor.execute("SELECT pg_backend_pid()")
             pid = cursor.fetchone()[0]
         assert_finding(servers.check_snapshots, Level.WARN, f"pid {pid} ")
-        monkeypatch.setattr(servers, "SNAPSHOT_FAIL", 0.0)
+        override(servers, SNAPSHOT_FAIL=0.0)
         assert_finding(servers.check_snapshots, Level.FAIL, "idle in transaction")
     finally:
         other.rollback()
         other.close()
 
 
-def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatch):
+def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, override):
     assert list(servers.check_locks()) == []
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+    override(servers, REPORTED_SECONDS=0.0)
     with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
         findings = list(doctor.examine())
     [locked] = [finding for finding in findings if finding.check == "locks"]
@@ -223,15 +223,15 @@ def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatc
     assert "the check failed" not in str(findings), "no check waited for the lock"
 
 
-def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, monkeypatch):
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, override):
+    override(servers, REPORTED_SECONDS=0.0)
     with transaction_of_another("LOCK TABLE queue_app_task IN SHARE MODE") as pid:
         assert_finding(servers.check_locks, Level.WARN, f"nothing can write it: pid {pid} ")
 
 
-def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypatch):
+def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, override):
     """The queue's role sees neither the age nor the statement of another role's session."""
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+    override(servers, REPORTED_SECONDS=0.0)
     with (
         transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid,
         connection.cursor() as cursor,
@@ -245,8 +245,8 @@ def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypat
             cursor.execute("DROP ROLE queue_app_stranger")
 
 
-def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypatch):
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, override, monkeypatch):
+    override(servers, REPORTED_SECONDS=0.0)
     waits = TableLock("queue_app_task", 7, "psql", "active", "ALTER TABLE  queue_app_task", 8.0, False, True, [9])
     monkeypatch.setattr(rows, "table_locks", lambda _seconds: [waits])
     finding = only(servers.check_locks())
@@ -257,8 +257,8 @@ def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypa
     assert "pg_terminate_backend(9)" in finding.hint
 
 
-def test_a_table_full_of_dead_rows(rows, monkeypatch):
-    monkeypatch.setattr(servers, "DEAD_ROWS", 50)
+def test_a_table_full_of_dead_rows(rows, override):
+    override(servers, DEAD_ROWS=50)
     put_many(200)
     Task.objects.update(user="x")
     with connection.cursor() as cursor:

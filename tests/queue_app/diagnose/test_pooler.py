@@ -75,12 +75,12 @@ def _wait_for(port: int, process: subprocess.Popen) -> None:
     raise AssertionError("PgBouncer does not listen")
 
 
-def test_transaction_pooling_must_be_configured(behind, django_db_blocker, monkeypatch):
+def test_transaction_pooling_must_be_configured(behind, django_db_blocker, override):
     behind("transaction")
     [finding] = servers.check_pooler()
     assert (finding.level, "pools transactions, and Django does not know" in finding.message) == (Level.FAIL, True)
     assert [found.id for found in check_server(databases=["pooled"])] == ["queue_app.E011"]
-    monkeypatch.setitem(connections["pooled"].settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    override(connections["pooled"].settings_dict, DISABLE_SERVER_SIDE_CURSORS=True)
     assert check_server(databases=["pooled"]) == []
     [finding] = servers.check_pooler()
     assert (finding.level, "Django knows" in finding.message) == (Level.OK, True)

@@ -88,7 +88,7 @@ def test_a_server_that_is_too_strict(db):
 
 
 @pytest.fixture
-def postgresql(django_db_blocker, monkeypatch):
+def postgresql(django_db_blocker, override, monkeypatch):
     """Make statements on the tables fail with this error."""
 
     def fails(error: Exception, cause: Exception | None = None) -> None:
@@ -103,7 +103,7 @@ def postgresql(django_db_blocker, monkeypatch):
                 raise error from cause
 
         monkeypatch.setattr(connections["default"], "cursor", Cursor)
-        monkeypatch.setitem(connections["default"].settings_dict, "PASSWORD", PASSWORD)
+        override(connections["default"].settings_dict, PASSWORD=PASSWORD)
 
     return fails
 

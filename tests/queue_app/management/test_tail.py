@@ -25,9 +25,9 @@ ADD, NOTE = "a", "b"  # types that the workers of these tests know
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch):
+def quickly(override):
     """Do not wait for events that a test has not caused."""
-    monkeypatch.setattr(verb, "BLOCK_MS", None)
+    override(verb, BLOCK_MS=None)
 
 
 @pytest.fixture

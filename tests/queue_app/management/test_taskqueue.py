@@ -265,8 +265,8 @@ def test_pause_requires_exactly_one_target():
 
 
 @pytest.mark.parametrize("verb", ["stats", "top", "explain"])
-def test_a_verb_names_the_session_that_locks_a_table_instead_of_waiting_for_it(engine, monkeypatch, verb):
-    monkeypatch.setattr("queue_app.diagnose.servers.REPORTED_SECONDS", 0.0)
+def test_a_verb_names_the_session_that_locks_a_table_instead_of_waiting_for_it(engine, override, verb):
+    override("queue_app.diagnose.servers", REPORTED_SECONDS=0.0)
     words = [verb, put("a")] if verb == "explain" else [verb]
     assert call(*words)[0] == 0
     with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:

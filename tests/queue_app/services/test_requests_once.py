@@ -22,10 +22,9 @@ def enabled(engine, settings):
 
 
 @pytest.fixture
-def patient(monkeypatch):
+def patient(override):
     """Unsettled requests are taken again at once instead of after a minute."""
-    monkeypatch.setattr(requests, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(requests, "PAUSE_SECONDS", 0.0)
+    override(requests, IDLE_SECONDS=0.0, PAUSE_SECONDS=0.0)
 
 
 @pytest.fixture
@@ -210,8 +209,8 @@ def test_neither_stream_grows_with_settled_requests(index):
     assert len(client_of(index).xinfo_consumers(index.keys.requests, "taskqueue")) == 1
 
 
-def test_the_number_of_quarantined_requests_is_bounded(monkeypatch, index):
-    monkeypatch.setattr(requests, "MAX_QUARANTINED", 100)
+def test_the_number_of_quarantined_requests_is_bounded(override, index):
+    override(requests, MAX_QUARANTINED=100)
     for _ in range(350):
         ask(event="x")
     assert consume(1000) == 350

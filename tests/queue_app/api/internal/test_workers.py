@@ -324,9 +324,9 @@ def test_a_poll_says_that_a_rebuild_still_loads_tasks(remote):
         assert (found["loading"], found["next_start_ms"]) == news
 
 
-def test_a_poll_that_waits_claims_again_when_a_limit_allows_a_start(remote, monkeypatch):
+def test_a_poll_that_waits_claims_again_when_a_limit_allows_a_start(remote, override):
     """It does not wait for the next check of its token."""
-    monkeypatch.setattr(service, "TOKEN_CHECK_SECONDS", 1000.0)
+    override(service, TOKEN_CHECK_SECONDS=1000.0)
     pace(0.2)
     put()
     began = time.monotonic()

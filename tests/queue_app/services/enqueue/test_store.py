@@ -101,8 +101,8 @@ def test_a_rollback_without_autocommit_is_silence(engine, index, manual, way):
     assert Task.objects.count() == 0
 
 
-def test_a_caller_that_never_turns_autocommit_on_collects_no_hooks_for_ever(engine, manual, monkeypatch):
-    monkeypatch.setattr(database, "MAX_MANUAL_HOOKS", 3)
+def test_a_caller_that_never_turns_autocommit_on_collects_no_hooks_for_ever(engine, manual, override):
+    override(database, MAX_MANUAL_HOOKS=3)
     for _ in range(5):
         stored = enqueue(new())
         transaction.commit()

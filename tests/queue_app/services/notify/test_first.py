@@ -57,12 +57,12 @@ def test_without_threads_a_later_notification_sends_those_that_wait(engine, fres
 
 
 @pytest.mark.parametrize("gathered_for", [0.0, 60.0])
-def test_where_no_thread_can_be_started_the_caller_imports_and_sends(engine, fresh, monkeypatch, gathered_for):
+def test_where_no_thread_can_be_started_the_caller_imports(engine, fresh, override, monkeypatch, gathered_for):
     """In a function that atexit calls; in Python 3.12, also in a thread for which the interpreter waits at its end."""
     refused = RuntimeError("can't create new thread at interpreter shutdown")
     hand = engine.worker("a")
     get_index().flush()
-    monkeypatch.setattr(notifier, "GATHER_SECONDS", gathered_for)
+    override(notifier, GATHER_SECONDS=gathered_for)
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=refused))
     monkeypatch.setattr(get_index()._notifier, "_thread", None)
     fresh.go.set()

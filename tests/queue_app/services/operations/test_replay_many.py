@@ -110,8 +110,8 @@ def test_nothing_to_replay(engine):
     assert progress(step(operation)) == ("done", 0, 0)
 
 
-def test_more_than_one_step(engine, hand, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
+def test_more_than_one_step(engine, hand, override):
+    override("queue_app.services.operations.run", STEP=3)
     make_dead_letters(hand, 8)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     assert run_operations(steps=2) == 6
@@ -120,8 +120,8 @@ def test_more_than_one_step(engine, hand, monkeypatch):
     assert progress(step(operation)) == ("done", 8, 0)
 
 
-def test_two_operations_advance_by_turns(engine, hand, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 2)
+def test_two_operations_advance_by_turns(engine, hand, override):
+    override("queue_app.services.operations.run", STEP=2)
     make_dead_letters(hand, 4)
     make_dead_letters(hand, 4, queue="q")
     operations = [start_replay(DeadLetterFilter(queue=name), UNGUARDED, by="") for name in ("default", "q")]
@@ -141,9 +141,9 @@ def test_tasks_that_others_changed_meanwhile_are_skipped(engine, hand):
     assert status(kept.task_id) is Status.QUEUED
 
 
-def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
+def test_tasks_that_die_later_are_left_alone(engine, hand, override):
     """Otherwise an operation would replay for ever the tasks that always fail."""
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
+    override("queue_app.services.operations.run", STEP=1)
     first, second = make_dead_letters(hand, 2)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
@@ -184,8 +184,8 @@ def test_too_many_ids_or_too_long_a_reason(engine):
 # -- crash points, at once --------------------------------------------------------------------------------
 
 
-def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
+def test_two_runners_at_once_replay_each_once(engine, hand, history, override):
+    override("queue_app.services.operations.run", STEP=3)
     letters = make_dead_letters(hand, 40)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     handled = at_once([lambda: run_operations(steps=20)] * 4)

@@ -45,8 +45,8 @@ def progress(operation) -> tuple:
 
 
 @pytest.fixture
-def small_steps(monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
+def small_steps(override):
+    override("queue_app.services.operations.run", STEP=3)
 
 
 def test_every_filter(engine):

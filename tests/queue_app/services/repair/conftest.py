@@ -28,10 +28,9 @@ def full(engine):
 
 
 @pytest.fixture
-def small_pages(monkeypatch):
+def small_pages(override):
     """Each step loads two tasks of each part."""
-    monkeypatch.setattr(rebuild, "PAGE", 1)
-    monkeypatch.setattr(rebuild, "LEAST", 2)
+    override(rebuild, PAGE=1, LEAST=2)
 
 
 @pytest.fixture

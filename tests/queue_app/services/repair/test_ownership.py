@@ -100,7 +100,7 @@ def test_a_damaged_owner_binds_nothing(engine, junk):
 
 
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, monkeypatch, command):
+def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, override, command):
     bind(engine)
     with pytest.raises(CommandError) as refused:
         call_command(command)
@@ -110,14 +110,14 @@ def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, m
     assert "TASKQUEUE['KEY_PREFIX']" in message
     assert "taskqueue rebuild --adopt" in message
     assert "override_queue(real=True)" in message
-    monkeypatch.setitem(connection.settings_dict, "NAME", "shop")
+    override(connection.settings_dict, NAME="shop")
     with pytest.raises(CommandError) as refused:
         call_command(command)
     assert "override_queue" not in str(refused.value)
 
 
-def test_the_system_check(engine, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "NAME", "shop")
+def test_the_system_check(engine, override):
+    override(connection.settings_dict, NAME="shop")
     assert checks.check_owner(databases=["default"]) == []
     bind(engine)
     (found,) = checks.check_owner(databases=["default"])

@@ -65,9 +65,9 @@ def test_orphans_are_found_among_the_leases(engine, pauses, statements):
     assert_index_agrees()
 
 
-def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monkeypatch):
+def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, override):
     """Although one turn otherwise reads a part of them."""
-    monkeypatch.setattr("queue_app.index.leases.BATCH", 10)
+    override("queue_app.index.leases", BATCH=10)
     put_many(700)
     hand = enlist(engine.worker())
     for _ in range(7):

@@ -133,9 +133,9 @@ def test_everything_at_once(engine, running, monkeypatch):
     assert_index_agrees()
 
 
-def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
+def test_the_rolling_pass_reaches_every_row_in_pages(engine, override, monkeypatch):
     """Rows that were queued long ago are outside the recent window."""
-    monkeypatch.setattr(module, "PAGE", 3)
+    override(module, PAGE=3)
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # whatever earlier tests left in the statistics
     ids = put_many(10)
     Task.objects.update(queued_at="2026-01-01T00:00Z")
@@ -166,9 +166,9 @@ def test_a_release_on_its_way_is_no_repair(engine, running, arriving, ended):
     assert_index_agrees()
 
 
-def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, monkeypatch):
+def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, override, monkeypatch):
     """Each look finds other tasks that are on their way."""
-    monkeypatch.setattr(module, "PAGE", 1)
+    override(module, PAGE=1)
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # a vacuum may have counted an earlier test's rows
     waits = []
 
@@ -184,9 +184,9 @@ def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, monkeypatch
     assert len(waits) == 2, "once for the recent window, once for the full pass"
 
 
-def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
-    monkeypatch.setattr(module, "RECENT_ROWS", 50)
-    monkeypatch.setattr(module, "PAGE", 50)  # of the full pass, which begins with the oldest rows
+def test_the_recent_window_covers_the_newest_rows(engine, override, monkeypatch):
+    override(module, RECENT_ROWS=50)
+    override(module, PAGE=50)  # of the full pass, which begins with the oldest rows
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     for _ in range(6):
         put_many(50)
@@ -195,13 +195,13 @@ def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
     assert Reconciler().run_once()["missing"] == 20
 
 
-def test_a_step_that_compares_all_queued_rows_reads_the_recent_ones_once(engine, monkeypatch):
+def test_a_step_that_compares_all_queued_rows_reads_the_recent_ones_once(engine, override, monkeypatch):
     monkeypatch.setattr(module.snapshot, "packed_recent", recent := Mock(wraps=module.snapshot.packed_recent))
     with index_away("push"):
         put_many(3)
     assert Reconciler().run_once()["missing"] == 3
     assert recent.call_count == 0
-    monkeypatch.setattr(module, "PAGE", 1)
+    override(module, PAGE=1)
     Reconciler().run_once()
     assert recent.call_count == 1
 
@@ -214,9 +214,8 @@ def test_the_recent_window_is_bounded_where_many_tasks_share_an_instant(engine):
     assert module.snapshot.packed_recent(30, 3).lanes == []
 
 
-def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
-    monkeypatch.setattr(module, "PAGE", 3)
-    monkeypatch.setattr(module, "LARGEST_PAGE", 3)
+def test_reconcile_everything_goes_through_all_pages(engine, override):
+    override(module, PAGE=3, LARGEST_PAGE=3)
     put_many(9)
     Task.objects.update(queued_at="2026-01-01T00:00Z")
     assert reconcile_everything()["missing"] == 9
@@ -235,9 +234,9 @@ def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
 
 
 @pytest.mark.parametrize("reader", ["snapshot.packed_page", "snapshot.packed_recent", "snapshot.refs"])
-def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, reader):
+def test_rows_read_before_they_were_claimed_revive_nothing(engine, override, monkeypatch, reader):
     """A push names a task that runs or has ended by now; the row refuses it later."""
-    monkeypatch.setattr(module, "PAGE", 1)  # else the full pass ends in this step, and compares the recent rows too
+    override(module, PAGE=1)  # else the full pass ends in this step, and compares the recent rows too
     ids = put_many(3)
     hand = engine.worker()
     place, name = reader.split(".")  # before the index is compared, and before it is repaired
@@ -262,10 +261,9 @@ def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, 
 
 
 @pytest.mark.parametrize(("largest", "pages"), [(4, 1), (3, 2)])
-def test_the_rolling_pass_takes_its_period(engine, settings, monkeypatch, largest: int, pages: int):
+def test_the_rolling_pass_takes_its_period(engine, settings, override, monkeypatch, largest: int, pages: int):
     """12 rows in 3 turns: 4 rows per turn, no more than needed, in one page if that may be so large."""
-    monkeypatch.setattr(module, "PAGE", 3)
-    monkeypatch.setattr(module, "LARGEST_PAGE", largest)
+    override(module, PAGE=3, LARGEST_PAGE=largest)
     monkeypatch.setattr(module.snapshot, "packed_page", read := Mock(wraps=module.snapshot.packed_page))
     monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}

@@ -13,9 +13,9 @@ from tests.support.engine import assert_index_agrees, index_away, put, put_many,
 
 
 @pytest.fixture(autouse=True)
-def no_rest(monkeypatch):
+def no_rest(override):
     """Let each step begin a full pass, however long the last one took on a busy machine."""
-    monkeypatch.setattr(module, "FACTOR", 0)
+    override(module, FACTOR=0)
 
 
 def cancel_unheard(ids):
@@ -55,9 +55,9 @@ def test_reconcile_everything_removes_them_in_one_call(engine):
     assert_index_agrees()
 
 
-def test_a_step_is_bounded_and_the_next_one_goes_on(engine, monkeypatch):
+def test_a_step_is_bounded_and_the_next_one_goes_on(engine, override):
     """Sets of more than 128 entries are read in pages."""
-    monkeypatch.setattr(module, "STEP", 1)
+    override(module, STEP=1)
     ids = put_many(3500)
     cancel_unheard(ids[5:])
     reconciler = Reconciler()

@@ -100,8 +100,8 @@ def test_two_runs_at_once_count_each_task_once(end):
     assert only("shop.mail").completed == 20
 
 
-def test_only_the_most_active_users_are_counted(end, monkeypatch):
-    monkeypatch.setattr(task_stats, "COUNTED_NAMES", 1)
+def test_only_the_most_active_users_are_counted(end, override):
+    override(task_stats, COUNTED_NAMES=1)
     end(user="ina")
     end(user="omar")
     end(user="omar")
