@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import batched
 from typing import Any
 from unittest import mock
@@ -163,9 +164,10 @@ def rolled_back() -> Iterator[None]:
 
 
 @contextmanager
-def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
-    """Let every script go through ``call``, those that are posted too."""
+def scripts_through(index: Index, answer: Callable[..., Any]) -> Iterator[None]:
+    """Let ``answer(run, name, *arguments)`` answer for every script, those that are posted too; ``run`` runs one."""
     index.flush()
+    call = partial(answer, index._call)
     index._call = call  # type: ignore[method-assign]
 
     def push(_index: Index, entries: Sequence[Entry], events: object = ()) -> None:
@@ -183,13 +185,12 @@ def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
 def counted_calls(index: Index) -> Iterator[list[str]]:
     """Note the names of the scripts that run."""
     calls: list[str] = []
-    plain = index._call
 
-    def counting(name: str, *args: Any) -> Any:
+    def counting(run: Callable[..., Any], name: str, *args: Any) -> Any:
         calls.append(name)
-        return plain(name, *args)
+        return run(name, *args)
 
-    with _instead(index, counting):
+    with scripts_through(index, counting):
         yield calls
 
 
@@ -216,17 +217,15 @@ def index_refusing(cause: str) -> Iterator[None]:
 @contextmanager
 def index_away(*scripts: str) -> Iterator[list[str]]:
     """Let the scripts (none: all) fail as if Redis were gone; yields the names of those that were tried."""
-    index = get_index()
-    plain = index._call
     tried: list[str] = []
 
-    def failing(name: str, *args: Any) -> Any:
+    def failing(run: Callable[..., Any], name: str, *args: Any) -> Any:
         if scripts and name not in scripts:
-            return plain(name, *args)
+            return run(name, *args)
         tried.append(name)
         raise IndexUnavailable(f"{name}: gone")
 
-    with _instead(index, failing):
+    with scripts_through(get_index(), failing):
         yield tried
     breaker.reset()
 

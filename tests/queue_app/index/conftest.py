@@ -32,9 +32,9 @@ class Clock:
 
 
 @pytest.fixture
-def gather(monkeypatch):
+def gather(override):
     """Return a function that sets for how long (s) notifications are gathered."""
-    return lambda seconds: monkeypatch.setattr(notifier, "GATHER_SECONDS", seconds)
+    return lambda seconds: override(notifier, GATHER_SECONDS=seconds)
 
 
 @pytest.fixture

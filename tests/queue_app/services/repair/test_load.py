@@ -13,7 +13,19 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
-from tests.support.engine import Side, assert_index_agrees, done, flush, put, put_many, row, take, take_ids, until
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    done,
+    flush,
+    index_away,
+    put,
+    put_many,
+    row,
+    take,
+    take_ids,
+    until,
+)
 from tests.support.index_state import client_of, read
 
 
@@ -278,8 +290,7 @@ def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, ove
     Side(assert_index_agrees).result()
 
 
-def test_an_error_before_claims_are_allowed_reaches_the_caller(engine, monkeypatch):
+def test_an_error_before_claims_are_allowed_reaches_the_caller(engine):
     flush(engine)
-    monkeypatch.setattr(Index, "restore_leases", Mock(side_effect=IndexUnavailable("away")))
-    with pytest.raises(IndexUnavailable):
+    with index_away("restore_leases"), pytest.raises(IndexUnavailable):
         rebuild_until_open()

@@ -133,10 +133,9 @@ def test_everything_at_once(engine, running, monkeypatch):
     assert_index_agrees()
 
 
-def test_the_rolling_pass_reaches_every_row_in_pages(engine, override, monkeypatch):
+def test_the_rolling_pass_reaches_every_row_in_pages(engine, override, no_statistics):
     """Rows that were queued long ago are outside the recent window."""
     override(module, PAGE=3)
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # whatever earlier tests left in the statistics
     ids = put_many(10)
     Task.objects.update(queued_at="2026-01-01T00:00Z")
     reconciler = Reconciler()
@@ -166,10 +165,9 @@ def test_a_release_on_its_way_is_no_repair(engine, running, arriving, ended):
     assert_index_agrees()
 
 
-def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, override, monkeypatch):
+def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, override, no_statistics):
     """Each look finds other tasks that are on their way."""
     override(module, PAGE=1)
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # a vacuum may have counted an earlier test's rows
     waits = []
 
     def lose_one_and_push_the_last(seconds):
@@ -184,10 +182,8 @@ def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, override, m
     assert len(waits) == 2, "once for the recent window, once for the full pass"
 
 
-def test_the_recent_window_covers_the_newest_rows(engine, override, monkeypatch):
-    override(module, RECENT_ROWS=50)
-    override(module, PAGE=50)  # of the full pass, which begins with the oldest rows
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
+def test_the_recent_window_covers_the_newest_rows(engine, override, no_statistics):
+    override(module, RECENT_ROWS=50, PAGE=50)  # PAGE of the full pass, which begins with the oldest rows
     for _ in range(6):
         put_many(50)
     with index_away("push"):
@@ -261,11 +257,12 @@ def test_rows_read_before_they_were_claimed_revive_nothing(engine, override, mon
 
 
 @pytest.mark.parametrize(("largest", "pages"), [(4, 1), (3, 2)])
-def test_the_rolling_pass_takes_its_period(engine, settings, override, monkeypatch, largest: int, pages: int):
+def test_the_rolling_pass_takes_its_period(
+    engine, settings, override, monkeypatch, no_statistics, largest: int, pages: int
+):
     """12 rows in 3 turns: 4 rows per turn, no more than needed, in one page if that may be so large."""
     override(module, PAGE=3, LARGEST_PAGE=largest)
     monkeypatch.setattr(module.snapshot, "packed_page", read := Mock(wraps=module.snapshot.packed_page))
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
     ids = put_many(12)
     Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))

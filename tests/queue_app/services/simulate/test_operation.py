@@ -82,9 +82,9 @@ def test_a_silent_process_is_replaced_and_at_last_given_up(request_it, spawned):
     assert (operation.state, operation.result) == ("stopped", {"error": f"Its process died {TRIES} times."})
 
 
-def test_staff_stop_it(request_it, monkeypatch):
+def test_staff_stop_it(request_it, override):
     operation = request_it()
-    monkeypatch.setattr(module, "SIGN", timedelta())
+    override(module, SIGN=timedelta())
     cancel_operation(operation.pk, by="bob")
     with pytest.raises(OperationEnded):
         carry_out(operation.pk)
@@ -103,10 +103,10 @@ def test_an_error_of_the_program_ends_it_with_its_name(request_it, monkeypatch):
     assert operation.result["error"].startswith("ZeroDivisionError: ")
 
 
-def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, monkeypatch):
+def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, monkeypatch, override):
     operation = request_it()
-    monkeypatch.setattr(module, "SIGN", timedelta())
-    monkeypatch.setattr(recorded, "REPORT", 1)
+    override(module, SIGN=timedelta())
+    override(recorded, REPORT=1)
     monkeypatch.setattr(recorded, "_notes", lambda *_args, **_given: 1 // 0)  # the reading does not come to its end
     looks = []
 
