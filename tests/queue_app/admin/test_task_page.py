@@ -8,12 +8,14 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
+from queue_app import registry
 from queue_app.core.states import WAITING, Status
 from queue_app.models import Queue, Schedule, ScheduleTick, StepResult, Task, TaskLog, TaskProgress, Worker
 from queue_app.services import cancel
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from tests.support.factories import AttemptFactory, DeadLetterFactory, move
+from tests.support.faults import failing
 from tests.support.pages import text_of, url
 from tests.workers import chores
 
@@ -126,13 +128,10 @@ def test_history_page_of_a_task(staff, make_task):
     assert staff.get(url(Task, "history", task.pk)).status_code == 200
 
 
-def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task, monkeypatch):
-    def broken(_):
-        raise SyntaxError("in a user's tasks.py")
-
-    monkeypatch.setattr("queue_app.registry.get", broken)
+def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task):
     task = make_task(args=["positional"])
-    assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))
+    with failing(registry, "get", SyntaxError("in a user's tasks.py")):
+        assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))
 
 
 # -- its live part ---------------------------------------------------------------------------------------------------

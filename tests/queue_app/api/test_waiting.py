@@ -20,6 +20,7 @@ from queue_app.index import get_index
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events, subscribe
 from tests.support.engine import Side, until
+from tests.support.faults import failing
 
 TASKS = "/api/v1/tasks"
 GPU = "taskqueue_project.demo.tasks.needs_gpu"
@@ -66,11 +67,11 @@ class TestLongPoll:
         until(lambda: not subscribe.hub.busy, "nobody listens, so nobody reads")
         assert waiting.waiters.taken == 0
 
-    def test_it_answers_in_time_and_at_once_when_the_task_has_ended(self, alice, published, monkeypatch):
+    def test_it_answers_in_time_and_at_once_when_the_task_has_ended(self, alice, published):
         assert alice.get(f"{TASKS}/{published.id}?wait=1").data["status"] == "queued"
         end(published)
-        monkeypatch.setattr(subscribe, "wait_for_end", None)
-        assert alice.get(f"{TASKS}/{published.id}?wait=60").data["status"] == "cancelled"
+        with failing(subscribe, "wait_for_end"):
+            assert alice.get(f"{TASKS}/{published.id}?wait=60").data["status"] == "cancelled"
 
     def test_it_ends_when_the_workflow_does(self, transactional_db, alice):
         tasks = [{"name": "only", "task_type": GPU, "parameters": {"run_id": 1}}]

@@ -6,12 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError, connection
 
-from queue_app import registry
 from queue_app.core.reasons import Finding, Level
 from queue_app.diagnose import doctor, servers
 from queue_app.diagnose.watchdog import Watchdog
@@ -23,6 +21,7 @@ from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
 from queue_app.sql.doctor import TableLock
 from tests.support.engine import REFUSALS, index_refusing, put, put_many
+from tests.support.faults import failing
 from tests.support.findings import assert_finding, only, register_live
 from tests.support.index_state import client_of
 from tests.support.sessions import transaction_of_another
@@ -121,10 +120,9 @@ def test_a_redis_that_refuses_writes_is_the_only_failure(engine, cause):
     assert list(servers.check_writes()) == []
 
 
-def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
-    broken = OperationalError("connection to postgresql://me:hunter2@db failed")
-    monkeypatch.setattr(doctor, "fetch_all", Mock(side_effect=broken))
-    findings = list(doctor.examine())
+def test_without_postgresql_the_rest_is_examined(engine):
+    with failing(doctor, "fetch_all", OperationalError("connection to postgresql://me:hunter2@db failed")):
+        findings = list(doctor.examine())
     assert "hunter2" not in str(findings)
     assert findings[0].check == "postgresql"
     assert "eviction" in {finding.check for finding in findings}
@@ -133,8 +131,8 @@ def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
 # -- the project ----------------------------------------------------------------------------------
 
 
-def test_settings_that_do_not_pass_the_checks(settings, monkeypatch):
-    monkeypatch.setitem(registry._tasks, "tests.calls_back", SimpleNamespace(on_failure="tests.nowhere.nothing"))
+def test_settings_that_do_not_pass_the_checks(settings, known_tasks):
+    known_tasks["tests.calls_back"] = SimpleNamespace(on_failure="tests.nowhere.nothing")
     settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKR": {}}
     finding = next(iter(doctor.check_settings()))
     assert (finding.level, "WORKR" in finding.message, "Did you mean" in finding.hint) == (Level.FAIL, True, True)

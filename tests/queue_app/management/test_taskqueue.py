@@ -33,6 +33,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 from tests.support.factories import let_wait
+from tests.support.faults import failing
 from tests.support.sessions import transaction_of_another
 from tests.workers import chores
 
@@ -439,12 +440,9 @@ def test_top_hides_control_characters_in_names(engine, monkeypatch):
     assert "\x1b" not in "\n".join(page(height=50, width=200))
 
 
-def test_top_survives_a_database_that_is_away(engine, monkeypatch):
-    def away():
-        raise OperationalError("gone")
-
-    monkeypatch.setattr(top, "queue_stats", away)
-    assert page(height=10, width=200)[0] == "PostgreSQL does not answer: gone"
+def test_top_survives_a_database_that_is_away(engine):
+    with failing(top, "queue_stats", OperationalError("gone")):
+        assert page(height=10, width=200)[0] == "PostgreSQL does not answer: gone"
 
 
 def test_signal(engine):

@@ -13,6 +13,7 @@ from queue_app.services import requests
 from queue_app.services.requests import MAX_TRIES, backlog, consume
 from tests.support.asking import answers, aside, ask
 from tests.support.engine import at_once, index_away
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 
 
@@ -164,10 +165,9 @@ def test_failures_of_the_database_do_not_count_as_tries(fail, patient):
     assert backlog() == (0, 0)
 
 
-def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
+def test_nothing_is_taken_while_the_database_is_away(index):
     ask()
-    monkeypatch.setattr(requests, "fetch_all", Mock(side_effect=OperationalError))
-    with pytest.raises(OperationalError):
+    with failing(requests, "fetch_all", OperationalError), pytest.raises(OperationalError):
         consume()
     assert not client_of(index).exists(index.keys.events)
     assert client_of(index).xinfo_groups(index.keys.requests) == []

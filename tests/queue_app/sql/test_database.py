@@ -8,6 +8,7 @@ from django.db.utils import DataError
 
 from queue_app.sql.database import LOOK_UP, PREPARE_AFTER, fetch_all, fetch_prepared
 from tests.support.engine import Side
+from tests.support.faults import failing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,13 +33,13 @@ def test_a_connection_that_the_server_ended_is_replaced_at_its_first_use_in_a_re
 
 
 @asks
-def test_a_silent_connection_is_not_checked(ask, override, monkeypatch):
+def test_a_silent_connection_is_not_checked(ask, override):
     override(connection.settings_dict, CONN_HEALTH_CHECKS=True)
     connection.close()
     assert ask() == ONE
     connection.close_if_unusable_or_obsolete()
-    monkeypatch.setattr(connection, "is_usable", None)
-    assert ask() == ONE
+    with failing(connection, "is_usable"):
+        assert ask() == ONE
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])

@@ -30,6 +30,7 @@ from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.dead_letters import make_dead_letter, make_dead_letters, pass_time
 from tests.support.engine import assert_index_agrees, done, failed, index_away, put, put_many, row, status, take
+from tests.support.faults import failing
 
 ALL = TaskFilter()
 CANCEL, REPLAY = Action(kind=OperationKind.CANCEL), Action(kind=OperationKind.REPLAY)
@@ -160,10 +161,8 @@ def test_a_crash_in_a_step_leaves_nothing_of_it_and_others_go_on(engine, small_s
     assert progress(sound) == ("done", 4, 4, 0)
     Operation.objects.filter(pk=broken.pk).delete()
     again = start_operation(move(Band.LOW), TaskFilter(ids=put_many(4)), by="")
-    monkeypatch.setattr(Operation, "save", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with failing(Operation, "save", ZeroDivisionError), pytest.raises(ZeroDivisionError):
         advance(again.id)
-    monkeypatch.undo()
     assert not Task.objects.filter(priority=Band.LOW).exists()
     run_operations()
     assert progress(again) == ("done", 4, 4, 0)

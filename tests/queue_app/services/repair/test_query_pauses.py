@@ -2,7 +2,6 @@
 
 import uuid
 from datetime import timedelta
-from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -20,6 +19,7 @@ from queue_app.services.upkeep.jobs import pending_work
 from queue_app.sql import upkeep
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import assert_index_agrees, enlist, flush, put, put_many, silent, status, take
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 from tests.support.leases import release
 
@@ -91,9 +91,10 @@ def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
 
 
 @pytest.fixture
-def away(monkeypatch):
+def away():
     """Redis does not say which tasks hold a lease."""
-    monkeypatch.setattr(Index, "leased", Mock(side_effect=IndexUnavailable("gone")))
+    with failing(Index, "leased", IndexUnavailable("gone")):
+        yield
 
 
 def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, away):

@@ -17,6 +17,7 @@ from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.simulate import operation as module, recorded, simulate as simulation
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
 from queue_app.workers.scheduler import Scheduler
+from tests.support.faults import failing
 from tests.support.recorded import history, last_window
 
 CHANGES = {"limits": {"queue:imports": {"max_concurrent": 4}}, "bands": {"low": {"promote_after_seconds": 120}}}
@@ -92,33 +93,28 @@ def test_staff_stop_it(request_it, override):
     assert (operation.state, operation.ended_by, operation.result) == ("cancelled", "bob", None)
 
 
-def test_an_error_of_the_program_ends_it_with_its_name(request_it, monkeypatch):
+def test_an_error_of_the_program_ends_it_with_its_name(request_it):
     """Without that, two more processes would die, and the operation would say only that they died."""
     operation = request_it()
-    monkeypatch.setattr(simulation, "simulate", lambda *_args, **_given: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
+    with failing(simulation, "simulate", ZeroDivisionError), pytest.raises(ZeroDivisionError):
         carry_out(operation.pk)
     operation.refresh_from_db()
     assert operation.state == "stopped"
     assert operation.result["error"].startswith("ZeroDivisionError: ")
 
 
-def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, monkeypatch, override):
+def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, override):
     operation = request_it()
     override(module, SIGN=timedelta())
     override(recorded, REPORT=1)
-    monkeypatch.setattr(recorded, "_notes", lambda *_args, **_given: 1 // 0)  # the reading does not come to its end
-    looks = []
-
-    def cancelled_at_the_third(*args, **values):
-        looks.append(values["changed"])
-        if len(looks) == 3:
-            raise OperationEnded("stopped")
-
-    monkeypatch.setattr(module, "_update", cancelled_at_the_third)
-    with pytest.raises(OperationEnded):
+    looks = [None, None, OperationEnded("stopped")]
+    with (
+        failing(recorded, "_notes", ZeroDivisionError),  # the reading does not come to its end
+        failing(module, "_update", looks) as update,
+        pytest.raises(OperationEnded),
+    ):
         carry_out(operation.pk)
-    assert looks == [0, 0, 0]
+    assert [call.kwargs["changed"] for call in update.call_args_list] == [0, 0, 0]
 
 
 def test_a_window_without_tasks_ends_with_the_reason(engine):
@@ -135,10 +131,10 @@ def test_nonsense_is_refused_at_once(engine):
     assert not Operation.objects.exists()
 
 
-def test_the_request_makes_no_tasks(engine, monkeypatch):
+def test_the_request_makes_no_tasks(engine):
     """A web process answers it; another process makes the tasks."""
-    monkeypatch.setattr(Load, "add", lambda *_: pytest.fail("it makes tasks"))
-    assert start_simulation({"load": [{"count": 1_000_000}], "workers": [{}]}, *last_window(), by="ada").pk
+    with failing(Load, "add"):
+        assert start_simulation({"load": [{"count": 1_000_000}], "workers": [{}]}, *last_window(), by="ada").pk
 
 
 def test_apply_writes_rows_and_the_audit_log(engine):

@@ -19,6 +19,7 @@ from queue_app.services.simulate.recorded import record
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
 from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 from tests.support.recorded import history, last_window
 
@@ -178,7 +179,7 @@ def test_too_many_tasks_are_refused(engine, window, override):
         simulate({"load": [{"count": 1_000}] * 5}, since=window[0], until=window[1])
 
 
-def test_a_window_is_refused_before_its_tasks_are_read(engine, window, monkeypatch, override):
+def test_a_window_is_refused_before_its_tasks_are_read(engine, window, override):
     """Waiting tasks count too: they stand in the way of the others."""
     history(window, tasks=20)
     put_many(3)
@@ -186,16 +187,17 @@ def test_a_window_is_refused_before_its_tasks_are_read(engine, window, monkeypat
     override(recorded, MAX_TASKS=23)
     assert record(*window).plan.load
     override(recorded, MAX_TASKS=22)
-    monkeypatch.setattr(recorded.rows, "tasks", lambda *_: pytest.fail("it reads all tasks"))
-    with pytest.raises(SimulationRefused, match="more than 22 tasks: choose a shorter one"):
+    with (
+        failing(recorded.rows, "tasks"),
+        pytest.raises(SimulationRefused, match="more than 22 tasks: choose a shorter one"),
+    ):
         record(*window)
 
 
 @pytest.mark.parametrize("scenario", [{"load": [{"count": 3_000}] * 2}, {"load": [{"count": 10}, {"count": -1}]}])
-def test_a_scenario_is_refused_before_its_tasks_are_made(monkeypatch, override, scenario):
+def test_a_scenario_is_refused_before_its_tasks_are_made(override, scenario):
     override(parts, MAX_TASKS=5_000)
-    monkeypatch.setattr(Load, "add", lambda *_: pytest.fail("it makes tasks that nobody asked for"))
-    with pytest.raises(InvalidTaskData):
+    with failing(Load, "add"), pytest.raises(InvalidTaskData):
         parts.changed(parts.empty(0, 60.0), scenario)
 
 
