@@ -273,12 +273,12 @@ def at_once[T](actions: list[Callable[[], T]]) -> list[T]:
     return [side.result() for side in [Side(lambda a=action: start(a)) for action in actions]]
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE) -> None:
     """Wait for something that another thread brings about; ask less often the longer it takes."""
     began = time.monotonic()
     while not condition():
         waited = time.monotonic() - began
-        if waited > PATIENCE:
+        if waited > seconds:
             raise AssertionError(f"in vain: {what}")
         time.sleep(min(0.005 + waited / 20, 0.1))
 

@@ -161,13 +161,11 @@ class TestPlaces:
         async def request(name, within=60.0):
             with await places.take_on_loop(1, within):
                 served.append(name)
-                await asyncio.sleep(0)
 
         async def burst():
             first = places.take(1)
             jobs = {name: asyncio.create_task(request(name)) for name in "abcd"}
             hasty = asyncio.create_task(request("hasty", 0.0))
-            await asyncio.sleep(0.05)
             assert isinstance((await asyncio.gather(hasty, return_exceptions=True))[0], waiting.TooManyWaiters)
             await asyncio.to_thread(first.leave)
             jobs["b"].cancel()
@@ -182,7 +180,7 @@ class TestPlaces:
         async def burst():
             first = places.take(1)
             one, other = (asyncio.create_task(places.take_on_loop(1, 60)) for _ in range(2))
-            await asyncio.sleep(0)
+            await asyncio.wait([one, other], timeout=0)
             first.leave()  # calls the first of them, which is cancelled before it runs
             one.cancel()
             return await asyncio.wait_for(other, 30)

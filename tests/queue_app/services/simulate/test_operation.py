@@ -1,6 +1,5 @@
 """Simulations that staff request: a process of their own, progress, stop, a kept result, and applying it."""
 
-import time
 from datetime import timedelta
 
 import pytest
@@ -17,6 +16,7 @@ from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.simulate import operation as module, recorded, simulate as simulation
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
 from queue_app.workers.scheduler import Scheduler
+from tests.support.engine import until
 from tests.support.faults import failing
 from tests.support.recorded import history, last_window
 
@@ -61,10 +61,8 @@ def test_the_scheduler_starts_it_and_a_real_process_ends_it(request_it, process_
     monkeypatch.setattr(module.os, "environ", process_env)
     operation = request_it()
     Scheduler().run_once()
-    until = time.monotonic() + 120
-    while operation.state == "running" and time.monotonic() < until:
-        time.sleep(0.2)
-        operation.refresh_from_db()
+    until(lambda: Operation.objects.get(pk=operation.pk).state != "running", "its process ends", seconds=120)
+    operation.refresh_from_db()
     assert operation.state == "done", operation.result
     [child] = module._children
     assert child.wait(timeout=60) == 0
