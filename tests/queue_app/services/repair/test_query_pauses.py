@@ -14,6 +14,7 @@ from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle.claim import among_executing, give_back_unacknowledged
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
+from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import pending_work
 from queue_app.sql import upkeep
@@ -139,7 +140,7 @@ def test_a_rebuild_reads_all_executing_rows_whatever_pauses(engine, pauses, stat
     take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     flush(engine)
-    Scheduler()._rebuild()
+    assert rebuild_until_open()
     assert Reaper(pauses).run_once() == 1
     assert status(task_id) == "queued"
 

@@ -27,6 +27,7 @@ from tests.support import index_state
 from tests.support.engine import assert_index_agrees, done, enlist, index_away, put_many, row, take, take_ids
 from tests.support.index_state import client_of
 from tests.support.leases import release
+from tests.support.rows import erase
 from tests.support.scene import Hand
 
 NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable", "forgotten_tasks"}, 0)
@@ -58,7 +59,7 @@ def leave_lease_of_ended_row(scene, tasks):
 
 
 def leave_lease_of_vanished_row(scene, tasks):
-    Task.objects.filter(pk=tasks[0].id)._raw_delete(using="default")
+    erase(Task.objects.filter(pk=tasks[0].id))
 
 
 def leave_lease_of_queued_row(scene, tasks):
@@ -283,7 +284,7 @@ INSTANTS = st.integers(946_684_800_000_000, 4_290_000_000_000_000)  # µs: from 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_database_packs_the_places_that_the_index_holds(engine, made):
     """The same number to its last bit, in the same order as the ids, for any band and instant."""
-    Task.objects.all()._raw_delete(using="default")
+    erase(Task.objects.all())
     ids = put_many(len(made))
     made = [(band, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)) for band, at in made]
     for task_id, (band, at) in zip(ids, made, strict=True):

@@ -10,6 +10,7 @@ from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from tests.queue_app.services.repair.test_reconcile import NOTHING
 from tests.support import index_state
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, take
+from tests.support.rows import erase
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def waiting(engine):
 
 @pytest.mark.parametrize(
     "end",
-    [cancel_unheard, lambda ids: Task.objects.filter(pk__in=ids)._raw_delete(using="default")],
+    [cancel_unheard, lambda ids: erase(Task.objects.filter(pk__in=ids))],
     ids=["cancelled", "deleted"],
 )
 def test_entries_without_a_queued_row_go_when_there_were_too_many_twice(engine, end):
