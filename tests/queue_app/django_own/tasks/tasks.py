@@ -54,6 +54,19 @@ def exit_task():
     exit(1)
 
 
+@task()
+def hang():
+    """
+    Do nothing for 5 minutes
+    """
+    time.sleep(300)
+
+
+@task()
+def sleep_for(seconds):
+    time.sleep(seconds)
+
+
 @task(takes_context=True)
 def get_task_id(context):
     return context.task_result.id
