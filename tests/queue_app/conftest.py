@@ -15,7 +15,7 @@ django.setup()
 from queue_app.index import Index, get_index
 from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index as notify
-from queue_app.services.repair.rebuild import rebuild
+from tests.support.engine import built
 from tests.support.history import History, installed
 from tests.support.scene import Scene
 
@@ -57,7 +57,7 @@ def history(rows: None) -> Iterator[History]:
 @pytest.fixture
 def engine(history: History, index: Index) -> Scene:
     """Rows with their history, and an index that was built from them: the whole engine, empty and ready."""
-    assert rebuild() is not None
+    built(index)
     return Scene(index)
 
 

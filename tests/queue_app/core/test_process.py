@@ -7,7 +7,7 @@ from queue_app.core.process import machine_identity, process_identity
 
 
 def sleeper() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    return subprocess.Popen(["tail", "-f", "/dev/null"])
 
 
 def test_a_process_keeps_its_identity_while_it_lives():

@@ -190,3 +190,21 @@ def test_a_stale_head_is_read_once(scene: Scene, lanes: dict[str, float]):
     scene.index.claim(hand.profile, hand.id, 1)
     assert not scene.called(hand)
     assert scene.check().heads.get(hand.profile.id, {}) == {}
+
+
+def test_the_call_is_not_lost_at_a_full_queue(scene: Scene):
+    """Next in the claimer's heads is a queue that others have filled, and behind it is work."""
+    set_limits(scene.index, "full", max_concurrent=1)
+    filler, one, two = scene.worker("b"), scene.worker("a"), scene.worker("a")
+    scene.push(
+        scene.task("b0", 0, queue="full", kind="b"),
+        scene.task("a0", 5, queue="full"),
+        scene.task("a1", 1, queue="r"),
+        scene.task("a2", 9, queue="s"),
+    )
+    assert scene.claim(filler) == "b0"
+    assert "full" in scene.check().heads[one.profile.id], "or this test proves nothing"
+    scene.rest(two)
+    assert scene.claim(one) == "a1"
+    assert scene.called(two)
+    assert scene.claim(two) == "a2"

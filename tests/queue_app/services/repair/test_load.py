@@ -18,7 +18,6 @@ from tests.support.engine import (
     assert_index_agrees,
     done,
     flush,
-    index_away,
     put,
     put_many,
     row,
@@ -26,6 +25,7 @@ from tests.support.engine import (
     take_ids,
     until,
 )
+from tests.support.faults import failing
 from tests.support.index_state import client_of, read
 
 
@@ -292,5 +292,5 @@ def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, ove
 
 def test_an_error_before_claims_are_allowed_reaches_the_caller(engine):
     flush(engine)
-    with index_away("restore_leases"), pytest.raises(IndexUnavailable):
+    with failing(Index, "restore_leases", IndexUnavailable("away")), pytest.raises(IndexUnavailable):
         rebuild_until_open()
