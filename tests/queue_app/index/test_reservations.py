@@ -54,6 +54,45 @@ def test_one_worker_drains_for_a_heavy_task_and_the_others_start_lighter_ones(sc
     assert scene.claim(workers[0], 1) == "light9"
 
 
+def test_a_worker_with_enough_slots_takes_a_reserved_task(scene: Scene):
+    drains, free = scene.worker(), scene.worker()
+    push(scene, 2, "a")
+    assert scene.claim(drains, 1) == ""
+    assert scene.claim(free, SLOTS + 1) == "a light0"
+    assert scene.called(drains), "there is a task for it again"
+    assert scene.claim(drains, 1) == "light1"
+
+
+def test_workers_drain_for_two_heavy_tasks_at_once(scene: Scene):
+    workers = [scene.worker("a b") for _ in range(4)]
+    push(scene, 9, "a0", "b0")
+    assert [scene.claim(hand, 2) for hand in workers] == ["", "", "light0 light1", "light2 light3"]
+    assert reservations(scene) == sorted(str(hand.id) for hand in workers[:2])
+    assert [scene.claim(hand, SLOTS) for hand in workers[:2]] == ["a0", "b0"]
+    assert reservations(scene) == []
+
+
+def test_a_worker_drains_for_the_more_urgent_of_two_tasks(scene: Scene):
+    hand, other = scene.worker("a b"), scene.worker("a b")
+    push(scene, 3, "a0")
+    assert scene.claim(hand, 2) == ""
+    scene.push(task(scene, "b0", 0, weight=SLOTS, kind="b", band=Band.CRITICAL))
+    assert scene.claim(hand, 2) == ""
+    assert scene.claim(other, 2) == ""
+    assert reservations(scene) == sorted([str(hand.id), str(other.id)])
+    assert scene.claim(hand, SLOTS) == "b0"
+
+
+def test_a_reservation_ends_when_its_worker_unregisters(scene: Scene):
+    drains, other = scene.worker(), scene.worker()
+    push(scene, 2, "a")
+    assert scene.claim(drains, 1) == ""
+    scene.index.unregister(drains.profile.id, drains.id)
+    assert reservations(scene) == []
+    assert scene.claim(other, 7) == ""
+    assert reservations(scene) == [str(other.id)]
+
+
 @pytest.mark.parametrize("value", ["1 {}", "0 {}", "junk", "", "9e99 {}", "12345"])
 def test_a_reservation_that_lapsed_or_is_unreadable_counts_as_none(scene: Scene, value: str):
     drains, other = scene.worker(), scene.worker()
@@ -117,6 +156,18 @@ def test_a_light_task_behind_a_reserved_lane_wakes_a_worker_that_does_not_drain(
     assert scene.who_was_called(drains=drains, other=other) == ""
 
 
+def test_many_light_tasks_wake_one_worker_after_the_other(scene: Scene):
+    workers = {f"w{n}": scene.worker() for n in range(4)}
+    push(scene, 0, "a")
+    assert [scene.claim(hand, 1) for hand in workers.values()] == [""] * 4
+    push(scene, 3)
+    started = []
+    while called := scene.who_was_called(**workers):
+        assert " " not in called
+        started.append(scene.claim(workers[called], 1))
+    assert started == ["light0", "light1", "light2"]
+
+
 def test_a_worker_that_drains_is_woken_for_an_earlier_task_only(scene: Scene):
     drains = scene.worker()
     push(scene, 0, "a")
@@ -126,6 +177,30 @@ def test_a_worker_that_drains_is_woken_for_an_earlier_task_only(scene: Scene):
     scene.push(task(scene, "urgent", 300, band=Band.CRITICAL))
     assert scene.called(drains)
     assert scene.claim(drains, 1) == "urgent"
+
+
+def test_a_worker_that_drains_for_the_second_heavy_task_is_woken_for_what_is_between(scene: Scene):
+    first, second = scene.worker("a b"), scene.worker("a b")
+    push(scene, 0, "a0", "b0")
+    assert scene.claim(first, 1) == scene.claim(second, 1) == ""
+    scene.push(task(scene, "between", 0.5))
+    assert scene.who_was_called(first=first, second=second) == "second"
+    assert scene.claim(second, 1) == "between"
+
+
+def test_a_light_task_wakes_a_worker_when_the_reservation_has_ended(scene: Scene):
+    """The woken worker reserves the lane, and its claim wakes another worker for the light task."""
+    gone, one, two = scene.worker(), scene.worker(), scene.worker()
+    push(scene, 0, "a")
+    assert [scene.claim(hand, 1) for hand in (gone, one, two)] == [""] * 3
+    scene.index.unregister(gone.profile.id, gone.id)
+    scene.push(task(scene, "light", 200))
+    workers = {"one": one, "two": two}
+    first = scene.who_was_called(**workers)
+    assert scene.claim(workers.pop(first), 1) == ""
+    (second,) = workers
+    assert scene.who_was_called(**workers) == second
+    assert scene.claim(workers[second], 1) == "light"
 
 
 def test_a_worker_that_drains_is_woken_when_the_heavy_task_is_cancelled(scene: Scene):
