@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.test import override_settings
 from django.utils.module_loading import import_string
 
-from queue_app import checks, registry, schedules
+from queue_app import checks, schedules
 from queue_app.services.notify import index
 from tests.docs.pages import MARKS, all_blocks, blocks, pages
 from tests.support.rows import forget_known_queues
@@ -31,8 +31,8 @@ def name_of(thing):
 
 
 @pytest.fixture
-def shop(request, tmp_path, monkeypatch):
-    """Make the modules of a page importable; remove them and their tasks afterwards."""
+def shop(request, tmp_path, monkeypatch, known_tasks):
+    """Make the modules of a page importable; remove them afterwards."""
     page = request.param if isinstance(request.param, Path) else request.param.page
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/__init__.py").touch()
@@ -41,8 +41,6 @@ def shop(request, tmp_path, monkeypatch):
             (tmp_path / block.name).write_text(block.text)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield request.param
-    for task_type in [name for name in registry._tasks if name.startswith("shop.")]:
-        del registry._tasks[task_type]
     schedules._declared.clear()
     for module in [name for name in sys.modules if name.split(".")[0] == "shop"]:
         del sys.modules[module]

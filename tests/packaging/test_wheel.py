@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import textwrap
-import time
 import zipfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from django.conf import settings
 from tests.docs.pages import ROOT, blocks
 from tests.integration.test_migrations import database
 from tests.stock.environments import run, uv
+from tests.support.engine import until
 
 TEMPLATES = sorted(
     str(path.relative_to(ROOT / "templates"))
@@ -216,10 +216,8 @@ def stranger(python, address, tmp_path):
 def test_the_wheel_works_as_the_tutorial_says(stranger, python):
     stranger.follow(TUTORIAL)
     with psycopg.connect(stranger.environment["DATABASE_URL"], autocommit=True) as connection:
-        deadline = time.monotonic() + 300
-        while not connection.execute("SELECT 1 FROM queue_app_task WHERE status = 'dead_letter'").fetchone():
-            assert time.monotonic() < deadline, "the division does not become a dead letter"
-            time.sleep(0.1)
+        died = "SELECT 1 FROM queue_app_task WHERE status = 'dead_letter'"
+        until(lambda: bool(connection.execute(died).fetchone()), "the division becomes a dead letter", seconds=300)
     assert stranger.leave() == [0, 0]
     stranger.manage("makemigrations", "--check", "--dry-run")
     tasks_of_an_app_called_workers(stranger)

@@ -3,6 +3,8 @@
 # ruff: noqa: E402 - models can be imported once Django is set up, and this file may be read before pytest-django does it
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import import_module
+from types import ModuleType
 
 import django
 import pytest
@@ -12,7 +14,7 @@ django.setup()
 
 from queue_app.index import Index, get_index
 from queue_app.services.notify import index as notify
-from queue_app.services.repair.rebuild import rebuild
+from tests.support.engine import built
 from tests.support.history import History, installed
 from tests.support.rows import forget_known_queues
 from tests.support.scene import Scene
@@ -55,7 +57,7 @@ def history(rows: None) -> Iterator[History]:
 @pytest.fixture
 def engine(history: History, index: Index) -> Scene:
     """Rows with their history, and an index that was built from them: the whole engine, empty and ready."""
-    assert rebuild() is not None
+    built(index)
     return Scene(index)
 
 
@@ -75,6 +77,22 @@ def hear() -> Iterator[Callable[..., list]]:
             return heard
 
         yield hear
+
+
+@pytest.fixture
+def override(monkeypatch) -> Callable[..., None]:
+    """Return a function that sets constants of a module, or entries of a dictionary of settings, for one test."""
+
+    def override(owner: ModuleType | str | dict, **values: object) -> None:
+        owner = import_module(owner) if isinstance(owner, str) else owner
+        for name, value in values.items():
+            assert name.isupper(), "code is not replaced so"
+            if isinstance(owner, dict):
+                monkeypatch.setitem(owner, name, value)
+            else:
+                monkeypatch.setattr(owner, name, value)
+
+    return override
 
 
 @pytest.fixture

@@ -40,10 +40,10 @@ def test_it_needs_neither_django_nor_httpx():
 
 
 @pytest.fixture
-def served(transactional_db, settings, engine, live_server, monkeypatch):
+def served(transactional_db, settings, engine, live_server, override):
     unlimited = dict.fromkeys(("HEAVY_PER_MINUTE", "READS_PER_MINUTE", "SUBMITS_PER_MINUTE"), 0)
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": unlimited}
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.05)
+    override(module, PAUSE_SECONDS=0.05)
     Queue.objects.get_or_create(name="default")
     forget_keys()
     yield live_server.url
@@ -129,8 +129,8 @@ PAGE_OF_A_PROXY = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n<p>"
 MOVED = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
 
 
-def test_an_answer_that_breaks_off_is_as_good_as_none(answering, monkeypatch):
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+def test_an_answer_that_breaks_off_is_as_good_as_none(answering, override):
+    override(module, PAUSE_SECONDS=0.0)
     address, asked = answering(BROKEN_OFF, b"no HTTP\r\n\r\n", b"", BROKEN_OFF, b"")
     queue = Client(address, "tq_x")
     with pytest.raises(ConnectionError):
@@ -138,8 +138,8 @@ def test_an_answer_that_breaks_off_is_as_good_as_none(answering, monkeypatch):
     assert len(asked) == module.TRIES
 
 
-def test_silence_is_no_answer_and_not_the_end_of_a_wait(monkeypatch):
-    monkeypatch.setattr(module, "TRIES", 1)
+def test_silence_is_no_answer_and_not_the_end_of_a_wait(override):
+    override(module, TRIES=1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ConnectionError):
         Client(f"http://127.0.0.1:{silent.getsockname()[1]}", "tq_x", timeout=0.05).wait("1", seconds=0)
 

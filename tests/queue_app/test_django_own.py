@@ -28,12 +28,10 @@ from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 
 SUITE = Path(__file__).parent / "django_own" / "tasks"
-MODULES = ("of_custom_backend", "of_dummy_backend", "of_immediate_backend", "of_tasks")
+MODULES = ("of_immediate_backend", "of_tasks")
 #: What Django's two backends promise and a queue with workers cannot: test -> why.
 INHERENT = {
-    "of_dummy_backend.DummyBackendTestCase.test_refresh_result": "changes a result in the memory of the backend",
-    "of_dummy_backend.DummyBackendTestCase.test_refresh_result_async": "likewise",
-    "of_tasks.TaskTestCase.test_refresh_result": "likewise",
+    "of_tasks.TaskTestCase.test_refresh_result": "changes a result in the memory of the backend",
     "of_immediate_backend.ImmediateBackendTestCase.test_throws_keyboard_interrupt": "the worker records it",
     "of_immediate_backend.ImmediateBackendTestCase.test_cannot_get_result": "results can be read",
     "of_immediate_backend.ImmediateBackendTestCase.test_cannot_refresh_result": "likewise",

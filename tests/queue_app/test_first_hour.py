@@ -234,11 +234,11 @@ def test_a_new_queue_whose_name_is_almost_that_of_another(db, caplog, name, know
 
 
 @pytest.fixture
-def not_migrated(settings, monkeypatch):
+def not_migrated(settings, override):
     """The default database is one without tables, on the same server."""
     database = connections["default"]
     database.close()
-    monkeypatch.setitem(database.settings_dict, "NAME", "postgres")
+    override(database.settings_dict, NAME="postgres")
     forget_known_queues()
     yield
     database.close()
@@ -369,10 +369,10 @@ def test_a_wrong_password_of_redis(db, settings, cached_in):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_wrong_password_of_postgresql(monkeypatch):
+def test_a_wrong_password_of_postgresql(override):
     database = connections["default"]
     database.close()
-    monkeypatch.setitem(database.settings_dict, "PASSWORD", "no")
+    override(database.settings_dict, PASSWORD="no")
     try:
         message = refused()
     finally:

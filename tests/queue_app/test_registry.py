@@ -153,15 +153,19 @@ def test_modules_are_looked_for_once_but_again_after_an_error_and_for_other_name
     assert sought == ["tasks", *["tasks", "broken"] * 2]
 
 
-def test_a_type_that_is_missing_is_looked_for_once(monkeypatch):
+def test_a_type_that_is_missing_is_looked_for_once(monkeypatch, known_tasks):
     """A page of failures asks for the same types again and again; a new task may be the missing one."""
     looked = []
     monkeypatch.setattr(registry, "discover", lambda: looked.append(1))
-    registry._missing.clear()
-    assert [registry.find("shop.tasks.gone") for _ in range(3)] == [None] * 3
+    assert [registry.find("shop.tasks.never_sought") for _ in range(3)] == [None] * 3
     assert looked == [1]
-    registry._missing.clear()  # as ``register`` does
-    assert registry.find("shop.tasks.gone") is None
+
+    def new():
+        """Do nothing."""
+
+    new.__qualname__ = "new"
+    task()(new)
+    assert registry.find("shop.tasks.never_sought") is None
     assert looked == [1, 1]
 
 

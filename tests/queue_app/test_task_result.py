@@ -64,8 +64,7 @@ def test_a_coroutine_waits_without_a_thread(worker):
 
     async def both():
         waiting = asyncio.ensure_future(result.await_(60))
-        while not hub.busy:  # noqa: ASYNC110 - another thread sets it
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(until, lambda: hub.busy, "somebody waits")
         await sync_to_async(lambda: finish([done(take(worker)[0], "1")]))()
         return await waiting
 
@@ -81,8 +80,7 @@ def test_a_waiting_request_holds_no_connection(engine, monkeypatch):
         async with ThreadSensitiveContext():
             result = await add.aenqueue(1)
             waiting = asyncio.ensure_future(result.await_(60))
-            while not looks:  # noqa: ASYNC110 - another thread appends
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(until, lambda: looks, "it has looked")
             is_open = await sync_to_async(lambda: connection.connection is not None)()  # in the request's thread
             waiting.cancel()
             return is_open
@@ -98,8 +96,7 @@ def test_a_cancelled_wait_leaves_no_listener(engine, monkeypatch):
 
     async def disconnect():
         waiting = asyncio.ensure_future(result.await_(60))
-        while not hub.busy:  # noqa: ASYNC110 - another thread sets it
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(until, lambda: hub.busy, "somebody waits")
         waiting.cancel()
         await asyncio.wait([waiting])
 

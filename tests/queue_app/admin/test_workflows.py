@@ -138,7 +138,7 @@ def test_a_button_acts_on_the_whole_workflow_and_records_it(staff, committed, fl
     assert (entry.action, entry.reason, entry.target_id) == (f"workflow.{button}", "because", str(flow.id))
 
 
-def test_a_button_answers_in_the_language_of_the_reader(staff, committed, flow, settings):
+def test_a_button_answers_in_the_language_of_the_reader(staff, committed, flow, settings, override):
     settings.LANGUAGE_CODE = "de"
     with translation.override("de"), committed():
         assert press(staff, flow, "cancel") == "Abgebrochene Aufgaben: 4."
@@ -181,8 +181,8 @@ def test_chains_side_by_side_fold_level_by_level(db, committed):
     ]  # fmt: skip
 
 
-def test_a_tangle_folds_by_type_and_level(db, committed, monkeypatch):
-    monkeypatch.setattr(read, "MAX_GROUPS", 10)
+def test_a_tangle_folds_by_type_and_level(db, committed, override):
+    override(read, MAX_GROUPS=10)
     made = Workflow("tangle")
     roots = [made.add(chores.echo, number) for number in range(30)]
     for number in range(30):

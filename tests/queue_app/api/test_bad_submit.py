@@ -25,22 +25,14 @@ def nested(levels: int) -> object:
 
 PARAMETERS = {
     "null": (None, 400, "object_expected"),
-    "string": ("x", 400, "object_expected"),
     "list": ([], 400, "object_expected"),
-    "number": (5, 400, "object_expected"),
-    "false": (False, 400, "object_expected"),
-    "NUL": ({"x": "a\x00b"}, 400, "nul_not_allowed"),
     "NUL in a key": ({"a\x00b": 1}, 400, "nul_not_allowed"),
     "NUL below": ({"x": [{"y": "\x00"}]}, 400, "nul_not_allowed"),
-    "lone surrogate": ({"x": "\ud800"}, 400, "invalid_unicode"),
     "lone surrogate in a key": ({"\udfff": 1}, 400, "invalid_unicode"),
     "2^53 + 1": ({"x": MAX_SAFE_INTEGER + 1}, 400, "number_out_of_range"),
-    "-2^53 - 1": ({"x": -MAX_SAFE_INTEGER - 1}, 400, "number_out_of_range"),
     "depth 33": ({"x": nested(32)}, 400, "too_deep"),
-    "depth 900": ({"x": nested(899)}, 400, "too_deep"),
     "a byte over the limit": ({"x": "y" * (256 * 1024 - 7)}, 413, "payload_too_large"),
     "bytes count, not characters": ({"x": "ü" * (128 * 1024)}, 413, "payload_too_large"),
-    "too many values": ({"x": [0] * 10_000}, 400, "too_many_nodes"),
     "too many keys": ({str(n): 0 for n in range(10_001)}, 400, "too_many_nodes"),
 }
 
@@ -174,11 +166,6 @@ def test_unknown_names_come_with_near_matches(alice, plain_type, render_type):
     response = alice.submit(task_type=render_type, queue="render")
     assert response.data["errors"][0]["near_matches"] == ["renders"]
     assert "'priority'" in alice.submit(task_type=plain_type, prioritty="high").data["detail"]
-
-
-def test_errors_name_the_limit(alice, plain_type):
-    response = alice.submit(task_type=plain_type, parameters={"x": nested(40)})
-    assert response.data["errors"][0]["limit"] == 32
 
 
 def test_several_errors_are_reported_at_once(alice):

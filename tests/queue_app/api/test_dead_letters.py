@@ -249,15 +249,9 @@ def test_the_audit_log_holds_the_reason_of_a_replay(operator, dead):
     ("body", "status", "field", "code"),
     [
         ({"reason": "x" * 201}, 400, "reason", "invalid"),
-        ({"reason": "a\nb"}, 400, "reason", "invalid_characters"),
-        ({"reason": 5}, 400, "reason", "string_expected"),
         ({"parameters": [1]}, 400, "parameters", "object_expected"),
         ({"parameters": {"x": MASK}}, 400, "parameters.x", "masked_value"),
-        ({"parameters": {"x": "\x00"}}, 400, "parameters.x", "nul_not_allowed"),
-        ({"parameters": {"x": "y" * 300_000}}, 413, "parameters", "payload_too_large"),
         ({"force": True}, 400, "force", "unknown_field"),
-        (b"[]", 400, "body", "object_expected"),
-        (b"{", 400, "body", "invalid_json"),
     ],
 )
 def test_bad_bodies(operator, dead, body, status, field, code):

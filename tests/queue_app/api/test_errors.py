@@ -20,11 +20,8 @@ TASKS = "/api/v1/tasks"
     "accept",
     [
         "application/json",
-        "*/*",
-        "application/*",
         "application/problem+json",
         "image/png,*/*;q=0.1",
-        "application/json; indent=2",
         "",
     ],
 )
@@ -55,14 +52,9 @@ def test_unknown_formats_are_not_acceptable(alice, query):
     ("method", "path"),
     [
         ("PATCH", TASKS),
-        ("PUT", TASKS),
-        ("DELETE", TASKS),
-        ("POST", f"{TASKS}/abc"),
         ("GET", f"{TASKS}/abc/priority"),
         ("POST", "/api/v1/queue/stats"),
-        ("GET", "/api/v1/queues/default/pause"),
         ("POST", "/healthz"),
-        ("TRACE", TASKS),
         ("BREW", TASKS),
     ],
 )
@@ -133,7 +125,6 @@ def test_errors_from_below_reveal_nothing_about_the_server(rf: RequestFactory, c
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("plain ü", "plain ü"),
         ("a\x00b", "a\\x00b"),
         ("a\r\nb", "a\\r\\nb"),
         ("\u202e", "\\u202e"),

@@ -176,10 +176,10 @@ def test_invalid_keys(alice, anonymous):
         assert response.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_a_revoked_key_is_refused_within_seconds_by_a_process_that_knew_it(transactional_db, alice, monkeypatch):
+def test_a_revoked_key_is_refused_within_seconds_by_a_process_that_knew_it(transactional_db, alice, override):
     key, secret = create_key(alice.user, "a")
     assert find_key(secret)
     ApiKey.objects.filter(pk=key.pk).update(revoked_at=timezone.now())  # by another process
     assert find_key(secret), "it is remembered"
-    monkeypatch.setattr("queue_app.services.control.api_keys.CACHE_SECONDS", 0.0)
+    override("queue_app.services.control.api_keys", CACHE_SECONDS=0.0)
     assert find_key(secret) is None

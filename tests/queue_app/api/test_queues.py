@@ -69,23 +69,12 @@ def test_a_mistyped_queue_comes_with_near_matches(operator):
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (b"[]", 400, "object_expected"),
-        (b"{", 400, "invalid_json"),
         ({"reason": 5}, 400, "string_expected"),
-        ({"reason": True}, 400, "string_expected"),
         ({"reason": "x" * 201}, 400, "invalid"),
-        ({"reason": "a\x00"}, 400, "invalid_characters"),
-        ({"reason": "a\nb"}, 400, "invalid_characters"),
         ({"paused_by": "alice"}, 400, "unknown_field"),
-        (b" " * 5_000_000, 413, "payload_too_large"),
     ],
 )
 def test_bad_pauses(operator, body, status, code):
     response = operator.post("/api/v1/queues/default/pause", body)
     assert (response.status_code, response.data["code"]) == (status, code)
     assert not Queue.objects.get(pk="default").paused
-
-
-@pytest.mark.parametrize("reason", ["", "ü" * 200])
-def test_valid_reasons(operator, reason):
-    assert operator.post("/api/v1/queues/default/pause", {"reason": reason}).data["paused_reason"] == reason

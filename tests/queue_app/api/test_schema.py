@@ -98,7 +98,7 @@ def address(transactional_db, settings, live_server):
     forget_keys()
 
 
-def test_every_request_is_answered_as_described(address, monkeypatch):
+def test_every_request_is_answered_as_described(address, override, monkeypatch):
     import schemathesis
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi import checks as openapi
@@ -109,7 +109,7 @@ def test_every_request_is_answered_as_described(address, monkeypatch):
         openapi.response_schema_conformance,
         openapi.status_code_conformance,
     ]
-    monkeypatch.setattr("queue_app.api.waiting.MAX_SECONDS", 0)
+    override("queue_app.api.waiting", MAX_SECONDS=0)
     monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
     monkeypatch.setattr("queue_app.api.views.workflows.wait_for_workflow", lambda *_: False)
     user = User.objects.create_user("fuzz", is_staff=True)

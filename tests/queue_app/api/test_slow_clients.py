@@ -9,7 +9,7 @@ import resource
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait as wait_for
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 
 import pytest
@@ -108,7 +108,7 @@ def test_polls_that_wait_do_not_delay_health_checks(request, engine, kind):
         wait = json.dumps({"wait": 6}).encode()
         polls = [pool.submit(ask, port, "POST", f"/internal/workers/{worker}/poll", wait, **bearer) for _ in range(10)]
         if kind == "asgi":
-            time.sleep(1)
+            wait_for(polls, timeout=1)
         else:
             until(lambda: sum(poll.done() for poll in polls) == 6, "all but four are refused")
         assert health_ms(port) < 2 * calm + MAX_MS

@@ -78,18 +78,8 @@ def test_every_answer_about_a_task_has_its_trace(alice, plain_type):
 
 
 def test_null_means_missing(alice, render_type):
-    nothing = dict.fromkeys(
-        [
-            "queue",
-            "priority",
-            "required_capabilities",
-            "run_after",
-            "delay",
-            "timeout_seconds",
-            "max_retries",
-            "idempotency_key",
-        ]
-    )
+    names = "queue priority required_capabilities run_after delay timeout_seconds max_retries idempotency_key"
+    nothing = dict.fromkeys(names.split())
     task = stored_task(alice.submit(task_type=render_type, **nothing))
     assert (task.queue, task.band, task.timeout, task.max_retries) == ("renders", Band.HIGH, 60, 2)
 

@@ -9,7 +9,6 @@ from queue_app import conf
 from queue_app.compat.settings import translated
 from queue_app.index import get_index
 from queue_app.models import Task
-from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.lifecycle.actions import delete_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild
@@ -17,6 +16,7 @@ from queue_app.services.upkeep.maintenance import purge
 from tests.queue_app.api.conftest import ApiClient
 from tests.support.engine import done, failed, put, put_many, take
 from tests.support.factories import StaffFactory
+from tests.support.index_state import client_of
 
 STATS = "/api/v1/queues/{}/stats?totals=true"
 
@@ -33,20 +33,6 @@ def totals(engine):
     return read
 
 
-def test_tasks_of_an_action_start_in_the_order_of_their_requests(engine):
-    """The example of the documents: two run at once, and C, D and E follow in this order."""
-    ids = [put() for _ in "ABCDE"]
-    set_queue_limits("default", max_concurrent=2)
-    hand, order = engine.worker(), []
-    running = take(hand, 5)
-    while running:
-        order += [task.id for task in running if task.id not in order]
-        finish([done(running[0])])
-        running = running[1:] + take(hand, 5)
-        assert len(running) <= 2
-    assert order == ids
-
-
 def test_totals_are_exact_after_a_flush_a_purge_and_a_deletion(engine, totals, retention):
     put_many(6)
     put(queue="other")
@@ -54,7 +40,7 @@ def test_totals_are_exact_after_a_flush_a_purge_and_a_deletion(engine, totals, r
     first, second, third, *_ = take(hand, 5)
     finish([done(first), done(second), failed(third, retriable=False)])
     assert (totals(), totals("other")) == ((6, 2), (1, 0))
-    get_index()._client.flushdb()
+    client_of(get_index()).flushdb()
     rebuild()
     assert (totals(), totals("other")) == ((6, 2), (1, 0))
     delete_many([first.id, third.id])
@@ -98,14 +84,3 @@ def test_the_settings_of_c_have_its_names_also_in_the_environment(settings):
     settings.TASKQUEUE = translated(theirs, environ)
     found = conf.get()
     assert (found.admission.max_length, found.admission.stale_seconds, found.metrics.enabled) == (5000, 1800.0, True)
-
-
-def test_limits_come_from_the_environment(monkeypatch):
-    monkeypatch.setenv("TASKQUEUE__ADMISSION__MAX_LENGTH", "5000")
-    monkeypatch.setenv("TASKQUEUE__ADMISSION__STALE_SECONDS", "1800")
-    conf.reset()
-    try:
-        assert (conf.get().admission.max_length, conf.get().admission.stale_seconds) == (5000, 1800)
-    finally:
-        monkeypatch.undo()
-        conf.reset()

@@ -1,28 +1,13 @@
 """System D, the work queue on RQ: query, inspect, count and delete tasks; retries at growing intervals; TTLs."""
 
-import json
-
 import pytest
 from django.contrib.auth.models import User
 
-from queue_app.core.failures import retry_delay
 from queue_app.models import AuditEntry, Task
 from queue_app.services.control.api_keys import create_key, forget_keys
 from tests.queue_app.api.conftest import ApiClient
 
 TASKS = "/api/v1/tasks"
-
-
-def test_query_inspect_count_and_stream(alice, stored):
-    ids = {str(stored(parameters={"entity": number}).id) for number in range(3)}
-    stored(status="completed")
-    assert {task["task_id"] for task in alice.get(f"{TASKS}?status=pending").data["results"]} == ids
-    assert alice.get(f"{TASKS}/count?status=pending").data == {"count": 3, "capped": False}
-    [one] = alice.get(f"{TASKS}?parameters__entity=1").data["results"]
-    found = alice.get(f"{TASKS}/{one['task_id']}").data
-    assert (found["parameters"], found["attempts"], found["retry_count"]) == ({"entity": 1}, [], 0)
-    lines = b"".join(alice.http.get(f"{TASKS}/export?status=pending").streaming_content).splitlines()
-    assert {json.loads(line)["task_id"] for line in lines} == ids
 
 
 def test_the_states_of_d_are_accepted_in_filters(alice, stored):
@@ -84,8 +69,3 @@ def test_delete_many_by_filter_as_an_operation(alice, stored):
     assert (operation["state"], operation["changed"], operation["remaining"]) == ("done", 3, 0)
     assert set(Task.objects.values_list("user", "status")) == {("alice", kept.status), ("bob", "completed")}
     assert AuditEntry.objects.filter(by="alice", reason="done with them").count() == 1
-
-
-def test_retries_are_scheduled_at_c_times_two_to_the_n():
-    """The next try is c * 2^n seconds after the last one, with c = 20 s."""
-    assert [retry_delay(failures) for failures in (1, 2, 3, 4)] == [20, 40, 80, 160]

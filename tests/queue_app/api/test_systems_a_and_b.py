@@ -6,11 +6,9 @@ from django.urls import resolve
 from queue_app import conf
 from queue_app.compat.settings import translated
 from queue_app.compat.urls import EVENTS, ExecutionEventView, ExecutionNames
-from queue_app.core.priorities import Band
 from queue_app.index import get_index
-from queue_app.models import RuntimeSettings, Task
+from queue_app.models import Task
 from queue_app.services import cancel
-from queue_app.services.control.queues import copy_global_limits, set_queue_limits
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.requests import consume
@@ -46,31 +44,6 @@ def test_an_execution_is_requested_accepted_with_its_position_and_cancelled(stre
     consume()
     assert heard()[-1] == ("Cancelled", None)
     assert sorted(Task.objects.values_list("status", flat=True)) == ["cancelled", "queued"]
-
-
-def test_critical_runs_before_normal_and_within_a_band_the_earlier_first(engine):
-    names = [("normal", Band.NORMAL), ("low", Band.LOW), ("critical", Band.CRITICAL), ("later", Band.NORMAL)]
-    ids = {put(priority=band): name for name, band in names}
-    assert [ids[task.id] for task in take(engine.worker(), 4)] == ["critical", "normal", "later", "low"]
-
-
-def test_the_cap_over_everything_is_10_in_a_and_holds_from_the_next_claim(engine):
-    """A's default; ours is none, and one row sets it."""
-    put_many(12)
-    RuntimeSettings.objects.update(max_concurrent=10)
-    copy_global_limits()
-    hand = engine.worker()
-    assert len(take(hand, 20)) == 10
-
-
-def test_a_release_lets_the_next_one_start(engine):
-    put_many(3)
-    set_queue_limits("default", max_concurrent=1)
-    hand = engine.worker()
-    [first] = take(hand, 2)
-    assert take(hand, 2) == []
-    finish([done(first)])
-    assert len(take(hand, 2)) == 1
 
 
 def test_the_addresses_of_a_show_the_queue_and_change_a_priority(admin, alice):

@@ -250,16 +250,10 @@ class TestPriority:
     @pytest.mark.parametrize(
         ("body", "status", "code"),
         [
-            (b"", 400, "body_required"),
-            (b"[]", 400, "object_expected"),
-            (b'"high"', 400, "object_expected"),
             ({}, 400, "required"),
-            ({"priority": None}, 400, "string_expected"),
             ({"priority": 1}, 400, "string_expected"),
-            ({"priority": True}, 400, "string_expected"),
             ({"priority": "urgent"}, 400, "unknown_priority"),
             ({"priority": "high", "status": "completed"}, 400, "unknown_field"),
-            (b" " * 5_000_000, 413, "payload_too_large"),
         ],
     )
     def test_bad_bodies(self, alice, stored, body, status, code):

@@ -7,6 +7,7 @@ from base64 import b64encode
 
 import pytest
 from django.conf import settings as project
+from django.contrib.auth import hashers
 from django.test import Client
 from redis.crc import key_slot
 
@@ -15,14 +16,16 @@ from queue_app.api.views import docs
 from queue_app.core.counters import failed_logins
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
+from tests.support.faults import failing
+from tests.support.index_state import client_of
 
 TASKS = "/api/v1/tasks"
 
 
 @pytest.fixture
-def few(settings, monkeypatch):
+def few(settings, override):
     """Allow 2 submissions and 3 reads in a window that does not end during the test."""
-    monkeypatch.setattr(throttles, "WINDOW_SECONDS", 10**6)
+    override(throttles, WINDOW_SECONDS=10**6)
     limits = {"SUBMITS_PER_MINUTE": 2, "READS_PER_MINUTE": 3}
     prefix = f"{project.TASKQUEUE['KEY_PREFIX']}-throttles"
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": limits, "KEY_PREFIX": prefix}
@@ -37,8 +40,8 @@ def test_each_caller_and_scope_has_its_own_counter(few, alice, bob, plain_type):
     assert 1 <= int(refused.headers["Retry-After"]) <= 10**6
 
 
-def test_processes_reserve_blocks_of_calls_within_the_limit(settings, monkeypatch):
-    monkeypatch.setattr(throttles, "BLOCKS", 4)
+def test_processes_reserve_blocks_of_calls_within_the_limit(settings, override, monkeypatch):
+    override(throttles, BLOCKS=4)
     index, asked = get_index(), []
     count = index.count_calls
     monkeypatch.setattr(
@@ -64,8 +67,8 @@ def test_a_counter_expires_and_shares_the_slot_of_the_index(settings):
     assert [index.count_calls("test", calls, 60) for calls in (1, 2)] == [1, 3]
     key = index.keys.throttle("test")
     assert key_slot(key.encode()) == key_slot(index.keys.prefix.encode())
-    assert 0 < index._client.ttl(key) <= 60
-    index._client.delete(key)
+    assert 0 < client_of(index).ttl(key) <= 60
+    client_of(index).delete(key)
 
 
 @pytest.fixture
@@ -84,18 +87,17 @@ def basic(settings, alice):
     failed_logins.forget()
 
 
-def test_wrong_passwords_are_throttled_before_they_are_hashed(basic, monkeypatch):
+def test_wrong_passwords_are_throttled_before_they_are_hashed(basic):
     assert [basic("no").status_code for _ in range(3)] == [401] * 3
-    monkeypatch.setattr("django.contrib.auth.hashers.check_password", None)
-    refused = basic("wonderland")
+    with failing(hashers, "check_password"):
+        refused = basic("wonderland")
     assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
     assert 1 <= int(refused["Retry-After"]) <= 60
-    monkeypatch.undo()
     assert basic("wonderland", "10.0.0.2").status_code == 200, "an attacker does not lock the user out elsewhere"
     assert basic("no", name="bob").status_code == 401
 
 
-def test_the_login_of_the_admin_has_the_same_limit(basic, alice, monkeypatch):
+def test_the_login_of_the_admin_has_the_same_limit(basic, alice):
     alice.user.is_staff = True
     alice.user.save()
 
@@ -105,9 +107,8 @@ def test_the_login_of_the_admin_has_the_same_limit(basic, alice, monkeypatch):
 
     assert [login("no").status_code for _ in range(2)] == [200] * 2
     assert basic("no").status_code == 401, "they are counted together"
-    monkeypatch.setattr("django.contrib.auth.hashers.check_password", None)
-    assert "Too many failed logins. Try again in " in login("wonderland").content.decode()
-    monkeypatch.undo()
+    with failing(hashers, "check_password"):
+        assert "Too many failed logins. Try again in " in login("wonderland").content.decode()
     assert login("wonderland", "10.0.0.2").status_code == 302
 
 
@@ -115,14 +116,14 @@ def test_right_passwords_are_not_counted(basic):
     assert [basic("wonderland").status_code for _ in range(5)] == [200] * 5
 
 
-def test_the_document_is_made_once_and_throttled(client, monkeypatch):
+def test_the_document_is_made_once_and_throttled(client, override, monkeypatch):
     throttles.schemas.forget()
     now = throttles.time.time()
     monkeypatch.setattr(throttles.time, "time", lambda: now)  # no call falls into the next minute
     first = client.get("/api/schema")
-    monkeypatch.setattr(docs, "document", None)
-    assert client.get("/api/schema").content == first.content
-    monkeypatch.setattr(docs, "SCHEMAS_PER_MINUTE", 2)
+    with failing(docs, "document"):
+        assert client.get("/api/schema").content == first.content
+    override(docs, SCHEMAS_PER_MINUTE=2)
     refused = client.get("/api/schema")
     assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
     throttles.schemas.forget()

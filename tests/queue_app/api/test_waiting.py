@@ -20,6 +20,7 @@ from queue_app.index import get_index
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events, subscribe
 from tests.support.engine import Side, until
+from tests.support.faults import failing
 
 TASKS = "/api/v1/tasks"
 GPU = "taskqueue_project.demo.tasks.needs_gpu"
@@ -66,11 +67,11 @@ class TestLongPoll:
         until(lambda: not subscribe.hub.busy, "nobody listens, so nobody reads")
         assert waiting.waiters.taken == 0
 
-    def test_it_answers_in_time_and_at_once_when_the_task_has_ended(self, alice, published, monkeypatch):
+    def test_it_answers_in_time_and_at_once_when_the_task_has_ended(self, alice, published):
         assert alice.get(f"{TASKS}/{published.id}?wait=1").data["status"] == "queued"
         end(published)
-        monkeypatch.setattr(subscribe, "wait_for_end", None)
-        assert alice.get(f"{TASKS}/{published.id}?wait=60").data["status"] == "cancelled"
+        with failing(subscribe, "wait_for_end"):
+            assert alice.get(f"{TASKS}/{published.id}?wait=60").data["status"] == "cancelled"
 
     def test_it_ends_when_the_workflow_does(self, transactional_db, alice):
         tasks = [{"name": "only", "task_type": GPU, "parameters": {"run_id": 1}}]
@@ -85,8 +86,8 @@ class TestLongPoll:
         assert time.monotonic() - began < 30
         assert waiting.waiters.taken == 0
 
-    def test_a_lost_event_only_delays_it(self, published, monkeypatch):
-        monkeypatch.setattr(subscribe, "CHECK_SECONDS", 0.05)
+    def test_a_lost_event_only_delays_it(self, published, override, monkeypatch):
+        override(subscribe, CHECK_SECONDS=0.05)
         monkeypatch.setattr(subscribe.events, "read", lambda after, **_: time.sleep(0.01) or ([], after))
         side = Side(lambda: subscribe.wait_for_end(published.id, 30))
         cancel(published.id)
@@ -160,13 +161,11 @@ class TestPlaces:
         async def request(name, within=60.0):
             with await places.take_on_loop(1, within):
                 served.append(name)
-                await asyncio.sleep(0)
 
         async def burst():
             first = places.take(1)
             jobs = {name: asyncio.create_task(request(name)) for name in "abcd"}
             hasty = asyncio.create_task(request("hasty", 0.0))
-            await asyncio.sleep(0.05)
             assert isinstance((await asyncio.gather(hasty, return_exceptions=True))[0], waiting.TooManyWaiters)
             await asyncio.to_thread(first.leave)
             jobs["b"].cancel()
@@ -181,7 +180,7 @@ class TestPlaces:
         async def burst():
             first = places.take(1)
             one, other = (asyncio.create_task(places.take_on_loop(1, 60)) for _ in range(2))
-            await asyncio.sleep(0)
+            await asyncio.wait([one, other], timeout=0)
             first.leave()  # calls the first of them, which is cancelled before it runs
             one.cancel()
             return await asyncio.wait_for(other, 30)
@@ -189,8 +188,8 @@ class TestPlaces:
         asyncio.run(burst()).leave()
         assert places.taken == 0
 
-    def test_a_request_that_waits_too_long_is_refused(self, settings, monkeypatch):
-        monkeypatch.setattr(waiting, "CONNECTION_SECONDS", 0.01)
+    def test_a_request_that_waits_too_long_is_refused(self, settings, override):
+        override(waiting, CONNECTION_SECONDS=0.01)
         settings.TASKQUEUE = {**settings.TASKQUEUE, "API": {"MAX_CONNECTIONS": 1}}
         with waiting.databases.take(1), pytest.raises(waiting.TooBusy):
             waiting.Database(SimpleNamespace(scope={}))
@@ -222,8 +221,8 @@ class TestStream:
             wanted, _ = view.EventView()._wanted(request)
             assert (wanted.user, wanted.names) == (user, names)
 
-    def test_it_sends_stored_and_new_events(self, published, monkeypatch):
-        monkeypatch.setattr(view, "HEARTBEAT_SECONDS", 0.2)
+    def test_it_sends_stored_and_new_events(self, published, override):
+        override(view, HEARTBEAT_SECONDS=0.2)
         place = waiting.streams.take(1)
 
         async def listen() -> bytes:
@@ -266,8 +265,8 @@ class TestStream:
         assert async_to_sync(full)() is None
 
 
-def test_the_hub_survives_the_loss_of_redis(published, monkeypatch):
-    monkeypatch.setattr(subscribe, "RETRY_SECONDS", 0.01)
+def test_the_hub_survives_the_loss_of_redis(published, override, monkeypatch):
+    override(subscribe, RETRY_SECONDS=0.01)
     plain, tries = events.last_id, []
 
     def last_id():

@@ -28,8 +28,8 @@ def two(transactional_db) -> list:
     return found
 
 
-def test_only_the_events_of_its_tasks_and_its_own_changes_arrive(two, monkeypatch):
-    monkeypatch.setattr(view, "KEY_SECONDS", 0.1)
+def test_only_the_events_of_its_tasks_and_its_own_changes_arrive(two, override):
+    override(view, KEY_SECONDS=0.1)
     mine, other = two
 
     def steer() -> None:

@@ -1,15 +1,12 @@
 """dump_json: plain JSON within limits, or an error with the path of the invalid value."""
 
 import json
-from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from uuid import uuid4
 
 import pytest
-from django.utils.functional import lazystr
 from django.utils.safestring import mark_safe
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from queue_app.core.payload import PayloadLimits, dump_json
 from queue_app.exceptions import InvalidTaskData, PayloadTooLarge, UnserializableParameters
@@ -57,22 +54,13 @@ def test_plain_values(value, text):
 
 NOT_JSON = {
     "bytes": (b"x", "not_json"),
-    "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "not_json"),
     "Decimal": (Decimal(1), "not_json"),
-    "UUID": (uuid4(), "not_json"),
     "set": ({1}, "not_json"),
-    "generator": ((n for n in ()), "not_json"),
     "object": (object(), "not_json"),
-    "function": (print, "not_json"),
-    "complex": (1j, "not_json"),
     "enum": (Plain.X, "not_json"),
-    "lazy text": (lazystr("x"), "not_json"),
     "NaN": (float("nan"), "non_finite_number"),
     "infinity": (float("inf"), "non_finite_number"),
-    "minus infinity": (float("-inf"), "non_finite_number"),
-    "1e400": (float("1e400"), "non_finite_number"),
     "beyond 2^53": (2**53 + 1, "number_out_of_range"),
-    "below -2^53": (-(2**53) - 1, "number_out_of_range"),
     "5000 digits": (10**5000, "number_out_of_range"),
     "NUL": ("a\x00b", "nul_not_allowed"),
     "lone surrogate": ("a\ud800", "invalid_unicode"),
@@ -94,8 +82,6 @@ def test_other_values_are_refused_with_their_path(case):
     ("key", "code"),
     [
         (1, "not_json"),
-        (None, "not_json"),
-        (b"k", "not_json"),
         ("a\x00", "nul_not_allowed"),
         ("\udc00", "invalid_unicode"),
     ],
@@ -137,7 +123,7 @@ def test_number_of_values(wide):
 
 def test_a_very_wide_value_is_refused_without_being_walked():
     with pytest.raises(PayloadTooLarge):
-        dump_json({"a": [0] * 10_000_000}, field="args", limits=LIMITS)
+        dump_json({"a": [0] * 1_000_000}, field="args", limits=LIMITS)
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "😀"])
@@ -148,12 +134,6 @@ def test_size_counts_bytes(letter):
     with pytest.raises(PayloadTooLarge) as refused:
         dump_json(letter * 11, field="args", limits=limits)
     assert (refused.value.code, refused.value.limit) == ("payload_too_large", limits.max_bytes)
-
-
-def test_nothing_is_changed():
-    value = {"a": [1, {"b": (2,)}]}
-    dump_json(value, field="args", limits=LIMITS)
-    assert value == {"a": [1, {"b": (2,)}]}
 
 
 json_values = st.recursive(
@@ -167,6 +147,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(json_values)
 def test_accepted_values_survive_a_round_trip(value):
     code = refusal(value, LIMITS.max_nodes)

@@ -35,27 +35,17 @@ def adds_an_argument(*args, **kwargs):
 
 CALLS = [
     (plain, [1], {}, True),
-    (plain, [1, 2], {}, True),
     (plain, [1], {"b": 2}, True),
-    (plain, [], {"a": 1, "b": 2}, True),
-    (plain, [], {"a": 1}, True),
     (plain, [], {}, False),
-    (plain, [], {"b": 1}, False),
     (plain, [1, 2, 3], {}, False),
     (plain, [1], {"a": 1}, False),
     (plain, [], {"a": 1, "c": 1}, False),
     (keyword_only, [1], {"b": 2}, True),
-    (keyword_only, [], {"a": 1, "b": 2}, True),
     (keyword_only, [1], {}, False),
-    (keyword_only, [1, 2], {}, False),
     (positional_only, [1], {}, True),
-    (positional_only, [1, 2], {}, True),
     (positional_only, [1], {"b": 2}, True),
     (positional_only, [], {"a": 1}, False),
-    (positional_only, [], {"b": 1}, False),
-    (positional_only, [], {}, False),
     (anything, [1, 2], {"x": 1}, True),
-    (anything, [], {}, True),
     (adds_an_argument, [], {}, True),
 ]
 

@@ -35,17 +35,6 @@ def test_groups():
     assert " ".join(sorted(TERMINAL)) == "cancelled completed dead_letter expired failed"
 
 
-def test_ended_tasks_return_only_to_the_queue_and_completed_tasks_never():
-    assert {state for state in TERMINAL if TRANSITIONS[state]} == TERMINAL - {Status.COMPLETED}
-    assert all(TRANSITIONS[state] <= {Status.QUEUED} for state in TERMINAL)
-
-
-@pytest.mark.parametrize("state", sorted(Status))
-def test_every_state_can_be_reached(state):
-    starts = {Status.BLOCKED, Status.SCHEDULED, Status.QUEUED}
-    assert state in starts or any(state in after for after in TRANSITIONS.values())
-
-
 @pytest.mark.parametrize(
     ("names", "states"),
     [

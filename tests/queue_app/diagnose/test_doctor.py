@@ -6,12 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError, connection
 
-from queue_app import registry
 from queue_app.core.reasons import Finding, Level
 from queue_app.diagnose import doctor, servers
 from queue_app.diagnose.watchdog import Watchdog
@@ -23,6 +21,7 @@ from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
 from queue_app.sql.doctor import TableLock
 from tests.support.engine import REFUSALS, index_refusing, put, put_many
+from tests.support.faults import failing
 from tests.support.findings import assert_finding, only, register_live
 from tests.support.index_state import client_of
 from tests.support.sessions import transaction_of_another
@@ -121,10 +120,9 @@ def test_a_redis_that_refuses_writes_is_the_only_failure(engine, cause):
     assert list(servers.check_writes()) == []
 
 
-def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
-    broken = OperationalError("connection to postgresql://me:hunter2@db failed")
-    monkeypatch.setattr(doctor, "fetch_all", Mock(side_effect=broken))
-    findings = list(doctor.examine())
+def test_without_postgresql_the_rest_is_examined(engine):
+    with failing(doctor, "fetch_all", OperationalError("connection to postgresql://me:hunter2@db failed")):
+        findings = list(doctor.examine())
     assert "hunter2" not in str(findings)
     assert findings[0].check == "postgresql"
     assert "eviction" in {finding.check for finding in findings}
@@ -133,8 +131,8 @@ def test_without_postgresql_the_rest_is_examined(engine, monkeypatch):
 # -- the project ----------------------------------------------------------------------------------
 
 
-def test_settings_that_do_not_pass_the_checks(settings, monkeypatch):
-    monkeypatch.setitem(registry._tasks, "tests.calls_back", SimpleNamespace(on_failure="tests.nowhere.nothing"))
+def test_settings_that_do_not_pass_the_checks(settings, known_tasks):
+    known_tasks["tests.calls_back"] = SimpleNamespace(on_failure="tests.nowhere.nothing")
     settings.TASKQUEUE = {**settings.TASKQUEUE, "WORKR": {}}
     finding = next(iter(doctor.check_settings()))
     assert (finding.level, "WORKR" in finding.message, "Did you mean" in finding.hint) == (Level.FAIL, True, True)
@@ -193,10 +191,10 @@ def test_a_migration_that_was_not_applied(engine):
             cursor.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('queue_app', %s, now())", [name])
 
 
-def test_a_snapshot_that_is_held(engine, monkeypatch):
-    monkeypatch.setattr(servers, "SNAPSHOT_WARN", 3600.0)
+def test_a_snapshot_that_is_held(engine, override):
+    override(servers, SNAPSHOT_WARN=3600.0)
     assert_finding(servers.check_snapshots, Level.OK, "none")
-    monkeypatch.setattr(servers, "SNAPSHOT_WARN", 0.0)
+    override(servers, SNAPSHOT_WARN=0.0)
     other = connection.copy()
     try:
         other.set_autocommit(False)
@@ -204,16 +202,16 @@ def test_a_snapshot_that_is_held(engine, monkeypatch):
             cursor.execute("SELECT pg_backend_pid()")
             pid = cursor.fetchone()[0]
         assert_finding(servers.check_snapshots, Level.WARN, f"pid {pid} ")
-        monkeypatch.setattr(servers, "SNAPSHOT_FAIL", 0.0)
+        override(servers, SNAPSHOT_FAIL=0.0)
         assert_finding(servers.check_snapshots, Level.FAIL, "idle in transaction")
     finally:
         other.rollback()
         other.close()
 
 
-def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatch):
+def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, override):
     assert list(servers.check_locks()) == []
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+    override(servers, REPORTED_SECONDS=0.0)
     with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
         findings = list(doctor.examine())
     [locked] = [finding for finding in findings if finding.check == "locks"]
@@ -223,15 +221,15 @@ def test_a_locked_table_is_reported_instead_of_waiting_for_it(engine, monkeypatc
     assert "the check failed" not in str(findings), "no check waited for the lock"
 
 
-def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, monkeypatch):
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+def test_a_lock_that_only_writers_wait_for_is_a_warning(engine, override):
+    override(servers, REPORTED_SECONDS=0.0)
     with transaction_of_another("LOCK TABLE queue_app_task IN SHARE MODE") as pid:
         assert_finding(servers.check_locks, Level.WARN, f"nothing can write it: pid {pid} ")
 
 
-def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypatch):
+def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, override):
     """The queue's role sees neither the age nor the statement of another role's session."""
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+    override(servers, REPORTED_SECONDS=0.0)
     with (
         transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid,
         connection.cursor() as cursor,
@@ -245,8 +243,8 @@ def test_a_lock_of_a_session_that_postgresql_hides_is_reported(engine, monkeypat
             cursor.execute("DROP ROLE queue_app_stranger")
 
 
-def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypatch):
-    monkeypatch.setattr(servers, "REPORTED_SECONDS", 0.0)
+def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, override, monkeypatch):
+    override(servers, REPORTED_SECONDS=0.0)
     waits = TableLock("queue_app_task", 7, "psql", "active", "ALTER TABLE  queue_app_task", 8.0, False, True, [9])
     monkeypatch.setattr(rows, "table_locks", lambda _seconds: [waits])
     finding = only(servers.check_locks())
@@ -257,8 +255,8 @@ def test_a_lock_that_is_waited_for_names_the_session_in_its_way(engine, monkeypa
     assert "pg_terminate_backend(9)" in finding.hint
 
 
-def test_a_table_full_of_dead_rows(rows, monkeypatch):
-    monkeypatch.setattr(servers, "DEAD_ROWS", 50)
+def test_a_table_full_of_dead_rows(rows, override):
+    override(servers, DEAD_ROWS=50)
     put_many(200)
     Task.objects.update(user="x")
     with connection.cursor() as cursor:

@@ -4,7 +4,6 @@ import random
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -13,8 +12,8 @@ from queue_app.core.priorities import Band
 from queue_app.diagnose import stalls
 from queue_app.diagnose.explain import explain
 from queue_app.diagnose.stalls import Stall
-from queue_app.exceptions import IndexUnavailable, TaskNotFound
-from queue_app.index import Index, Profile, get_index
+from queue_app.exceptions import TaskNotFound
+from queue_app.index import Profile, get_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume, resume_everything
 from queue_app.services.lifecycle.actions import cancel
@@ -212,11 +211,11 @@ def test_a_throttled_queue(engine):
     assert blocked(task_id) == "throttled"
 
 
-def test_redis_goes_away_while_it_answers(engine, monkeypatch):
+def test_redis_goes_away_while_it_answers(engine):
     task_id = put()
     pause("default", by="ada", reason="")
-    monkeypatch.setattr(Index, "explain", Mock(side_effect=IndexUnavailable("gone")))
-    assert set(explain(task_id).codes) == {"index_unreachable", "paused", "no_worker"}
+    with index_away("explain"):
+        assert set(explain(task_id).codes) == {"index_unreachable", "paused", "no_worker"}
 
 
 def test_a_capability_that_no_worker_offers_any_more(engine):

@@ -22,8 +22,8 @@ def test_callers_share_a_question():
     assert probe.ask().result(LIMIT) is not None
 
 
-def test_an_abandoned_question_is_asked_again(monkeypatch):
-    monkeypatch.setattr(probe_module, "ABANDON_SECONDS", 0.0)
+def test_an_abandoned_question_is_asked_again(override):
+    override(probe_module, ABANDON_SECONDS=0.0)
     release, calls = threading.Event(), []
     probe = Probe(lambda: (calls.append(1), release.wait(LIMIT)), linger=LIMIT)
     probe.ask().result(0.01)

@@ -1,5 +1,6 @@
 """The index is compared first, then rebuilt, ever less often."""
 
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -19,12 +20,18 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    monkeypatch.setattr(module, "reconcile_everything", dict)
-    monkeypatch.setattr(module, "condemn", lambda _because: True)
-    monkeypatch.setattr(module, "rebuild_is_due", lambda: False)
-    monkeypatch.setattr(module, "rebuild_until_open", lambda: None)
+def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch) -> SimpleNamespace:
+    """What the repair asks and does; a test sets what it answers."""
+    answers = {"reconcile_everything": {}, "condemn": True, "rebuild_is_due": False, "rebuild_until_open": None}
+    mocks = {name: Mock(return_value=answer) for name, answer in answers.items()}
+    for name, mock in mocks.items():
+        monkeypatch.setattr(module, name, mock)
+    return SimpleNamespace(**mocks)
 
 
 def steps(repair: IndexRepair, clock: Clock, seconds: float) -> list[tuple[str, float]]:
@@ -56,21 +63,18 @@ def test_the_next_stall_begins_with_a_comparison_again(clock):
     assert steps(repair, clock, 10) == [("compared index and rows", 0), ("rebuilt the index", 5)]
 
 
-def test_a_generation_that_must_not_be_condemned_now_is_tried_again(clock, monkeypatch):
-    monkeypatch.setattr(module, "condemn", lambda _because: clock.now >= 1030)
+def test_a_generation_that_must_not_be_condemned_now_is_tried_again(clock, asked):
+    asked.condemn.side_effect = lambda _because: clock.now >= 1030
     assert rebuilds(steps(IndexRepair(clock), clock, 60)) == [30]
 
 
-def test_an_index_that_was_condemned_by_an_error_is_built_anew(clock, monkeypatch):
-    monkeypatch.setattr(module, "condemn", lambda _because: False)
-    monkeypatch.setattr(module, "rebuild_is_due", lambda: True)
+def test_an_index_that_was_condemned_by_an_error_is_built_anew(clock, asked):
+    asked.condemn.return_value, asked.rebuild_is_due.return_value = False, True
     assert rebuilds(steps(IndexRepair(clock), clock, 60)) == [5]
 
 
-def test_a_step_that_fails_is_logged_and_counts(clock, monkeypatch, caplog):
-    broken = Mock(side_effect=IndexUnavailable("gone"))
-    monkeypatch.setattr(module, "reconcile_everything", broken)
-    monkeypatch.setattr(module, "rebuild_until_open", broken)
+def test_a_step_that_fails_is_logged_and_counts(clock, asked, caplog):
+    asked.reconcile_everything.side_effect = asked.rebuild_until_open.side_effect = IndexUnavailable("gone")
     found = [step for step, _ in steps(IndexRepair(clock), clock, 10)]
     assert found == ["not compared index and rows: IndexUnavailable", "not rebuilt the index: IndexUnavailable"]
     assert "the watchdog has not compared index and rows" in caplog.text

@@ -15,10 +15,10 @@ LIMIT = 60.0
 
 
 @pytest.fixture
-def probe(rows, monkeypatch):
+def probe(rows, override, monkeypatch):
     """A probe that records the server process of each answer."""
     monkeypatch.setattr(metrics, "_is_for_tests", lambda database: False)
-    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 300)
+    override(connections.settings["default"], CONN_MAX_AGE=300)
     gone, pids = threading.Event(), []
 
     def ask():
@@ -45,18 +45,18 @@ def test_the_connection_is_kept(probe):
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_broken_connection_is_replaced(probe, monkeypatch, checked):
-    monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", checked)
+def test_a_broken_connection_is_replaced(probe, override, checked):
+    override(connections.settings["default"], CONN_HEALTH_CHECKS=checked)
     assert probe.ask().result(LIMIT) is not None
     assert fetch_all("SELECT pg_terminate_backend(%s, 5000)", [probe.pids[0]]) == [(True,)]
     assert probe.ask().result(LIMIT) is not None
     assert probe.pids[1] not in (None, probe.pids[0])
 
 
-def test_conn_max_age_applies(probe, monkeypatch, request):
+def test_conn_max_age_applies(probe, override, request):
     if connection_created.disconnect(dispatch_uid=sessions.__name__):  # workers of other tests keep their sessions
         request.addfinalizer(sessions.watch_sessions)
-    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    override(connections.settings["default"], CONN_MAX_AGE=0)
     assert probe.ask().result(LIMIT) is not None
     assert probe.pids == [None]
 

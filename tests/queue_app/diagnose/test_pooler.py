@@ -3,7 +3,7 @@
 import getpass
 import socket
 import subprocess
-import time
+from contextlib import suppress
 
 import pytest
 from django.db import connection, connections
@@ -11,6 +11,7 @@ from django.db import connection, connections
 from queue_app.checks import check_server
 from queue_app.core.reasons import Level
 from queue_app.diagnose import servers
+from tests.support.engine import until
 from tests.support.programs import require
 
 PASSWORD = "not-a-secret"
@@ -47,7 +48,7 @@ def behind(program, transactional_db, monkeypatch, settings, shared_folder):
         started.append(
             subprocess.Popen([program, *as_another, str(config)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
-        _wait_for(port, started[-1])
+        until(lambda: _listens(port, started[-1]), "PgBouncer listens")
         pooled = database | {"HOST": "127.0.0.1", "PORT": str(port), "NAME": "pooled", "PASSWORD": PASSWORD}
         monkeypatch.setitem(connections.settings, "pooled", pooled)
         settings.TASKQUEUE = {**settings.TASKQUEUE, "DATABASE_ALIAS": "pooled"}
@@ -62,25 +63,19 @@ def behind(program, transactional_db, monkeypatch, settings, shared_folder):
         process.stdout.close()
 
 
-def _wait_for(port: int, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("PgBouncer does not listen")
+def _listens(port: int, process: subprocess.Popen) -> bool:
+    assert process.poll() is None, process.stdout.read()
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
-def test_transaction_pooling_must_be_configured(behind, django_db_blocker, monkeypatch):
+def test_transaction_pooling_must_be_configured(behind, django_db_blocker, override):
     behind("transaction")
     [finding] = servers.check_pooler()
     assert (finding.level, "pools transactions, and Django does not know" in finding.message) == (Level.FAIL, True)
     assert [found.id for found in check_server(databases=["pooled"])] == ["queue_app.E011"]
-    monkeypatch.setitem(connections["pooled"].settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+    override(connections["pooled"].settings_dict, DISABLE_SERVER_SIDE_CURSORS=True)
     assert check_server(databases=["pooled"]) == []
     [finding] = servers.check_pooler()
     assert (finding.level, "Django knows" in finding.message) == (Level.OK, True)

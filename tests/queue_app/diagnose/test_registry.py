@@ -48,13 +48,13 @@ def overview(engine):
     forget_known_queues()
 
 
-def test_a_new_trouble_is_in_explain_doctor_overview_and_readiness(engine, add, monkeypatch, overview):
+def test_a_new_trouble_is_in_explain_doctor_overview_and_readiness(engine, add, override, overview):
     register_live(engine.worker())
     task_id = put()
     assert "no_licence" not in explain.explain(task_id).codes
     add("no_licence", "The licence ended %(days)s days ago.", "Renew it.", Source.SYSTEM, Level.FAIL, check="licence")
     found = lambda _state: iter([reason("no_licence", days=3)])  # noqa: E731 - a finder
-    monkeypatch.setattr(system, "FINDERS", [*system.FINDERS, found])
+    override(system, FINDERS=[*system.FINDERS, found])
     answer = explain.explain(task_id)
     assert [each.text for each in answer.blocking if each.code == "no_licence"] == [
         "The licence ended 3 days ago. Renew it."
@@ -85,10 +85,10 @@ def test_a_new_reason_of_tasks_is_in_explain_and_counted_in_the_overview(engine,
     assert NARROW["wait"](TaskFilter(), "no_permit", timezone.now()).kinds
 
 
-def test_another_room_can_add_a_finder(engine, add, monkeypatch):
+def test_another_room_can_add_a_finder(engine, add, override):
     register_live(engine.worker())
     add("too_early", "Its shop is closed.", "Wait.", Source.ROW)
-    monkeypatch.setattr(explain, "FINDERS", list(explain.FINDERS))
+    override(explain, FINDERS=list(explain.FINDERS))
     explain.finds_tasks(Status.QUEUED)(lambda case: iter([reason("too_early", details={"queue": case.task.queue})]))
     [found] = [each for each in explain.explain(put()).reasons if each.code == "too_early"]
     assert (found.text, found.blocks, found.details) == ("Its shop is closed.", True, {"queue": "default"})

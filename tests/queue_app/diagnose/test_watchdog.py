@@ -17,7 +17,7 @@ from queue_app.sql import snapshot
 from queue_app.workers.scheduler import Job
 from tests.support.engine import index_away, index_refusing, put, put_many, row
 from tests.support.index_state import client_of
-from tests.support.yard import Yard, all_done
+from tests.support.yard import all_done
 
 
 @pytest.fixture
@@ -138,8 +138,7 @@ def test_the_next_leader_takes_over_the_stall(yard, no_comparison, monkeypatch):
     with index_away("push"):
         put()
     yard.wait(20)
-    other = Yard()
-    other._ahead, other.workers = yard._ahead, yard.workers
+    other = yard.of_next_leader()
     other.look()
     assert (other.kinds, levels()) == (["not_started"], {Level.FAIL})
     other.wait(30)
@@ -152,8 +151,7 @@ def test_a_stall_that_is_over_ends_for_the_next_leader_too(yard, no_comparison):
         put()
     yard.until(lambda: bool(yard.kinds))
     get_index().push(snapshot.refs(list(Task.objects.values_list("id", flat=True))))
-    other = Yard()
-    other._ahead, other.workers = yard._ahead, yard.workers
+    other = yard.of_next_leader()
     other.wait(watchdog.INHERIT_SECONDS + 2)
     assert (other.kinds, levels()) == ([], {Level.OK})
 

@@ -47,12 +47,12 @@ def test_an_index_that_was_lost(engine):
     assert_finding(work.check_index, Level.FAIL, "missing")
 
 
-def test_an_index_that_is_being_rebuilt(engine, monkeypatch):
+def test_an_index_that_is_being_rebuilt(engine, override):
     number = snapshot.raise_generation()
     assert_finding(work.check_index, Level.FAIL, "The index is of another generation than the rows.")
     engine.index.begin_generation(number)
     assert_finding(work.check_index, Level.WARN, "has rebuilt it from PostgreSQL. It began 0 s ago.")
-    monkeypatch.setattr(work, "REBUILD_SECONDS", -1.0)
+    override(work, REBUILD_SECONDS=-1.0)
     assert_finding(work.check_index, Level.FAIL, "rebuilding")
 
 
@@ -183,8 +183,8 @@ def test_a_paused_key_is_reported(engine):
     assert "It resumes by itself " in only(work.check_queues()).message
 
 
-def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
-    monkeypatch.setattr(work, "SETTLE_SECONDS", 0.0)
+def test_an_index_that_lags_is_reported_and_not_repaired(engine, override):
+    override(work, SETTLE_SECONDS=0.0)
     ids = put_many(120)
     assert_finding(work.check_agreement, Level.OK, "have the same counts")
     engine.index.remove([task.ref for task in take(engine.worker(), 0)] or [])
@@ -196,9 +196,9 @@ def test_an_index_that_lags_is_reported_and_not_repaired(engine, monkeypatch):
     assert engine.index.queues() == []
 
 
-def test_a_single_lost_task_is_reported_if_nothing_moves(engine, monkeypatch):
+def test_a_single_lost_task_is_reported_if_nothing_moves(engine, override, monkeypatch):
     """The index never learned of tasks that were enqueued while Redis refused writes."""
-    monkeypatch.setattr(work, "SETTLE_SECONDS", 0.0)
+    override(work, SETTLE_SECONDS=0.0)
     with index_away():
         put()
     assert_finding(work.check_agreement, Level.WARN, "queued tasks: 1 in the rows, 0 in the index")
@@ -224,8 +224,8 @@ def test_tasks_that_a_limit_holds_are_no_difference(engine, monkeypatch):
     assert_finding(work.check_agreement, Level.OK, "have the same counts")
 
 
-def test_many_deaths(engine, monkeypatch):
-    monkeypatch.setattr(work, "DEATHS_PER_MINUTE", 1)
+def test_many_deaths(engine, override):
+    override(work, DEATHS_PER_MINUTE=1)
     assert_finding(work.check_deaths, Level.OK, "0 within")
     DeadLetterFactory.create_batch(6, task_type="shop.pay", exception_class="ValueError")
     DeadLetterFactory.create(task_type="shop.mail", exception_class="", reason="worker_died")

@@ -13,22 +13,7 @@ from tests.support.scene import Hand, Scene, set_limits
 
 # given tasks: name -> (ms, options); worker: (kinds, options); want; proposed in order
 ORDER = {
-    "nothing waits": ({}, ("a", {}), 5, ""),
-    "first in, first out": ({"x": (1, {}), "y": (2, {}), "z": (3, {})}, ("a", {}), 2, "x y"),
     "equal instants run in the order of their ids": ({"x": (1, {}), "y": (1, {}), "z": (1, {})}, ("a", {}), 3, "x y z"),
-    "a batch pushed backwards runs forwards": ({"z": (3, {}), "y": (2, {}), "x": (1, {})}, ("a", {}), 3, "x y z"),
-    "fifo over the lanes of a queue": (
-        {"x": (1, {"kind": "a"}), "y": (2, {"kind": "b"}), "z": (3, {"kind": "a"})},
-        ("a b", {}),
-        3,
-        "x y z",
-    ),
-    "fifo over queues": (
-        {"x": (1, {"queue": "p"}), "y": (2, {"queue": "q"}), "z": (3, {"queue": "p"})},
-        ("a", {}),
-        3,
-        "x y z",
-    ),
     "fifo over queues and lanes, one step of 8 us apart": (
         {
             f"t{n}": (n * 0.008, {"queue": "pq"[n % 2], "kind": "ab"[n // 2 % 2], "needs": ["g"] if n % 3 else []})
@@ -37,12 +22,6 @@ ORDER = {
         ("a b", {"offers": ["g"]}),
         12,
         " ".join(f"t{n}" for n in range(12)),
-    ),
-    "a band comes before any age": (
-        {"old": (0, {"band": Band.LOW}), "new": (10**9, {"band": Band.CRITICAL})},
-        ("a", {}),
-        2,
-        "new old",
     ),
     "bands are strict over lanes and queues": (
         {
@@ -56,14 +35,6 @@ ORDER = {
         5,
         "cr hi no lo bg",
     ),
-    "only the worker's queues": (
-        {"x": (1, {"queue": "p"}), "y": (2, {"queue": "q"}), "z": (3, {"queue": "r"})},
-        ("a", {"queues": ["q", "r"]}),
-        3,
-        "y z",
-    ),
-    "unknown task types are not proposed": ({"x": (1, {"kind": "new"}), "y": (2, {"kind": "a"})}, ("a", {}), 2, "y"),
-    "a capability that the worker lacks": ({"x": (1, {"needs": ["gpu"]}), "y": (2, {})}, ("a", {}), 2, "y"),
     "every capability must be offered": (
         {"x": (1, {"needs": ["gpu", "ssd"]}), "y": (2, {"needs": ["gpu"]}), "z": (3, {"needs": ["ssd", "gpu", "arm"]})},
         ("a", {"offers": ["gpu", "ssd"]}),
@@ -127,7 +98,7 @@ def test_a_queue_filled_through_other_lanes_stays_full_for_all_workers(scene: Sc
     assert scene.claim(other) == "b0"
 
 
-@pytest.mark.parametrize("blocked", [1, 2, 3, 7])
+@pytest.mark.parametrize("blocked", [1, 7])
 def test_order_is_strict_behind_full_queues(scene: Scene, blocked: int):
     """A claim proposes the first tasks of all, however many full queues it meets."""
     other, hand = scene.worker("b"), scene.worker("a")
@@ -159,7 +130,7 @@ def test_an_id_that_is_leased_is_never_proposed_again(scene: Scene):
     assert scene.leased() == {"x", "y"}
 
 
-@pytest.mark.parametrize("stale_lanes", [1, 2, 3, 5])
+@pytest.mark.parametrize("stale_lanes", [1, 5])
 def test_work_behind_stale_copies_is_found_and_in_order(scene: Scene, stale_lanes: int):
     """Lanes whose first tasks are all stale copies hide nothing that comes after them."""
     hand = scene.worker(" ".join("abcdefgh"))

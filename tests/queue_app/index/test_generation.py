@@ -78,7 +78,7 @@ def test_a_rebuild_that_was_overtaken_wipes_nothing_of_the_later_one(index: Inde
     assert scene.leased() == {"running"}
 
 
-def test_a_worker_that_registers_during_the_wipe_registers_again(scene: Scene, monkeypatch):
+def test_a_worker_that_registers_during_the_wipe_registers_again(scene: Scene, override, monkeypatch):
     """The wipe would delete a part of what it writes; the rest would stay in the index until the next rebuild."""
     hand = scene.worker()
     scene.index.set_limits(gate_of(Scope.TYPE, "a"), Limits(max_concurrent=1))  # its lane is grouped behind a gate
@@ -93,7 +93,7 @@ def test_a_worker_that_registers_during_the_wipe_registers_again(scene: Scene, m
             yield key
 
     scene.push(scene.task("y"))
-    monkeypatch.setattr(index_module, "BATCH", 1)
+    override(index_module, BATCH=1)
     monkeypatch.setattr(client_of(scene.index), "scan_iter", interleaved)
     scene.index.begin_generation(2)
     monkeypatch.undo()

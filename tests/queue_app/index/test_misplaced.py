@@ -23,58 +23,11 @@ def packed(*tasks: TaskRef, off: float = 0.0) -> list[PackedLane]:
     ]
 
 
-# pushed, leased, compared rows -> misplaced
-COMPARISONS = {
-    "all in place": ("x y", "", "x y", ""),
-    "one is missing": ("x", "", "x y", "y"),
-    "all are missing": ("", "", "x y", "x y"),
-    "leased: its claim is being decided": ("x", "y", "x y", ""),
-    "no rows": ("x", "", "", ""),
-}
-
-
-@pytest.mark.parametrize("case", COMPARISONS)
-def test_misplaced(scene: Scene, case: str):
-    pushed, leased, rows, wrong = (names.split() for names in COMPARISONS[case])
-    tasks = {"x": scene.task("x", 1), "y": scene.task("y", 2.345, queue="q", needs=["gpu"])}
-    scene.index.push([tasks[name] for name in pushed])
-    restore(scene.index, [(tasks[name].id, tasks[name].lane) for name in leased])
-    before = scene.check()
-    assert scene.index.misplaced(packed(*(tasks[name] for name in rows))) == [tasks[name].id for name in wrong]
-    assert scene.check() == before
-
-
-@pytest.mark.parametrize(
-    ("band", "at", "stands_right"),
-    [(Band.NORMAL, 1.0, True), (Band.HIGH, 1.0, False), (Band.LOW, 1.0, False), (Band.NORMAL, 1.1, False)],
-)
-def test_a_place_that_is_not_the_rows(scene: Scene, band: Band, at: float, stands_right: bool):
-    scene.index.push([scene.task("x", at, band=band)])
-    row = scene.task("x", 1.0)
-    assert scene.index.misplaced(packed(row)) == ([] if stands_right else [row.id])
-
-
 @pytest.mark.parametrize("off", [-0.008, 0.008])
 def test_the_last_bit_is_the_databases_rounding(scene: Scene, off: float):
     row = scene.task("x", 1.0)
     scene.index.push([row])
     assert scene.index.misplaced(packed(row, off=off)) == []
-
-
-def test_tasks_before_and_after_their_promotion_are_in_place(scene: Scene):
-    """The tasks of the scene are older than any threshold."""
-    risen, waits = scene.task("x", 1, band=Band.LOW), scene.task("y", 2, band=Band.LOW)
-    scene.index.push([waits])
-    scene.index.set_thresholds({Band.LOW: 60.0})
-    scene.index.push([risen])
-    assert scene.index.misplaced(packed(risen, waits)) == []
-
-
-def test_a_task_above_what_its_age_allows_is_misplaced(scene: Scene):
-    row = scene.task("x", 1, band=Band.LOW)
-    scene.index.push([scene.task("x", 1, band=Band.NORMAL)])
-    row = scene.task("x", 1, band=Band.LOW)
-    assert scene.index.misplaced(packed(row)) == [row.id]
 
 
 def test_more_than_one_call(scene: Scene):

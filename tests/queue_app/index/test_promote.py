@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from queue_app.core.limits import BAND_WIDTH, score
+from queue_app.core.limits import score
 from queue_app.core.priorities import Band, effective_band, steps_of
 from tests.support.index_state import band_of
 from tests.support.leases import restore
@@ -40,60 +40,6 @@ def aging(index) -> AgingScene:
     return scene
 
 
-# own band, age -> band afterwards, steps
-CASES = {
-    "critical stays": (CRITICAL, 9999, CRITICAL, {}),
-    "high stays": (HIGH, 9999, HIGH, {}),
-    "normal, young": (NORMAL, 1190, NORMAL, {}),
-    "normal, aged": (NORMAL, 1200, HIGH, {(NORMAL, HIGH): 1}),
-    "low, young": (LOW, 590, LOW, {}),
-    "low, one step": (LOW, 600, NORMAL, {(LOW, NORMAL): 1}),
-    "low does not rise as normal does": (LOW, 1790, NORMAL, {(LOW, NORMAL): 1}),
-    "low, two steps": (LOW, 1800, HIGH, {(LOW, NORMAL): 1, (NORMAL, HIGH): 1}),
-    "background, one step": (BACKGROUND, 600, LOW, {(BACKGROUND, LOW): 1}),
-    "background, two steps": (BACKGROUND, 1200, NORMAL, {(BACKGROUND, LOW): 1, (LOW, NORMAL): 1}),
-    "background, three steps": (BACKGROUND, 2400, HIGH, {(BACKGROUND, LOW): 1, (LOW, NORMAL): 1, (NORMAL, HIGH): 1}),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_promote(aging, case):
-    own, age, band, steps = CASES[case]
-    task = aging.aged("x", age, own)
-    aging.push_young(task)
-    assert aging.standing() == {"x": own}
-    assert steps_of(aging.index.promote([task])) == steps
-    assert aging.standing() == {"x": band}
-    assert aging.check().lanes[task.lane][task.id] == task.score - (own - band) * BAND_WIDTH
-    assert steps_of(aging.index.promote([task])) == {}
-    names = {f"promoted:{one.label}:{other.label}": count for (one, other), count in steps.items()}
-    assert aging.index.stats().counts == names
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_push_puts_a_task_where_a_promotion_would(aging, case):
-    """So a rebuild keeps promotions, and so does a task that its worker gives back."""
-    own, age, band, _ = CASES[case]
-    task = aging.aged("x", age, own)
-    assert aging.push(task) == 1
-    assert aging.standing() == {"x": band}
-    assert steps_of(aging.index.promote([task])) == {}
-    assert aging.index.stats().counts == {}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_push_of_a_waiting_task_is_no_repair(aging, case):
-    """Before its promotion the push lifts the task and counts it as promoted; afterwards the task stays."""
-    own, age, band, steps = CASES[case]
-    aging.worker()  # its heads follow
-    task = aging.aged("x", age, own)
-    aging.push_young(task)
-    assert aging.push(task) == 0
-    assert aging.standing() == {"x": band}
-    assert sum(aging.index.stats().counts.values()) == sum(steps.values())
-    assert aging.push(task) == 0
-
-
 def test_python_and_lua_agree(aging):
     ages = [n * 97.3 for n in range(30)]
     tasks = [aging.aged(f"{own.label}{n}", age, own) for own in Band for n, age in enumerate(ages)]
@@ -126,27 +72,6 @@ def test_inside_the_band_the_time_of_queueing_counts(aging):
     assert names == ["critical", "older low", "old high", "low", "young high", "normal"]
 
 
-def test_the_heads_follow(aging):
-    """A lane and a queue that stood behind come first, for every profile that can run them."""
-    hands = [aging.worker(), aging.worker("a b", queues=["p", "q"])]
-    low = aging.aged("low", 1900, LOW, queue="q")
-    aging.push_young(low, aging.aged("normal", 10, NORMAL, queue="p"))
-    aging.index.promote([low])
-    assert [aging.claim(hand) for hand in hands] == ["low", "normal"]
-
-
-def test_of_many_only_the_aged_move(aging):
-    tasks = [aging.aged(f"t{n}", 550 + n / 10, LOW, kind=f"k{n % 7}", queue="pq"[n % 2]) for n in range(1000)]
-    aging.push_young(*tasks)
-    aged = {aging.names[task.id] for n, task in enumerate(tasks) if n >= 500}
-    risen_now = aging.index.promote(tasks)
-    risen = {name for name, band in aging.standing().items() if band is NORMAL}
-    assert aged <= risen
-    assert {aging.names[one.task_id] for one in risen_now} == risen
-    assert steps_of(risen_now) == {(LOW, NORMAL): len(risen)}
-    assert len(risen) - len(aged) <= 100  # tasks that aged while this test ran, 10 s at most
-
-
 @pytest.mark.parametrize("given", ["leased", "gone", "another time", "another lane"])
 def test_a_task_that_does_not_wait_at_its_place_is_left_alone(aging, given):
     task = aging.aged("x", 2000, LOW)
@@ -159,24 +84,6 @@ def test_a_task_that_does_not_wait_at_its_place_is_left_alone(aging, given):
     before = aging.check()
     assert steps_of(aging.index.promote([task])) == {}
     assert aging.check() == before
-
-
-def test_a_task_that_was_raised_by_hand_is_not_taken_down(aging):
-    """The row was read before it was reprioritised."""
-    before = aging.aged("x", 700, BACKGROUND)
-    aging.push(before)
-    aging.push(aging.aged("x", 700, CRITICAL))
-    aging.tasks["x"] = before
-    assert steps_of(aging.index.promote([before])) == {}
-
-
-def test_a_task_that_was_lowered_by_hand_goes_down(aging):
-    """Its age counts in the new band; the push undoes no promotion."""
-    at = aging.aged("x", 700, NORMAL)
-    aging.push(at)
-    lowered = type(at)(at.id, at.task_type, at.queue, BACKGROUND, at.capabilities, at.queued_at)
-    assert aging.push(lowered) == 1
-    assert aging.standing() == {"x": LOW}
 
 
 def test_no_worker_is_woken(aging):
@@ -211,16 +118,6 @@ def test_thresholds_are_copied_once(aging):
     assert aging.standing() == {"x": LOW}  # and there the chain ends
     assert aging.index.set_thresholds({})
     assert not aging.index.set_thresholds({})
-
-
-def test_raised_thresholds_take_promotion_back_with_the_next_push(aging):
-    task = aging.aged("x", 700, LOW)
-    aging.push(task)
-    aging.index.set_thresholds(THRESHOLDS | {LOW: 800.0})
-    assert steps_of(aging.index.promote([task])) == {}
-    assert aging.standing() == {"x": NORMAL}
-    assert aging.push(task) == 1
-    assert aging.standing() == {"x": LOW}
 
 
 def test_counters_survive_a_rebuild(aging):

@@ -1,6 +1,5 @@
 """publish.lua: the fields, order and cap of events; a failing stream fails nothing else."""
 
-import time
 import uuid
 
 import pytest
@@ -10,8 +9,9 @@ from queue_app.core.ids import uuid7
 from queue_app.core.limits import lane_name
 from queue_app.core.records import Entry
 from queue_app.core.states import Status
-from queue_app.index import Index, notifier
+from queue_app.index import notifier
 from queue_app.index.notifier import IDS_PER_ENTRY, split
+from queue_app.index.scripts import source
 from tests.support.index_state import client_of
 
 FIELDS = ["event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at"]
@@ -19,8 +19,8 @@ LANE = lane_name("default", "app.a", ())
 
 
 @pytest.fixture
-def index(settings):
-    return Index("default", settings.TASKQUEUE["KEY_PREFIX"])
+def index(own_index):
+    return own_index
 
 
 def occasion(**changes):
@@ -80,42 +80,31 @@ def test_the_stream_is_capped(index, settings):
     assert 200 <= client_of(index).xlen(index.keys.events) <= 400  # trimmed by whole nodes
 
 
-def test_an_event_stands_before_the_entry_that_lets_the_task_start(index, monkeypatch):
-    monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index._notifier._sent_at = time.monotonic()
-    sent = []
-    plain = index._notifier._pipeline.send
-    monkeypatch.setattr(index._notifier._pipeline, "send", lambda calls: sent.append(calls) or plain(calls))
+def test_an_event_stands_before_the_entry_that_lets_the_task_start(index, clock, written):
     published = run(2)
     index.notify([Entry(LANE, 2e13, task_id) for task_id in published.task_ids], [published])
     index.flush()
-    assert [call.script for call in sent[0]] == [index._scripts["publish"], index._scripts["push"]]
+    assert [call.script.script for calls in written for call in calls] == [source("publish"), source("push")]
     assert index.depth("default").total == 2
 
 
-def test_events_alone_are_not_waited_for_by_the_next_call(index, monkeypatch):
-    monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
-    index._notifier._sent_at = time.monotonic()
+def test_events_alone_are_not_waited_for_by_the_next_call(index, clock, written):
     index.notify((), [run()])
     assert index.queues() == []
     index.wake_idle()
-    assert index._notifier._count == 1
+    assert written == []
     assert len(entries(index)) == 1
 
 
-def test_events_wait_for_entries_to_go_with_up_to_a_limit(index, monkeypatch):
-    monkeypatch.setattr(notifier, "GATHER_SECONDS", 0.005)
-    notifier_of_index = index._notifier
-    notifier_of_index._start_thread = lambda: None
-    notifier_of_index._sent_at = -1000.0
+def test_events_wait_for_entries_to_go_with_up_to_a_limit(index, clock, written):
     index.notify((), [run()])
-    assert notifier_of_index._count == 1
+    assert written == []
     index.notify((), [run(notifier.MAX_EVENTS)])
-    assert notifier_of_index._count == 0
+    assert written
+    assert sum(len(fields[b"task_id"].split()) for _, fields in entries(index)) == 1 + notifier.MAX_EVENTS
 
 
-def test_a_reader_sees_the_events_of_its_process(index, monkeypatch):
-    monkeypatch.setattr(notifier, "GATHER_SECONDS", 1000.0)
+def test_a_reader_sees_the_events_of_its_process(index, clock):
     index.notify((), [run()])
     assert index.last_event_id() != "0-0"
     index.notify((), [run()])

@@ -1,11 +1,9 @@
 """release.lua, revoke.lua, restore_leases.lua and remove.lua: how leases and entries end."""
 
-import uuid
-
 import pytest
 
 from queue_app.index import Lease
-from tests.support.leases import release, restore
+from tests.support.leases import restore
 from tests.support.scene import Scene, set_limits
 
 
@@ -19,22 +17,6 @@ def busy(scene: Scene) -> Scene:
 
 # -- release -------------------------------------------------------------------------
 
-RELEASES = {
-    "one": (("x",), 1, {"y"}),
-    "all, over two queues": (("x", "y"), 2, set()),
-    "twice in one call": (("x", "x"), 1, {"y"}),
-    "one that waits": (("z",), 0, {"x", "y"}),
-    "nothing": ((), 0, {"x", "y"}),
-}
-
-
-@pytest.mark.parametrize("case", RELEASES)
-def test_release(busy: Scene, case: str):
-    names, freed, leased = RELEASES[case]
-    assert busy.release(*names) == freed
-    assert busy.leased() == leased
-    assert busy.waiting() == {"z"}
-
 
 def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
     set_limits(busy.index, "default", max_concurrent=1)
@@ -42,11 +24,6 @@ def test_a_slot_is_freed_once_however_often_it_is_released(busy: Scene):
     hand = busy.worker()
     busy.push(busy.task("v", 4), busy.task("w", 5))
     assert busy.claim(hand, 5) == "z"
-
-
-def test_an_unknown_id_frees_nothing(busy: Scene):
-    assert release(busy.index, [(uuid.uuid4(), "default"), (uuid.uuid4(), "never heard of")]) == 0
-    assert busy.leased() == {"x", "y"}
 
 
 def test_more_than_one_batch_of_releases(scene: Scene):
@@ -77,20 +54,6 @@ def test_it_leaves_a_later_lease(busy: Scene):
     assert "x" in busy.leased()
 
 
-def test_it_reopens_a_full_queue(busy: Scene):
-    set_limits(busy.index, "default", max_concurrent=1)
-    hand = busy.worker()
-    assert busy.claim(hand) == ""
-    busy.index.release([lease(busy, "x")])
-    assert busy.called(hand)
-    assert busy.claim(hand) == "z"
-
-
-def test_leases_are_listed_with_their_instant(busy: Scene):
-    assert list(busy.index.leases("default")) == [lease(busy, "x")]
-    assert list(busy.index.leases("never heard of")) == []
-
-
 # -- restore_leases ------------------------------------------------------------------
 
 
@@ -112,39 +75,10 @@ def test_a_lease_that_the_row_does_not_name_is_replaced(busy: Scene):
     assert lease(busy, "x") == of_the_row
 
 
-def test_restored_leases_count_for_every_limit(scene: Scene):
-    restore(scene.index, [(scene.task("x").id, "default")])
-    set_limits(scene.index, "default", max_concurrent=2)
-    scene.push(scene.task("y", 1), scene.task("z", 2))
-    assert scene.claim(scene.worker(), 5) == "y"
-
-
 def test_a_queue_that_only_has_leases_is_known(scene: Scene):
     """Otherwise the reconciler would skip its leases, and a leaked one would stay."""
     restore(scene.index, [(scene.task("x", queue="q").id, "q")])
     assert scene.index.queues() == ["q"]
-
-
-# -- remove --------------------------------------------------------------------------
-
-REMOVALS = {
-    "the head": (("x",), 1, "y z"),
-    "from the middle": (("y",), 1, "x z"),
-    "a whole lane": (("x", "y"), 2, "z"),
-    "everything": (("x", "y", "z"), 3, ""),
-    "twice": (("x", "x"), 1, "y z"),
-}
-
-
-@pytest.mark.parametrize("case", REMOVALS)
-def test_remove(scene: Scene, case: str):
-    names, removed, left = REMOVALS[case]
-    tasks = {"x": scene.task("x", 1), "y": scene.task("y", 2), "z": scene.task("z", 3, queue="q")}
-    scene.push(*tasks.values())
-    hand = scene.worker()
-    assert scene.index.remove([tasks[name] for name in names]) == removed
-    scene.check()
-    assert scene.claim(hand, 5) == left
 
 
 def test_remove_leaves_a_lease_alone(busy: Scene):

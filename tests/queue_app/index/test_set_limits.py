@@ -8,68 +8,7 @@ from queue_app.core.limits import Limits
 from queue_app.core.records import Lease
 from tests.support.engine import counted_calls
 from tests.support.index_state import client_of
-from tests.support.scene import Scene, set_limits
-
-# limits before, limits now -> whether anything changed
-CHANGES = {
-    "a first cap": (None, (3, False), True),
-    "the same cap": ((3, False), (3, False), False),
-    "another cap": ((3, False), (4, False), True),
-    "no cap any more": ((3, False), (None, False), True),
-    "none before and none now": (None, (None, False), False),
-    "paused": ((3, False), (3, True), True),
-    "still paused": ((None, True), (None, True), False),
-    "resumed": ((None, True), (None, False), True),
-}
-
-
-@pytest.mark.parametrize("case", CHANGES)
-def test_whether_anything_changed(scene: Scene, case: str):
-    before, now, changed = CHANGES[case]
-    if before:
-        set_limits(scene.index, "q", max_concurrent=before[0], paused=before[1])
-    assert set_limits(scene.index, "q", max_concurrent=now[0], paused=now[1]) is changed
-    state = scene.check()
-    assert state.limits.get("q", {}).get("max_concurrent") == (None if now[0] is None else str(now[0]))
-    assert state.paused("q") is now[1]
-
-
-@pytest.mark.parametrize("queue", ["default", ""])
-def test_a_changed_cap_holds_at_the_next_claim(scene: Scene, queue: str):
-    scene.push(*(scene.task(f"t{n}", n) for n in range(9)))
-    hand = scene.worker()
-    claimed = []
-    for cap in (2, 3, 1, None):
-        set_limits(scene.index, queue, max_concurrent=cap)
-        scene.check()
-        claimed.append(scene.claim(hand, 5))
-    assert claimed == ["t0 t1", "t2", "", "t3 t4 t5 t6 t7"]
-
-
-@pytest.mark.parametrize("queue", ["default", ""])
-def test_a_raised_cap_calls_a_worker(scene: Scene, queue: str):
-    set_limits(scene.index, queue, max_concurrent=1)
-    scene.push(scene.task("x"), scene.task("y", 1))
-    hand = scene.worker()
-    assert scene.claim(hand, 2) == "x"
-    set_limits(scene.index, queue, max_concurrent=2)
-    assert scene.called(hand)
-
-
-@pytest.mark.parametrize("how", ["release", "revoke"])
-def test_a_gate_that_opens_shows_what_waits_behind_it(scene: Scene, how: str):
-    """Guard: the regrouping when a slot of a gate is freed."""
-    scene.index.set_limits("t:a", Limits(max_concurrent=1))
-    scene.push(scene.task("x"), scene.task("y", 1))
-    hand = scene.worker()
-    assert scene.claim(hand, 2) == "x"
-    assert scene.claim(hand, 2) == ""
-    if how == "release":
-        scene.release("x")
-    else:
-        scene.index.release(scene.index.leases("default"))
-    assert scene.called(hand)
-    assert scene.claim(hand, 2) == "y"
+from tests.support.scene import Scene
 
 
 @pytest.mark.parametrize("limits", [{"rate_count": 3, "rate_seconds": 3600.0}, {"min_delay_seconds": 3600.0}])

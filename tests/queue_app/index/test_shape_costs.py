@@ -16,7 +16,7 @@ from queue_app.core.records import Lease, PackedLane
 from queue_app.index import Index, Profile
 from queue_app.services.repair.reconcile import Audit
 from tests.queue_app.index.test_shapes import keyed
-from tests.support.engine import counted_calls
+from tests.support.engine import counted_calls, scripts_through
 from tests.support.index_clock import stop_clock
 from tests.support.index_state import client_of
 from tests.support.scene import Hand, Scene
@@ -159,20 +159,20 @@ def commands(index: Index) -> int:
 
 def longest(index: Index, shape: Shape, n: int, patch: pytest.MonkeyPatch) -> int:
     """Return the number of commands of the script that ran most of them."""
-    found, plain = [0], index._call
+    found = [0]
 
-    def counting(*arguments: object) -> object:
+    def counting(run: Callable[..., object], *arguments: object) -> object:
         before = commands(index)
         try:
-            return plain(*arguments)  # type: ignore[arg-type]
+            return run(*arguments)
         finally:
             found.append(commands(index) - before)
 
     steps = shape(Scene(index).open(), n)
     if next(steps):
         stop_clock(index, datetime.now(UTC) + timedelta(hours=1), patch)
-    patch.setattr(index, "_call", counting)
-    assert next(steps, None) is None
+    with scripts_through(index, counting):
+        assert next(steps, None) is None
     return max(found)
 
 

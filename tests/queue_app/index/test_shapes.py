@@ -11,7 +11,7 @@ from queue_app.core.limits import Limits, lane_name
 from queue_app.core.records import Lease, TaskRef
 from queue_app.index import Profile
 from tests.support import index_state
-from tests.support.engine import counted_calls
+from tests.support.engine import counted_calls, scripts_through
 from tests.support.scene import Hand, Scene
 
 #: More than a claim moves.
@@ -109,7 +109,7 @@ def test_a_process_that_dies_while_it_counts_leaves_the_rest_to_the_next_copy(sc
     assert len(index_state.check(index).held["k:c:1"]) == 1_500
 
 
-def test_many_gates_open_in_steps_and_claims_go_on_with_them(scene: Scene, monkeypatch):
+def test_many_gates_open_in_steps_and_claims_go_on_with_them(scene: Scene):
     index, hand = scene.index, scene.worker()
     index.set_limits("k:c", Limits(max_concurrent=1))
     tasks = keyed(scene, MANY)
@@ -119,9 +119,8 @@ def test_many_gates_open_in_steps_and_claims_go_on_with_them(scene: Scene, monke
     scene.names |= {twin.id: scene.names[task.id] + "'" for twin, task in zip(twins, tasks, strict=True)}
     index.push(twins)
     assert drain(scene, hand, 500)[0] == [], "each waits behind a gate of its own"
-    plain = index._call
-    monkeypatch.setattr(index, "_call", lambda name, *args: 0 if name == "refill" else plain(name, *args))
-    index.set_limits("k:c", Limits(max_concurrent=2))  # of a process that dies before the second step
+    with scripts_through(index, lambda run, name, *args: 0 if name == "refill" else run(name, *args)):
+        index.set_limits("k:c", Limits(max_concurrent=2))  # of a process that dies before the second step
     found = drain(scene, hand, 500)[0]
     assert sorted(found) == sorted(scene.names[twin.id] for twin in twins)
 

@@ -6,7 +6,6 @@ reaches another one. A claim passes the call on while there is work for an idle 
 
 import pytest
 
-from queue_app.core.priorities import Band
 from tests.support.index_state import client_of
 from tests.support.leases import restore
 from tests.support.scene import Hand, Scene, set_limits
@@ -97,42 +96,6 @@ def test_a_claim_that_leaves_work_behind_calls_the_next(scene: Scene):
     assert scene.who_was_called(one=one, two=two, three=three) == ""
 
 
-def test_a_call_that_was_answered_with_other_work_is_passed_on(scene: Scene):
-    """The call for X reached a worker that found a more urgent Y: a worker that only runs X must still be called."""
-    both, only_x = idle(scene, "x y"), idle(scene, "x")
-    scene.push(*(scene.task(f"x{n}", n, kind="x") for n in range(2)))
-    assert scene.who_was_called(both=both, only_x=only_x) == "both"
-    scene.push(*(scene.task(f"y{n}", n, kind="y", band=Band.CRITICAL) for n in range(2)))
-    assert scene.claim(both) == "y0"
-    assert scene.called(only_x)
-
-
-def test_a_claim_that_takes_all_its_own_work_calls_for_the_work_of_others(scene: Scene):
-    one, other = scene.worker("x"), scene.worker("y")
-    scene.push(scene.task("x", kind="x"), scene.task("y", kind="y"))
-    scene.rest(other)
-    assert scene.claim(one, 5) == "x"
-    assert scene.called(other)
-
-
-def test_the_call_is_not_lost_at_a_full_queue(scene: Scene):
-    """Next in the claimer's heads is a queue that others have filled, and behind it is work."""
-    set_limits(scene.index, "full", max_concurrent=1)
-    filler, one, two = scene.worker("b"), scene.worker("a"), scene.worker("a")
-    scene.push(
-        scene.task("b0", 0, queue="full", kind="b"),
-        scene.task("a0", 5, queue="full"),
-        scene.task("a1", 1, queue="r"),
-        scene.task("a2", 9, queue="s"),
-    )
-    assert scene.claim(filler) == "b0"
-    assert "full" in scene.check().heads[one.profile.id], "or this test proves nothing"
-    scene.rest(two)
-    assert scene.claim(one) == "a1"
-    assert scene.called(two)
-    assert scene.claim(two) == "a2"
-
-
 # -- slots that come free ------------------------------------------------------------------
 
 
@@ -164,25 +127,6 @@ def test_a_release_that_frees_nothing_wakes_no_worker(scene: Scene):
     assert not scene.called(busy)
 
 
-def test_a_call_is_not_spent_on_a_worker_that_has_nothing_to_do(scene: Scene):
-    """The heads of a worker still hold a queue that others filled; the call must reach a worker that it helps."""
-    set_limits(scene.index, "full", max_concurrent=1)
-    set_limits(scene.index, "q", max_concurrent=1)
-    useless, filler, useful, busy = (scene.worker(kind) for kind in "abcc")
-    scene.push(
-        scene.task("b0", 0, queue="full", kind="b"),
-        scene.task("a0", 3, queue="full"),
-        scene.task("c0", 1, queue="q", kind="c"),
-        scene.task("c1", 4, queue="q", kind="c"),
-    )
-    assert scene.claim(filler) == "b0"
-    assert scene.claim(busy) == "c0"
-    assert "full" in scene.check().heads[useless.profile.id], "or this test proves nothing"
-    scene.rest(useless, useful)
-    scene.release("c0")
-    assert scene.who_was_called(useless=useless, useful=useful) == "useful"
-
-
 def test_wake_idle_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scene):
     set_limits(scene.index, "full", max_concurrent=1)
     useless, filler = scene.worker("a"), scene.worker("b")
@@ -194,30 +138,6 @@ def test_wake_idle_spends_no_call_on_a_worker_that_has_nothing_to_do(scene: Scen
 
 
 # -- other ways for work to appear -----------------------------------------------------------
-
-
-def test_resuming_a_queue_reaches_every_kind_of_worker_that_has_work_in_it(scene: Scene):
-    """One worker is called; its claim passes the call on to the other, although no work is left for itself."""
-    set_limits(scene.index, "default", max_concurrent=None, paused=True)
-    scene.push(scene.task("x", kind="x"), scene.task("y", kind="y"))
-    hands = {"x": idle(scene, "x"), "y": idle(scene, "y")}
-    set_limits(scene.index, "default", max_concurrent=None, paused=False)
-    first = scene.who_was_called(**hands)
-    assert first in ("x", "y")
-    assert scene.claim(hands[first], 5) == first
-    second = scene.who_was_called(**hands)
-    assert {first, second} == {"x", "y"}
-    assert scene.claim(hands[second], 5) == second
-    assert scene.who_was_called(**hands) == ""
-
-
-def test_opening_a_generation_calls_a_worker(scene: Scene):
-    scene.index.begin_generation(2)
-    one = scene.worker()
-    scene.push(scene.task("x"))
-    scene.rest(one)
-    assert scene.index.finish_generation(2)
-    assert scene.called(one)
 
 
 def test_wake_idle_finds_work_whose_call_was_lost(scene: Scene):
@@ -270,3 +190,21 @@ def test_a_stale_head_is_read_once(scene: Scene, lanes: dict[str, float]):
     scene.index.claim(hand.profile, hand.id, 1)
     assert not scene.called(hand)
     assert scene.check().heads.get(hand.profile.id, {}) == {}
+
+
+def test_the_call_is_not_lost_at_a_full_queue(scene: Scene):
+    """Next in the claimer's heads is a queue that others have filled, and behind it is work."""
+    set_limits(scene.index, "full", max_concurrent=1)
+    filler, one, two = scene.worker("b"), scene.worker("a"), scene.worker("a")
+    scene.push(
+        scene.task("b0", 0, queue="full", kind="b"),
+        scene.task("a0", 5, queue="full"),
+        scene.task("a1", 1, queue="r"),
+        scene.task("a2", 9, queue="s"),
+    )
+    assert scene.claim(filler) == "b0"
+    assert "full" in scene.check().heads[one.profile.id], "or this test proves nothing"
+    scene.rest(two)
+    assert scene.claim(one) == "a1"
+    assert scene.called(two)
+    assert scene.claim(two) == "a2"

@@ -36,18 +36,6 @@ def test_a_server_out_of_reach_is_one_line_without_the_password(process_env, com
     assert PASSWORD not in ended.stderr + ended.stdout
 
 
-def test_an_option_that_is_no_number():
-    ended = manage("runworker", "--concurrency", "x")
-    assert ended.returncode == 2
-    assert "--concurrency: 'x' is not a number, auto, or auto:LEAST-MOST" in ended.stderr.splitlines()[-1]
-
-
-def test_help_names_the_exit_codes():
-    ended = manage("runworker", "--help")
-    assert ended.returncode == 0
-    assert "5 tasks given back" in ended.stdout
-
-
 def test_a_burst_without_work_ends_well(process_env):
     ended = manage("runworker", "--burst", **process_env)
     assert ended.returncode == 0, ended.stderr

@@ -3,17 +3,20 @@
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection, connections
 
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import hide_password
+from queue_app.index import Index, hide_password
 from queue_app.management import servers
 from queue_app.management.servers import check_postgresql, check_redis, database_url
 from queue_app.sql.connections import migrate_command
 from queue_app.workers.lifecycle import Exit
+from queue_app.workers.worker import Worker
+from tests.support.faults import failing
 
 PASSWORD = "hunter2-secret"
 both = pytest.mark.parametrize("command", ["runworker", "runscheduler"])
@@ -36,8 +39,7 @@ def refused(*arguments: str) -> tuple[int, str]:
     ("arguments", "words"),
     [
         (["--concurrency", "0"], "--concurrency must lie between 1 and 1000, not 0."),
-        (["--concurrency", "-1"], "between 1 and 1000, not -1"),
-        (["--concurrency", "100000"], "between 1 and 1000, not 100000"),
+        (["--concurrency", "x"], "--concurrency: 'x' is not a number, auto, or auto:LEAST-MOST"),
         (["--processes", "0"], "--processes must lie between 1 and 256"),
         (["--processes", "999"], "--processes"),
         (["--max-tasks", "0"], "--max-tasks"),
@@ -49,9 +51,9 @@ def refused(*arguments: str) -> tuple[int, str]:
         (["--with-scheduler", "--server", "http://127.0.0.1:1"], "--with-scheduler needs PostgreSQL and Redis"),
     ],
 )
-def test_bad_options_are_a_usage_error_in_one_line(arguments, words, monkeypatch):
-    monkeypatch.setattr(servers, "check_postgresql", lambda: pytest.fail("options come first"))
-    code, message = refused("runworker", *arguments)
+def test_bad_options_are_a_usage_error_in_one_line(arguments, words):
+    with failing(servers, "check_postgresql"):  # options come first
+        code, message = refused("runworker", *arguments)
     assert code == 2
     assert words in message
 
@@ -84,11 +86,17 @@ def test_a_server_that_is_too_strict(db):
     assert "READ COMMITTED" in message
 
 
+def test_help_names_the_exit_codes(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        call_command("runworker", "--help")
+    assert "5 tasks given back" in capsys.readouterr().out
+
+
 # -- PostgreSQL -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def postgresql(django_db_blocker, monkeypatch):
+def postgresql(django_db_blocker, override, monkeypatch):
     """Make statements on the tables fail with this error."""
 
     def fails(error: Exception, cause: Exception | None = None) -> None:
@@ -103,7 +111,7 @@ def postgresql(django_db_blocker, monkeypatch):
                 raise error from cause
 
         monkeypatch.setattr(connections["default"], "cursor", Cursor)
-        monkeypatch.setitem(connections["default"].settings_dict, "PASSWORD", PASSWORD)
+        override(connections["default"].settings_dict, PASSWORD=PASSWORD)
 
     return fails
 
@@ -133,22 +141,20 @@ def test_a_postgresql_that_cannot_be_reached(postgresql, error, remedy):
     assert "\n" not in str(caught.value)
 
 
-def test_a_redis_without_memory_fails_with_one_line_although_it_answers(transactional_db, monkeypatch):
-    def generation(self):
-        raise IndexUnavailable("Redis failed (generation): command not allowed when used memory > 'maxmemory'.")
-
-    monkeypatch.setattr("queue_app.index.Index.generation", generation)
-    code, message = refused("runworker")
+def test_a_redis_without_memory_fails_with_one_line_although_it_answers(transactional_db):
+    error = IndexUnavailable("Redis failed (generation): command not allowed when used memory > 'maxmemory'.")
+    with failing(Index, "generation", error):
+        code, message = refused("runworker")
     assert code == 4
     assert "Raise its maxmemory" in message
 
 
-def test_a_certificate_that_nobody_vouches_for(monkeypatch):
-    def ping(self):
-        raise IndexUnavailable("Redis failed (ping): [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
-
-    monkeypatch.setattr("queue_app.index.Index.ping", ping)
-    with pytest.raises(CommandError, match=r"ssl_ca_certs=/path/ca.pem\) in CACHES\['default'\]"):
+def test_a_certificate_that_nobody_vouches_for():
+    error = IndexUnavailable("Redis failed (ping): [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
+    with (
+        failing(Index, "ping", error),
+        pytest.raises(CommandError, match=r"ssl_ca_certs=/path/ca.pem\) in CACHES\['default'\]"),
+    ):
         check_redis()
 
 
@@ -226,12 +232,9 @@ def test_a_port_in_use_is_refused(transactional_db, command):
     assert message.startswith(f"--health-port: port {port} cannot be used: Address already in use")
 
 
-def test_another_error_of_the_system_is_not_the_ports(transactional_db, monkeypatch):
-    def no_files(self):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("queue_app.workers.worker.Worker.run", no_files)
-    with pytest.raises(OSError, match="Too many open files"):
+def test_another_error_of_the_system_is_not_the_ports(transactional_db):
+    full = OSError(24, "Too many open files")
+    with failing(Worker, "run", full), pytest.raises(OSError, match="Too many open files"):
         call_command("runworker", verbosity=0)
 
 
@@ -254,10 +257,9 @@ def test_a_thread_that_may_not_handle_signals_is_refused(transactional_db, comma
     assert "main thread" in message
 
 
-def test_the_process_of_a_caller_goes_on_whatever_the_worker_returns(transactional_db, monkeypatch):
-    monkeypatch.setattr("queue_app.workers.worker.Worker.run", lambda _worker: Exit.GAVE_BACK)
-    code, message = refused("runworker", "-q")
+def test_the_process_of_a_caller_goes_on_whatever_the_worker_returns(transactional_db):
+    with patch.object(Worker, "run", side_effect=[Exit.GAVE_BACK, Exit.OK]):
+        code, message = refused("runworker", "-q")
+        call_command("runworker", verbosity=0)
     assert (code, message) == (5, "The worker ended with the exit code 5: GAVE_BACK.")
-    monkeypatch.setattr("queue_app.workers.worker.Worker.run", lambda _worker: Exit.OK)
-    call_command("runworker", verbosity=0)
     assert "end" not in {thread.name for thread in threading.enumerate()}  # it would end the process with code 0

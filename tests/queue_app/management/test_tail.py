@@ -19,15 +19,16 @@ from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.services.read.log_lines import LogLines
 from tests.integration.processes import eventually, fleet_on
 from tests.support.engine import done, failed, put, take
+from tests.support.faults import failing
 
 EVERYTHING = EventFilter()
 ADD, NOTE = "a", "b"  # types that the workers of these tests know
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch):
+def quickly(override):
     """Do not wait for events that a test has not caused."""
-    monkeypatch.setattr(verb, "BLOCK_MS", None)
+    override(verb, BLOCK_MS=None)
 
 
 @pytest.fixture
@@ -134,16 +135,13 @@ def test_secrets_are_masked(engine, follow):
     assert not [item for item in news() if "geheim" in item]
 
 
-def test_redis_goes_away_and_comes_back(engine, follow, monkeypatch):
+def test_redis_goes_away_and_comes_back(engine, follow):
     tail, news = follow()
-    plain = Index.read_events
-    monkeypatch.setattr(Index, "read_events", away := lambda *_, **__: (_ for _ in ()).throw(IndexUnavailable("gone.")))
     put(ADD, args=[1, 2])
-    assert news() == ["gone. Events follow when it answers again."]
-    assert tail.pause > 0
-    assert news() == []
-    assert Index.read_events is away
-    monkeypatch.setattr(Index, "read_events", plain)
+    with failing(Index, "read_events", IndexUnavailable("gone.")):
+        assert news() == ["gone. Events follow when it answers again."]
+        assert tail.pause > 0
+        assert news() == []
     assert news() == ["Redis answers again.", "Accepted"]
     assert tail.pause == 0
 
@@ -197,17 +195,13 @@ def test_json(engine, follow):
         (100, "mial", "There is no queue 'mial'. Did you mean 'mail'? Its events follow when a task names it."),
     ],
 )
-def test_it_says_at_the_start_what_will_not_follow(engine, settings, monkeypatch, most, queue, said):
+def test_it_says_at_the_start_what_will_not_follow(engine, settings, most, queue, said):
     put(queue="mail")
     settings.TASKQUEUE = {**settings.TASKQUEUE, "EVENTS": {"MAX_LENGTH": most}}
-
-    def stop(_self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Tail, "run_once", stop)
     options = {"queue": queue, "task_type": None, "task": None, "level": "INFO", "json": False}
     call = verbs.Call(options, io.StringIO(), errors := io.StringIO(), no_style())
-    assert verb.run(call) == 0
+    with failing(Tail, "run_once", KeyboardInterrupt):
+        assert verb.run(call) == 0
     assert errors.getvalue() == said
 
 

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import uuid
+from argparse import ArgumentParser
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
 from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
 from tests.support.factories import let_wait
+from tests.support.faults import failing
 from tests.support.sessions import transaction_of_another
 from tests.workers import chores
 
@@ -72,18 +74,16 @@ def read(*words: object) -> object:
 @pytest.mark.parametrize("name", verbs.names())
 def test_no_argument_of_a_verb_has_the_name_of_an_option_of_django(name):
     """Django takes ``options.settings`` and such for its own when a command is called from a shell."""
-    parser = Command().create_parser("manage.py", "taskqueue")
-    sub = parser._subparsers._group_actions[0].choices[name]
+    verbs.load(name).add_arguments(parser := ArgumentParser())
     of_django = {action.dest: action.option_strings for action in BaseCommand().create_parser("", "")._actions}
-    assert all(of_django.get(action.dest, action.option_strings) == action.option_strings for action in sub._actions)
+    assert all(of_django.get(action.dest, action.option_strings) == action.option_strings for action in parser._actions)
 
 
 @pytest.mark.parametrize("name", verbs.names())
-def test_every_verb_has_help_with_an_example(name):
+def test_every_verb_has_help_with_an_example(name, capsys):
     verb = verbs.load(name)
-    parser = Command().create_parser("manage.py", "taskqueue")
-    sub = parser._subparsers._group_actions[0].choices[name]
-    text = sub.format_help()
+    assert call(name, "--help")[0] == 0
+    text = capsys.readouterr().out
     assert verbs.summary(verb) in " ".join(text.split())
     assert f"manage.py {verb.EXAMPLE}" in text
     assert verbs.EXIT_CODES in text
@@ -265,8 +265,8 @@ def test_pause_requires_exactly_one_target():
 
 
 @pytest.mark.parametrize("verb", ["stats", "top", "explain"])
-def test_a_verb_names_the_session_that_locks_a_table_instead_of_waiting_for_it(engine, monkeypatch, verb):
-    monkeypatch.setattr("queue_app.diagnose.servers.REPORTED_SECONDS", 0.0)
+def test_a_verb_names_the_session_that_locks_a_table_instead_of_waiting_for_it(engine, override, verb):
+    override("queue_app.diagnose.servers", REPORTED_SECONDS=0.0)
     words = [verb, put("a")] if verb == "explain" else [verb]
     assert call(*words)[0] == 0
     with transaction_of_another("LOCK TABLE queue_app_task IN ACCESS EXCLUSIVE MODE") as pid:
@@ -439,12 +439,9 @@ def test_top_hides_control_characters_in_names(engine, monkeypatch):
     assert "\x1b" not in "\n".join(page(height=50, width=200))
 
 
-def test_top_survives_a_database_that_is_away(engine, monkeypatch):
-    def away():
-        raise OperationalError("gone")
-
-    monkeypatch.setattr(top, "queue_stats", away)
-    assert page(height=10, width=200)[0] == "PostgreSQL does not answer: gone"
+def test_top_survives_a_database_that_is_away(engine):
+    with failing(top, "queue_stats", OperationalError("gone")):
+        assert page(height=10, width=200)[0] == "PostgreSQL does not answer: gone"
 
 
 def test_signal(engine):

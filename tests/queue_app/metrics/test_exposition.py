@@ -147,9 +147,9 @@ def test_a_retry_ends_no_life(engine):
 
 
 @pytest.mark.parametrize("counted", [0, 50_000])
-def test_the_stored_tasks_by_state(engine, monkeypatch, counted):
+def test_the_stored_tasks_by_state(engine, override, counted):
     """Of many tasks PostgreSQL's statistics know the shares of the states."""
-    monkeypatch.setattr(stats, "COUNTED", counted)
+    override(stats, COUNTED=counted)
     put_many(10)
     hand = engine.worker()
     finish([done(task) for task in take(hand, 4)])

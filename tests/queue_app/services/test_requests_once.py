@@ -13,6 +13,7 @@ from queue_app.services import requests
 from queue_app.services.requests import MAX_TRIES, backlog, consume
 from tests.support.asking import answers, aside, ask
 from tests.support.engine import at_once, index_away
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 
 
@@ -22,10 +23,9 @@ def enabled(engine, settings):
 
 
 @pytest.fixture
-def patient(monkeypatch):
+def patient(override):
     """Unsettled requests are taken again at once instead of after a minute."""
-    monkeypatch.setattr(requests, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(requests, "PAUSE_SECONDS", 0.0)
+    override(requests, IDLE_SECONDS=0.0, PAUSE_SECONDS=0.0)
 
 
 @pytest.fixture
@@ -165,10 +165,9 @@ def test_failures_of_the_database_do_not_count_as_tries(fail, patient):
     assert backlog() == (0, 0)
 
 
-def test_nothing_is_taken_while_the_database_is_away(monkeypatch, index):
+def test_nothing_is_taken_while_the_database_is_away(index):
     ask()
-    monkeypatch.setattr(requests, "fetch_all", Mock(side_effect=OperationalError))
-    with pytest.raises(OperationalError):
+    with failing(requests, "fetch_all", OperationalError), pytest.raises(OperationalError):
         consume()
     assert not client_of(index).exists(index.keys.events)
     assert client_of(index).xinfo_groups(index.keys.requests) == []
@@ -210,8 +209,8 @@ def test_neither_stream_grows_with_settled_requests(index):
     assert len(client_of(index).xinfo_consumers(index.keys.requests, "taskqueue")) == 1
 
 
-def test_the_number_of_quarantined_requests_is_bounded(monkeypatch, index):
-    monkeypatch.setattr(requests, "MAX_QUARANTINED", 100)
+def test_the_number_of_quarantined_requests_is_bounded(override, index):
+    override(requests, MAX_QUARANTINED=100)
     for _ in range(350):
         ask(event="x")
     assert consume(1000) == 350

@@ -9,6 +9,7 @@ from django.db.utils import DataError
 from queue_app.sql.database import LOOK_UP, fetch_all, fetch_prepared
 from queue_app.sql.prepared import PREPARE_AFTER
 from tests.support.engine import Side
+from tests.support.faults import failing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,8 +22,8 @@ asks = pytest.mark.parametrize(
 
 
 @asks
-def test_a_connection_that_the_server_ended_is_replaced_at_its_first_use_in_a_request(ask, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
+def test_a_connection_that_the_server_ended_is_replaced_at_its_first_use_in_a_request(ask, override):
+    override(connection.settings_dict, CONN_HEALTH_CHECKS=True)
     connection.close()
     assert ask() == ONE
     pid = fetch_all("SELECT pg_backend_pid()")[0][0]
@@ -33,18 +34,18 @@ def test_a_connection_that_the_server_ended_is_replaced_at_its_first_use_in_a_re
 
 
 @asks
-def test_a_silent_connection_is_not_checked(ask, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "CONN_HEALTH_CHECKS", True)
+def test_a_silent_connection_is_not_checked(ask, override):
+    override(connection.settings_dict, CONN_HEALTH_CHECKS=True)
     connection.close()
     assert ask() == ONE
     connection.close_if_unusable_or_obsolete()
-    monkeypatch.setattr(connection, "is_usable", None)
-    assert ask() == ONE
+    with failing(connection, "is_usable"):
+        assert ask() == ONE
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
-def test_statements_that_go_together_succeed_or_fail_together(pooled, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
+def test_statements_that_go_together_succeed_or_fail_together(pooled, override):
+    override(connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=pooled)
     made = "SELECT to_regclass('tq_made') IS NOT NULL"
     with pytest.raises(DataError, match="division by zero"):
         fetch_prepared(("CREATE TEMPORARY TABLE tq_made ()", []), ("SELECT 1 / 0", []), ("SELECT 1", []))
@@ -55,8 +56,8 @@ def test_statements_that_go_together_succeed_or_fail_together(pooled, monkeypatc
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
-def test_statements_that_go_together_join_the_callers_transaction(pooled, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
+def test_statements_that_go_together_join_the_callers_transaction(pooled, override):
+    override(connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=pooled)
     made = "SELECT to_regclass('tq_made') IS NOT NULL"
     with transaction.atomic():
         fetch_prepared(("CREATE TEMPORARY TABLE tq_made ()", []), (made, []))
@@ -70,9 +71,9 @@ SETTINGS = "SELECT name, setting FROM pg_settings WHERE name NOT LIKE 'taskqueue
 
 @pytest.mark.parametrize("begun", ["atomic", "without autocommit"])
 @pytest.mark.parametrize("pooled", [False, True], ids=["pipelined", "as one text"])
-def test_settings_for_our_statements_end_with_them_in_the_callers_transaction(pooled, begun, monkeypatch):
+def test_settings_for_our_statements_end_with_them_in_the_callers_transaction(pooled, begun, override):
     """Without JIT, which would compile the plan of a short query; but the caller's queries are the caller's."""
-    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
+    override(connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=pooled)
     ours = (LOOK_UP, ("SELECT current_setting('jit'), current_setting('enable_seqscan')", []))
     for _ in range(PREPARE_AFTER + 1):
         assert fetch_prepared(*ours) == [("off", "off")]

@@ -22,9 +22,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch) -> None:
+def soon(override) -> None:
     """Let PostgreSQL take a process for frozen after a moment."""
-    monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
+    override(database, FROZEN_SECONDS=0.2)
 
 
 def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypatch):
@@ -60,8 +60,8 @@ def role(engine):
         cursor.execute("RESET ROLE; DROP OWNED BY planner; DROP ROLE planner; DROP ROLE runner")
 
 
-def test_a_scheduler_of_another_role_is_told_what_to_grant(role, monkeypatch):
-    monkeypatch.setattr(snapshot, "LOCK_WAIT", "100ms")
+def test_a_scheduler_of_another_role_is_told_what_to_grant(role, override):
+    override(snapshot, LOCK_WAIT="100ms")
     workers = connection.get_connection_params() | {"user": "runner", "password": "runner"}
     with closing(connection.get_new_connection(workers)) as raw:
         raw.autocommit = False
@@ -83,9 +83,9 @@ def test_a_scheduler_of_another_role_is_told_what_to_grant(role, monkeypatch):
 
 
 @pytest.mark.parametrize("is_complete", [True, False], ids=["in a transaction", "in the middle of a pipeline"])
-def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_complete):
+def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, override, is_complete):
     """Its session would keep the lock until PostgreSQL notices: by the defaults of Linux, for two hours."""
-    monkeypatch.setattr(snapshot, "LOCK_WAIT", "100ms")
+    override(snapshot, LOCK_WAIT="100ms")
     with closing(connection.get_new_connection(connection.get_connection_params())) as raw:
         lock = f"SELECT pg_advisory_xact_lock_shared({database.GENERATION_LOCK})"
         if is_complete:
@@ -111,9 +111,9 @@ def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, monkeypatch, is_co
 
         before = snapshot.generation()
         eventually(holds_the_lock, "the grant has the lock")
-        monkeypatch.setattr(database, "FROZEN_SECONDS", 60.0)
+        override(database, FROZEN_SECONDS=60.0)
         assert not is_raised()
-        monkeypatch.setattr(database, "FROZEN_SECONDS", 0.2)
+        override(database, FROZEN_SECONDS=0.2)
         eventually(is_raised, "the generation can be changed")
         assert snapshot.generation() == before
 

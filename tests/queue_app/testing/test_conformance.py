@@ -9,18 +9,15 @@ from django.contrib import admin
 from django.core.management import call_command
 from django.db import connection
 
-from queue_app import registry
 from queue_app.services.upkeep.promote import make_due
 from queue_app.testing.conformance import TASKS_MODULE, BackendConformance
 from tests.workers.stage import StillWorker
 
 
 @pytest.fixture(autouse=True)
-def no_tasks_left():
+def no_tasks_left(known_tasks):
     """Remove the tasks of the suite: other tests check the registry."""
     yield
-    for task_type in [name for name in registry._tasks if name.startswith(TASKS_MODULE)]:
-        del registry._tasks[task_type]
     sys.modules.pop(TASKS_MODULE, None)
 
 

@@ -141,8 +141,8 @@ def test_drain_of_one_queue_or_worker():
     assert [done.id for done in drain(capabilities=["gpu", "ssd"])] == [rendering.id]
 
 
-def test_a_task_that_enqueues_itself_without_end(monkeypatch):
-    monkeypatch.setattr("queue_app.testing.memory.MAX_ATTEMPTS", 20)
+def test_a_task_that_enqueues_itself_without_end(override):
+    override("queue_app.testing.memory", MAX_ATTEMPTS=20)
     chores.again.enqueue()
     with pytest.raises(RuntimeError, match="enqueue itself"):
         drain()

@@ -29,6 +29,7 @@ from queue_app.services.worker import registration as service_of_workers, remote
 from tests.support.crashes import forget_claims
 from tests.support.engine import Side, assert_index_agrees, until
 from tests.support.factories import StaffFactory
+from tests.support.index_state import client_of
 from tests.workers.flow_tasks import large, lengths
 
 TYPE = "shop.tasks.render"
@@ -318,14 +319,14 @@ def test_a_poll_says_that_a_rebuild_still_loads_tasks(remote):
     index = get_index()
     index.lock("rebuild", "another process", 60)
     for state, news in (("loading", (True, 100)), ("ready", (False, None))):
-        index._client.hset(index.keys.generation, "state", state)
+        client_of(index).hset(index.keys.generation, "state", state)
         found = remote.call("poll", want=1).json()
         assert (found["loading"], found["next_start_ms"]) == news
 
 
-def test_a_poll_that_waits_claims_again_when_a_limit_allows_a_start(remote, monkeypatch):
+def test_a_poll_that_waits_claims_again_when_a_limit_allows_a_start(remote, override):
     """It does not wait for the next check of its token."""
-    monkeypatch.setattr(service, "TOKEN_CHECK_SECONDS", 1000.0)
+    override(service, TOKEN_CHECK_SECONDS=1000.0)
     pace(0.2)
     put()
     began = time.monotonic()

@@ -347,10 +347,10 @@ def _running(engine) -> list:
     return take(engine.worker("a"), 10)
 
 
-def test_a_call_is_bounded_and_the_next_one_goes_on(engine, monkeypatch):
+def test_a_call_is_bounded_and_the_next_one_goes_on(engine, override):
     for number in range(5):
         Limit.objects.create(scope="type", name=f"shop.{number}", adaptive="gradient2", max_concurrent=9)
-    monkeypatch.setattr(adapt, "BUDGET_SECONDS", -1.0)
+    override(adapt, BUDGET_SECONDS=-1.0)
     found = [adapt_limits() for _ in range(5)]
     assert found == [1] * 5, "one limit a call, each another"
     assert LimitStep.objects.count() == 5

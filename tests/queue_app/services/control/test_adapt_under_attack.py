@@ -97,8 +97,8 @@ def test_a_probe_that_hangs_holds_neither_the_scheduler_nor_other_limits_up(engi
     assert newest().cause == "probe"
 
 
-def test_a_slow_probe_counts_a_step_later(engine, monkeypatch):
-    monkeypatch.setattr(probes, "PATIENCE", 0.0)
+def test_a_slow_probe_counts_a_step_later(engine, override):
+    override(probes, PATIENCE=0.0)
     with override_settings(TASKQUEUE=PROBES):
         FREE.set()
         probes.load_of("hangs")

@@ -158,12 +158,12 @@ def test_only_eager_queues_expire_eagerly(engine):
     assert_index_agrees()
 
 
-def test_eagerly_in_batches_and_not_without_end(engine, monkeypatch):
-    monkeypatch.setattr(module, "BATCH", 4)
+def test_eagerly_in_batches_and_not_without_end(engine, override, monkeypatch):
+    override(module, BATCH=4)
     eager(60, "q")
     put_many(19, queue="q")
     Task.objects.update(queued_at=datetime.now(UTC) - timedelta(hours=1))
-    monkeypatch.setattr(module, "MAX_BATCHES", 2)
+    override(module, MAX_BATCHES=2)
     assert expire_eager() == 8
     monkeypatch.undo()
     assert expire_eager() == 11

@@ -30,21 +30,6 @@ def test_a_replay_returns_the_present_status_of_the_first_task(engine):
     assert [one.id for one in enqueue_many([new(idempotency_key="k")] * 2)] == [first.id] * 2
 
 
-@pytest.mark.parametrize(
-    "other",
-    [new("b", idempotency_key="k"), new(args=[1], idempotency_key="k"), new(parameters={"a": 1}, idempotency_key="k")],
-)
-def test_the_same_key_for_something_else_is_refused(engine, other):
-    put(idempotency_key="k")
-    with pytest.raises(IdempotencyConflict):
-        enqueue(other)
-    assert Task.objects.count() == 1
-
-
-def test_keys_belong_to_their_users(engine):
-    assert put(idempotency_key="k", user="ann") != put(idempotency_key="k", user="bob") != put(idempotency_key="k")
-
-
 def test_a_rolled_back_key_is_free_again(engine):
     with rolled_back():
         put(idempotency_key="k")

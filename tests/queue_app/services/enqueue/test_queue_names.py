@@ -3,19 +3,12 @@
 import logging
 
 import pytest
-from django.tasks import task_backends
-from django.tasks.exceptions import InvalidTask
 
-from queue_app import task
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import Queue
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from tests.support.engine import new
 from tests.support.rows import forget_known_queues
-
-
-@task
-def work() -> None: ...
 
 
 @pytest.fixture
@@ -61,12 +54,3 @@ def test_without_a_declaration_every_name_is_allowed(declare, caplog):
     declare()
     assert enqueue(new(queue="anything")).created
     assert not caplog.records
-
-
-def test_djangos_own_list_suggests_a_name_too(settings):
-    settings.TASKS = {"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": ["default", "email"]}}
-    assert "email" in task_backends["default"].queues
-    with pytest.raises(
-        InvalidTask, match=r"Queue 'emial' is not valid for backend\. .* Did you mean 'email' or 'default'\? Add it"
-    ):
-        work.using(queue_name="emial")

@@ -101,8 +101,8 @@ def test_a_rollback_without_autocommit_is_silence(engine, index, manual, way):
     assert Task.objects.count() == 0
 
 
-def test_a_caller_that_never_turns_autocommit_on_collects_no_hooks_for_ever(engine, manual, monkeypatch):
-    monkeypatch.setattr(database, "MAX_MANUAL_HOOKS", 3)
+def test_a_caller_that_never_turns_autocommit_on_collects_no_hooks_for_ever(engine, manual, override):
+    override(database, MAX_MANUAL_HOOKS=3)
     for _ in range(5):
         stored = enqueue(new())
         transaction.commit()
@@ -251,56 +251,27 @@ def test_a_failing_notification_reaches_neither_the_caller_nor_later_hooks(engin
 
 BAD = {
     "no type": ({"kind": ""}, "task_type", "blank"),
-    "type is no text": ({"kind": 5}, "task_type", "string_expected"),
-    "type with a line break": ({"kind": "a\r\nb"}, "task_type", "invalid_characters"),
-    "type with a separator": ({"kind": "a\x1fb"}, "task_type", "invalid_characters"),
-    "type with a direction override": ({"kind": "a\u202eb"}, "task_type", "invalid_characters"),
-    "type too long": ({"kind": "x" * 256}, "task_type", "invalid"),
     "queue with braces": ({"queue": "{a}"}, "queue", "invalid_name"),
-    "queue with a colon": ({"queue": "a:b"}, "queue", "invalid_name"),
-    "queue with a star": ({"queue": "*"}, "queue", "invalid_name"),
-    "queue with a line break at the end": ({"queue": "a\n"}, "queue", "invalid_name"),
-    "queue too long": ({"queue": "q" * 101}, "queue", "invalid_name"),
-    "queue empty": ({"queue": ""}, "queue", "invalid_name"),
-    "queue is no text": ({"queue": 7}, "queue", "invalid_name"),
     "priority unknown": ({"priority": "urgent"}, "priority", "unknown_priority"),
-    "priority a number": ({"priority": 2}, "priority", "unknown_priority"),
-    "priority true": ({"priority": True}, "priority", "unknown_priority"),
     "capabilities a text": ({"capabilities": "gpu"}, "capabilities", "list_expected"),
-    "capability with a comma": ({"capabilities": ["a,b"]}, "capabilities", "invalid_name"),
-    "capability is no text": ({"capabilities": [1]}, "capabilities", "invalid_name"),
     "too many capabilities": ({"capabilities": [f"c{n}" for n in range(21)]}, "capabilities", "invalid"),
     "user too long": ({"user": "u" * 151}, "user", "invalid"),
     "user with NUL": ({"user": "a\x00"}, "user", "invalid_characters"),
-    "user with a surrogate": ({"user": "a\ud800"}, "user", "invalid_characters"),
     "retries negative": ({"max_retries": -1}, "max_retries", "out_of_range"),
-    "retries huge": ({"max_retries": 10**9}, "max_retries", "out_of_range"),
-    "retries a fraction": ({"max_retries": 1.5}, "max_retries", "integer_expected"),
-    "retries true": ({"max_retries": True}, "max_retries", "integer_expected"),
-    "timeout zero": ({"timeout": 0}, "timeout", "out_of_range"),
-    "timeout negative": ({"timeout": -1}, "timeout", "out_of_range"),
     "timeout not a number": ({"timeout": float("nan")}, "timeout", "out_of_range"),
     "timeout endless": ({"timeout": float("inf")}, "timeout", "out_of_range"),
-    "timeout a text": ({"timeout": "5"}, "timeout", "number_expected"),
     "timeout a Decimal": ({"timeout": Decimal(5)}, "timeout", "number_expected"),
     "delay zero": ({"retry_delay": 0}, "retry_delay", "out_of_range"),
     "naive time": ({"run_after": datetime(2030, 1, 1)}, "run_after", "timezone_required"),  # noqa: DTZ001 - the case
-    "time in another century": ({"run_after": datetime(1999, 12, 31, tzinfo=UTC)}, "run_after", "date_out_of_range"),
     "time in year 9999": ({"run_after": datetime.max.replace(tzinfo=UTC)}, "run_after", "date_out_of_range"),
     "time is a date": ({"run_after": datetime(2030, 1, 1, tzinfo=UTC).date()}, "run_after", "datetime_expected"),
     "time is a number": ({"run_after": 1893456000}, "run_after", "datetime_expected"),
-    "key empty": ({"idempotency_key": ""}, "idempotency_key", "blank"),
     "key of blanks": ({"idempotency_key": "  "}, "idempotency_key", "blank"),
-    "key too long": ({"idempotency_key": "k" * 65}, "idempotency_key", "invalid"),
-    "key with ESC": ({"idempotency_key": "\x1b[0m"}, "idempotency_key", "invalid_characters"),
     "args a text": ({"args": "abc"}, "args", "list_expected"),
-    "args a dict": ({"args": {"a": 1}}, "args", "list_expected"),
-    "parameters a list": ({"parameters": []}, "parameters", "object_expected"),
     "parameters null": ({"parameters": None}, "parameters", "object_expected"),
     "parameters with bytes": ({"parameters": {"a": b"x"}}, "parameters.a", "not_json"),
     "args with a model": ({"args": [Queue()]}, "args[0]", "not_json"),
     "parameters too large": ({"parameters": {"a": "x" * 300_000}}, "parameters", "payload_too_large"),
-    "parameters too deep": ({"parameters": {"a": eval("[" * 32 + "]" * 32)}}, "parameters", "too_deep"),  # noqa: S307
 }
 
 

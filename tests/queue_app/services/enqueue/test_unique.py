@@ -340,8 +340,8 @@ def test_a_copy_may_drop_the_rule(engine):
 
 
 @pytest.mark.parametrize("limit", [admission.MANY, 3])
-def test_many_callers_in_bulk_store_each_key_once(engine, monkeypatch, limit):
-    monkeypatch.setattr(admission, "MANY", limit)
+def test_many_callers_in_bulk_store_each_key_once(engine, override, limit):
+    override(admission, MANY=limit)
 
     def store(start: int):
         return enqueue_many([unique(parameters={"n": (start + n) % 12}) for n in range(12)])

@@ -33,6 +33,7 @@ from tests.support.engine import (
 )
 from tests.support.index_state import client_of
 from tests.support.leases import release
+from tests.support.rows import erase
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -150,7 +151,7 @@ def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, ha
             )
             Task.objects.filter(pk=task_id).update(status="completed", finished_at=LONG_AGO)
         else:
-            Task.objects.filter(pk=task_id)._raw_delete(using="default")
+            erase(Task.objects.filter(pk=task_id))
     assert take_ids(hand, 5) == [other]
     assert engine.check().leases == {other}
     assert engine.check().waiting == set()

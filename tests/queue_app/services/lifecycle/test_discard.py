@@ -55,9 +55,8 @@ def test_a_bad_reason_changes_nothing(engine, hand, reason):
     assert preview(DeadLetterFilter()).count == 1
 
 
-def test_one_call_discards_a_bounded_number_in_batches(engine, hand, monkeypatch):
-    monkeypatch.setattr(MODULE, "BATCH", 2)
-    monkeypatch.setattr(MODULE, "MAX_AT_ONCE", 4)
+def test_one_call_discards_a_bounded_number_in_batches(engine, hand, override):
+    override(MODULE, BATCH=2, MAX_AT_ONCE=4)
     make_dead_letters(hand, 8, user="ann")
     kept = make_dead_letter(hand)
     wanted = DeadLetterFilter(user="ann")

@@ -60,9 +60,9 @@ def test_a_claim_is_not_sent_again_and_the_worker_recovers_at_once(engine, hand,
 
 
 def test_two_steps_of_the_reconciler_end_the_leases_of_a_claim_that_the_client_repeated(
-    engine, hand, lose_reply, monkeypatch
+    engine, hand, lose_reply, override
 ):
-    monkeypatch.setattr(calls, "ONCE", frozenset())
+    override(calls, ONCE=frozenset())
     put_many(10)
     lost = lose_reply(redis.ConnectionError)
     assert len(take(hand, 3)) == 3

@@ -130,11 +130,6 @@ def test_parameters_that_are_the_same_are_not_edited(engine, hand, same):
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        ([1], "object_expected"),
-        ({"n": float("nan")}, "non_finite_number"),
-        ({"n": 2**53 + 1}, "number_out_of_range"),
-        ({"n": "\x00"}, "nul_not_allowed"),
-        ({"n": "x" * 300_000}, "payload_too_large"),
         ({"other": MASK}, "masked_value"),
         ({1: 2}, "not_json"),
     ],

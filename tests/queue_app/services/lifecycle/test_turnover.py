@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
-from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError
@@ -30,6 +29,7 @@ from tests.support.engine import (
     take,
     take_ids,
 )
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 from tests.support.scene import Hand
 
@@ -127,6 +127,13 @@ def test_a_cap_holds_among_workers_that_turn_over_at_once(engine, history):
     assert_index_agrees()
 
 
+def turn_over_meanwhile(before, hand: Hand, tasks) -> list:
+    """Let a worker turn over in the middle of the next turn-over; return the list that it fills with what it gets."""
+    granted: list = []
+    before(finishing.finish_rows, "turn_over", lambda: granted.extend(turn_over(hand, [*map(done, tasks)])[1]))
+    return granted
+
+
 def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, history, before):
     """What others exchange at this moment is no room, even for a worker that offers slots of other gates."""
     Limit.objects.create(scope="key", name="k", max_concurrent=3)
@@ -136,12 +143,7 @@ def test_a_turn_over_gets_no_more_slots_of_a_gate_than_it_offers_there(engine, h
     put_many(3)
     of_other += take(other, 3)
     waiting = put_many(20, concurrency_key="k")
-    nested: list = []
-    before(
-        finishing.finish_rows,
-        "turn_over",
-        lambda: nested.extend(turn_over(other, list(map(done, of_other)))[1]),
-    )
+    nested = turn_over_meanwhile(before, other, of_other)
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 1)
     assert Task.objects.filter(status="executing", pk__in=waiting).count() == 3
@@ -153,12 +155,7 @@ def test_workers_that_turn_over_at_the_same_time_keep_their_slots(engine, histor
     put_many(20, user="u")
     one, other = engine.worker(), engine.worker()
     of_one, of_other = take(one, 2), take(other, 2)
-    nested: list = []
-    before(
-        finishing.finish_rows,
-        "turn_over",
-        lambda: nested.extend(turn_over(other, list(map(done, of_other)))[1]),
-    )
+    nested = turn_over_meanwhile(before, other, of_other)
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (2, 2)
     assert history.most_executing() == 4
@@ -194,12 +191,10 @@ def later(engine) -> None:
     client_of(engine.index).hincrby(engine.index.keys.generation, "behind", 60_000_000)
 
 
-def die_before_the_transaction(monkeypatch, hand: Hand, task) -> None:
+def die_before_the_transaction(hand: Hand, task) -> None:
     """End a worker's task by a turn-over that claims, and dies."""
-    with monkeypatch.context() as patch:
-        patch.setattr(finishing.finish_rows, "turn_over", Mock(side_effect=OperationalError))
-        with pytest.raises(OperationalError):
-            turn_over(hand, [done(task)])
+    with failing(finishing.finish_rows, "turn_over", OperationalError), pytest.raises(OperationalError):
+        turn_over(hand, [done(task)])
 
 
 def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engine, before):
@@ -210,24 +205,19 @@ def test_a_lowered_cap_is_reached_while_workers_turn_over_at_the_same_time(engin
     of_one, of_other = take(one, 2), take(other, 2)
     set_queue_limits("default", max_concurrent=3)
     later(engine)
-    nested: list = []
-    before(
-        finishing.finish_rows,
-        "turn_over",
-        lambda: nested.extend(turn_over(other, list(map(done, of_other)))[1]),
-    )
+    nested = turn_over_meanwhile(before, other, of_other)
     _, granted = turn_over(one, [done(task) for task in of_one])
     assert (len(granted), len(nested)) == (1, 1)
     assert len(take(one, 5)) == 1
 
 
-def test_leases_that_a_dead_worker_turned_over_count_until_they_are_repaired(engine, monkeypatch, history):
+def test_leases_that_a_dead_worker_turned_over_count_until_they_are_repaired(engine, history):
     """Its record frees a slot once for another worker, and never a second one."""
     set_queue_limits("default", max_concurrent=2)
     put_many(9)
     dead, other = engine.worker(), engine.worker()
     [of_dead], [of_other] = take(dead), take(other)
-    die_before_the_transaction(monkeypatch, dead, of_dead)
+    die_before_the_transaction(dead, of_dead)
     for _ in range(3):
         _, [of_other] = turn_over(other, [done(of_other)])
     for _ in range(2):
@@ -237,7 +227,7 @@ def test_leases_that_a_dead_worker_turned_over_count_until_they_are_repaired(eng
     assert history.most_executing() == 2
 
 
-def test_after_a_repair_of_leases_too(engine, monkeypatch):
+def test_after_a_repair_of_leases_too(engine):
     """A lost key let too many tasks start; the reconciler has restored their leases."""
     set_queue_limits("default", max_concurrent=2)
     put_many(20)
@@ -311,13 +301,13 @@ def test_while_redis_is_away_nothing_is_recorded_and_the_caller_reports_as_ever(
     assert finish([done(task)]) == {task.id}
 
 
-def test_a_worker_that_dies_before_the_transaction_leaves_slots_that_come_back(engine, monkeypatch, history):
+def test_a_worker_that_dies_before_the_transaction_leaves_slots_that_come_back(engine, history):
     set_queue_limits("default", max_concurrent=1)
     first, second = put_many(2)
     hand, other = engine.worker(), engine.worker()
     [task] = take(hand)
 
-    die_before_the_transaction(monkeypatch, hand, task)
+    die_before_the_transaction(hand, task)
     assert take_ids(other, 5) == [], "the old lease still counts"
     reconcile_later()
     assert engine.check().leases == {first}

@@ -222,7 +222,7 @@ def test_a_reader_goes_on_where_it_stopped(hand):
     assert (none, later) == ([], end), "it does not stop at what it does not want"
 
 
-@pytest.mark.parametrize("odd", ["", "x", "1-2-3", "-", "+", "1-1\r\nFLUSHALL", "9" * 40])
+@pytest.mark.parametrize("odd", ["", "1-2-3", "1-1\r\nFLUSHALL"])
 def test_an_invalid_id_is_refused(odd):
     with pytest.raises(InvalidTaskData) as refused:
         events.read(odd)

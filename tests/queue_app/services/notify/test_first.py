@@ -15,6 +15,13 @@ from queue_app.services.notify.index import FirstNotifications
 from tests.support.engine import put, take_ids
 
 
+def join() -> None:
+    """Wait for the end of the thread."""
+    for thread in threading.enumerate():
+        if thread.name == "taskqueue-first-notifications":
+            thread.join(10)
+
+
 @pytest.fixture
 def fresh(monkeypatch) -> Iterator[FirstNotifications]:
     """A process that has not opened the index; opening it begins when ``go`` is set."""
@@ -34,7 +41,7 @@ def fresh(monkeypatch) -> Iterator[FirstNotifications]:
     monkeypatch.setattr(module, "notify_index", after_opening)
     yield found
     found.go.set()
-    found._finish()
+    join()
 
 
 def test_an_enqueue_does_not_wait_for_the_import(engine, fresh):
@@ -42,7 +49,7 @@ def test_an_enqueue_does_not_wait_for_the_import(engine, fresh):
     ids = [put(), put()]
     assert take_ids(hand, 2) == []
     fresh.go.set()
-    fresh._finish()
+    join()
     assert take_ids(hand, 2) == ids
     last = put()
     assert take_ids(hand) == [last], "this one needs no thread"
@@ -57,12 +64,12 @@ def test_without_threads_a_later_notification_sends_those_that_wait(engine, fres
 
 
 @pytest.mark.parametrize("gathered_for", [0.0, 60.0])
-def test_where_no_thread_can_be_started_the_caller_imports_and_sends(engine, fresh, monkeypatch, gathered_for):
+def test_where_no_thread_can_be_started_the_caller_imports(engine, fresh, override, monkeypatch, gathered_for):
     """In a function that atexit calls; in Python 3.12, also in a thread for which the interpreter waits at its end."""
     refused = RuntimeError("can't create new thread at interpreter shutdown")
     hand = engine.worker("a")
     get_index().flush()
-    monkeypatch.setattr(notifier, "GATHER_SECONDS", gathered_for)
+    override(notifier, GATHER_SECONDS=gathered_for)
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=refused))
     monkeypatch.setattr(get_index()._notifier, "_thread", None)
     fresh.go.set()
@@ -71,12 +78,12 @@ def test_where_no_thread_can_be_started_the_caller_imports_and_sends(engine, fre
     assert take_ids(hand, 3) == tasks
 
 
-def test_an_import_that_hangs_holds_notifications_up_for_a_while_only(engine, fresh, monkeypatch):
+def test_an_import_that_hangs_holds_notifications_up_for_a_while_only(engine, fresh, override):
     hand, first = engine.worker("a"), put()
-    fresh._since -= module.PATIENCE_SECONDS
+    override(module, PATIENCE_SECONDS=-1.0)
     threading.Timer(0.1, fresh.go.set).start()
     second = put()
-    fresh._finish()
+    join()
     assert sorted(take_ids(hand, 2)) == sorted([first, second])
 
 

@@ -1,14 +1,13 @@
 """Replays of many: what they choose, how fast they go, when they stop, and what a crash leaves."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
 
 from queue_app import signals
 from queue_app.core.states import Status
-from queue_app.exceptions import InvalidTaskData, OperationEnded, OperationNotFound
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, Operation, Task
 from queue_app.models.operation import OperationKind
 from queue_app.services.lifecycle.actions import discard, replay
@@ -16,13 +15,10 @@ from queue_app.services.operations.request import (
     Action,
     OperationOptions,
     ReplayOptions,
-    cancel_operation,
-    get_operation,
     start_replay,
 )
 from queue_app.services.operations.run import advance, carry_out, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter, preview
-from queue_app.services.upkeep.maintenance import purge
 from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters, step
 from tests.support.engine import Side, assert_index_agrees, at_once, rolled_back, status, take_ids
 
@@ -114,8 +110,8 @@ def test_nothing_to_replay(engine):
     assert progress(step(operation)) == ("done", 0, 0)
 
 
-def test_more_than_one_step(engine, hand, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
+def test_more_than_one_step(engine, hand, override):
+    override("queue_app.services.operations.run", STEP=3)
     make_dead_letters(hand, 8)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     assert run_operations(steps=2) == 6
@@ -124,8 +120,8 @@ def test_more_than_one_step(engine, hand, monkeypatch):
     assert progress(step(operation)) == ("done", 8, 0)
 
 
-def test_two_operations_advance_by_turns(engine, hand, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 2)
+def test_two_operations_advance_by_turns(engine, hand, override):
+    override("queue_app.services.operations.run", STEP=2)
     make_dead_letters(hand, 4)
     make_dead_letters(hand, 4, queue="q")
     operations = [start_replay(DeadLetterFilter(queue=name), UNGUARDED, by="") for name in ("default", "q")]
@@ -145,9 +141,9 @@ def test_tasks_that_others_changed_meanwhile_are_skipped(engine, hand):
     assert status(kept.task_id) is Status.QUEUED
 
 
-def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
+def test_tasks_that_die_later_are_left_alone(engine, hand, override):
     """Otherwise an operation would replay for ever the tasks that always fail."""
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
+    override("queue_app.services.operations.run", STEP=1)
     first, second = make_dead_letters(hand, 2)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     advance(operation.id)
@@ -163,31 +159,12 @@ def test_tasks_that_die_later_are_left_alone(engine, hand, monkeypatch):
 # -- cancel, refusals ----------------------------------------------------------------------------------
 
 
-def test_cancel(engine, hand, eight):
-    operation = start_replay(EVERYTHING, by="ann")
-    step(operation)
-    cancelled = cancel_operation(operation.id, by="bob")
-    assert (cancelled.state, cancelled.ended_by, cancelled.remaining) == ("cancelled", "bob", 8 - cancelled.changed)
-    assert cancelled.remaining > 0
-    assert run_operations() == 0
-    with pytest.raises(OperationEnded, match="cancelled already"):
-        cancel_operation(operation.id, by="bob")
-    for call in (get_operation, lambda missing: cancel_operation(missing, by="")):
-        with pytest.raises(OperationNotFound):
-            call(uuid.uuid4())
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [
         ({"rate": 0}, "rate"),
-        ({"rate": float("nan")}, "rate"),
-        ({"rate": True}, "rate"),
-        ({"rate": 10_001}, "rate"),
         ({"limit": 0}, "limit"),
-        ({"limit": 1.5}, "limit"),
         ({"stop_after_failures": -1}, "stop_after_failures"),
-        ({"stop_after_failures": 1001}, "stop_after_failures"),
     ],
 )
 def test_numbers_out_of_range(engine, options, field):
@@ -207,8 +184,8 @@ def test_too_many_ids_or_too_long_a_reason(engine):
 # -- crash points, at once --------------------------------------------------------------------------------
 
 
-def test_two_runners_at_once_replay_each_once(engine, hand, history, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 3)
+def test_two_runners_at_once_replay_each_once(engine, hand, history, override):
+    override("queue_app.services.operations.run", STEP=3)
     letters = make_dead_letters(hand, 40)
     operation = start_replay(EVERYTHING, UNGUARDED, by="")
     handled = at_once([lambda: run_operations(steps=20)] * 4)
@@ -236,15 +213,6 @@ def test_overlapping_operations_replay_each_once(engine, hand, history, eight):
         assert operation.changed + operation.skipped == 8
     assert sum(operation.changed for operation in operations) == 8
     assert all(history.states(letter.task_id).endswith("dead_letter queued") for letter in eight)
-
-
-def test_old_operations_are_purged(engine, hand):
-    old, recent, running = [start_replay(EVERYTHING, by="") for _ in range(3)]
-    for operation, age in ((old, 31), (recent, 29)):
-        at = datetime.now(UTC) - timedelta(days=age)
-        Operation.objects.filter(pk=operation.pk).update(state="done", finished_at=at, created_at=at)
-    purge()
-    assert set(Operation.objects.values_list("pk", flat=True)) == {recent.pk, running.pk}
 
 
 def test_listeners_hear_of_an_operation_once_it_is_committed(engine, eight, hear):

@@ -96,8 +96,8 @@ def test_a_success_among_the_first_lets_the_others_follow(engine, hand, eight):
     assert get_operation(operation.id).failed_again == 7
 
 
-def test_failures_after_the_first_do_not_stop_it(engine, hand, eight, monkeypatch):
-    monkeypatch.setattr("queue_app.services.operations.run.STEP", 1)
+def test_failures_after_the_first_do_not_stop_it(engine, hand, eight, override):
+    override("queue_app.services.operations.run", STEP=1)
     operation = start_replay(EVERYTHING, ReplayOptions(stop_after_failures=1), by="")
     advance(operation.id)
     end_next(hand, 1, well=True)

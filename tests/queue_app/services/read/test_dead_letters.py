@@ -20,8 +20,8 @@ from tests.support.dead_letters import make_dead_letter
         (MASK, {"secret", "repeated", "named"}),  # it is stored masked: secrets cannot be found by trying
     ],
 )
-def test_a_text_search_sees_only_displayed_text(engine, monkeypatch, text, found):
-    monkeypatch.setattr(module, "SEARCH_BATCH", 2)
+def test_a_text_search_sees_only_displayed_text(engine, override, text, found):
+    override(module, SEARCH_BATCH=2)
     worker = engine.worker()
     secret = {"parameters": {"password": "hunter2-canary"}}
     letters = {

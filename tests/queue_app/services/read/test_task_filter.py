@@ -78,11 +78,11 @@ def test_statistics_know_how_common_a_part_of_a_message_is(plan):
     assert "message ~~* '%50" in plan(matching(TaskFilter(error="50%")))
 
 
-def test_the_parameters_of_few_unsuccessful_tasks_are_read_for_each(plan, monkeypatch):
+def test_the_parameters_of_few_unsuccessful_tasks_are_read_for_each(plan, override):
     wanted = TaskFilter(parameters=[[{"tenant": 1}]], statuses=["failed"])
     assert "SubPlan" in plan(matching(wanted))
     assert "SubPlan" not in plan(matching(replace(wanted, statuses=["failed", "completed"])))
-    monkeypatch.setattr(task_filter, "FEW", -1)
+    override(task_filter, FEW=-1)
     assert "SubPlan" not in plan(matching(wanted))
 
 

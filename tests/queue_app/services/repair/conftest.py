@@ -7,6 +7,7 @@ import pytest
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.repair import rebuild
+from queue_app.sql import snapshot
 from tests.support.engine import put, put_many, take
 
 
@@ -28,10 +29,15 @@ def full(engine):
 
 
 @pytest.fixture
-def small_pages(monkeypatch):
+def small_pages(override):
     """Each step loads two tasks of each part."""
-    monkeypatch.setattr(rebuild, "PAGE", 1)
-    monkeypatch.setattr(rebuild, "LEAST", 2)
+    override(rebuild, PAGE=1, LEAST=2)
+
+
+@pytest.fixture
+def no_statistics(monkeypatch):
+    """The database has no estimate of the queued rows, whatever earlier tests left there."""
+    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
 
 
 @pytest.fixture

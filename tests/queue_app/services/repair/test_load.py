@@ -13,7 +13,19 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
-from tests.support.engine import Side, assert_index_agrees, done, flush, put, put_many, row, take, take_ids, until
+from tests.support.engine import (
+    Side,
+    assert_index_agrees,
+    done,
+    flush,
+    put,
+    put_many,
+    row,
+    take,
+    take_ids,
+    until,
+)
+from tests.support.faults import failing
 from tests.support.index_state import client_of, read
 
 
@@ -237,8 +249,8 @@ def test_the_reconciler_takes_no_part_in_the_load(engine, between_steps):
     assert_index_agrees()
 
 
-def test_a_worker_goes_on_while_a_thread_loads(engine, between_steps, monkeypatch):
-    monkeypatch.setattr("queue_app.services.repair.rebuild.LOAD_SECONDS", 0.01)
+def test_a_worker_goes_on_while_a_thread_loads(engine, between_steps, override):
+    override("queue_app.services.repair.rebuild", LOAD_SECONDS=0.01)
     hand = engine.worker("a")
     ids = put_many(9)
     flush(engine)
@@ -253,9 +265,9 @@ def test_a_worker_goes_on_while_a_thread_loads(engine, between_steps, monkeypatc
     Side(assert_index_agrees).result()
 
 
-def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, monkeypatch, caplog):
+def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, override, monkeypatch, caplog):
     """A worker reports its tasks meanwhile, and a scheduler keeps its lead."""
-    monkeypatch.setattr("queue_app.services.repair.rebuild.OPEN_SECONDS", 0.01)
+    override("queue_app.services.repair.rebuild", OPEN_SECONDS=0.01)
     put_many(3)
     flush(engine)
     word, plain = [], Index.restore_leases
@@ -272,14 +284,13 @@ def test_a_process_goes_on_while_a_thread_takes_long_to_allow_claims(engine, mon
     assert rebuild() is None, "the thread holds the lock"
     word.append("fail")
     until(lambda: "a rebuild broke off and starts over: away" in caplog.messages, "the thread says so")
-    monkeypatch.setattr("queue_app.services.repair.rebuild.OPEN_SECONDS", 60.0)
+    override("queue_app.services.repair.rebuild", OPEN_SECONDS=60.0)
     word[:] = ["go"]
     until(rebuild_until_open, "the next rebuild allows claims")
     Side(assert_index_agrees).result()
 
 
-def test_an_error_before_claims_are_allowed_reaches_the_caller(engine, monkeypatch):
+def test_an_error_before_claims_are_allowed_reaches_the_caller(engine):
     flush(engine)
-    monkeypatch.setattr(Index, "restore_leases", Mock(side_effect=IndexUnavailable("away")))
-    with pytest.raises(IndexUnavailable):
+    with failing(Index, "restore_leases", IndexUnavailable("away")), pytest.raises(IndexUnavailable):
         rebuild_until_open()

@@ -100,7 +100,7 @@ def test_a_damaged_owner_binds_nothing(engine, junk):
 
 
 @pytest.mark.parametrize("command", ["runworker", "runscheduler"])
-def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, monkeypatch, command):
+def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, override, command):
     bind(engine)
     with pytest.raises(CommandError) as refused:
         call_command(command)
@@ -110,14 +110,14 @@ def test_processes_refuse_to_start_with_one_line_that_says_what_to_set(engine, m
     assert "TASKQUEUE['KEY_PREFIX']" in message
     assert "taskqueue rebuild --adopt" in message
     assert "override_queue(real=True)" in message
-    monkeypatch.setitem(connection.settings_dict, "NAME", "shop")
+    override(connection.settings_dict, NAME="shop")
     with pytest.raises(CommandError) as refused:
         call_command(command)
     assert "override_queue" not in str(refused.value)
 
 
-def test_the_system_check(engine, monkeypatch):
-    monkeypatch.setitem(connection.settings_dict, "NAME", "shop")
+def test_the_system_check(engine, override):
+    override(connection.settings_dict, NAME="shop")
     assert checks.check_owner(databases=["default"]) == []
     bind(engine)
     (found,) = checks.check_owner(databases=["default"])
@@ -145,23 +145,22 @@ def test_doctor(engine):
 def test_a_service_that_hides_the_number_of_the_cluster(engine, monkeypatch):
     """Then the random number of the row stands for it."""
     monkeypatch.setattr(doctor, "_CLUSTER", "SELECT 1 / 0")
-    doctor._known.clear()
+    connection.close()  # a new one is asked again
     row = IndexGeneration.objects.get()
     assert database_identity().split("/")[0] == str(row.database)
-    doctor._known.clear()
+    connection.close()
 
 
 def test_a_schema_of_a_tenant_in_front_of_that_of_the_tables_changes_nothing(engine):
     before = database_identity()
+    connection.close()
     try:
         with connection.cursor() as cursor:
             cursor.execute("CREATE SCHEMA ann")
             cursor.execute("SET search_path = ann, public")
-        doctor._known.clear()
         assert database_identity() == before
         check_owner()
     finally:
         with connection.cursor() as cursor:
             cursor.execute("RESET search_path")
             cursor.execute("DROP SCHEMA ann")
-        doctor._known.clear()

@@ -2,7 +2,6 @@
 
 import uuid
 from datetime import timedelta
-from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -15,11 +14,13 @@ from queue_app.services.lifecycle import claim as claims
 from queue_app.services.lifecycle.claim import among_executing, give_back_unacknowledged
 from queue_app.services.repair import reap as module
 from queue_app.services.repair.reap import Reaper
+from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import pending_work
 from queue_app.sql import upkeep
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import assert_index_agrees, enlist, flush, put, put_many, silent, status, take
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 from tests.support.leases import release
 
@@ -65,9 +66,9 @@ def test_orphans_are_found_among_the_leases(engine, pauses, statements):
     assert_index_agrees()
 
 
-def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, monkeypatch):
+def test_all_leases_are_read_when_a_worker_dies(engine, pauses, statements, override):
     """Although one turn otherwise reads a part of them."""
-    monkeypatch.setattr("queue_app.index.leases.BATCH", 10)
+    override("queue_app.index.leases", BATCH=10)
     put_many(700)
     hand = enlist(engine.worker())
     for _ in range(7):
@@ -91,9 +92,10 @@ def test_stuck_tasks_are_found_among_the_leases(engine, pauses, statements):
 
 
 @pytest.fixture
-def away(monkeypatch):
+def away():
     """Redis does not say which tasks hold a lease."""
-    monkeypatch.setattr(Index, "leased", Mock(side_effect=IndexUnavailable("gone")))
+    with failing(Index, "leased", IndexUnavailable("gone")):
+        yield
 
 
 def test_nothing_is_reaped_while_the_index_is_away(engine, pauses, statements, away):
@@ -138,7 +140,7 @@ def test_a_rebuild_reads_all_executing_rows_whatever_pauses(engine, pauses, stat
     take(enlist(engine.worker()))
     Task.objects.update(worker_id=uuid.uuid4())
     flush(engine)
-    Scheduler()._rebuild()
+    assert rebuild_until_open()
     assert Reaper(pauses).run_once() == 1
     assert status(task_id) == "queued"
 

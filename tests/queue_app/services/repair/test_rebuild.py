@@ -14,7 +14,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
 from queue_app.sql.doctor import database_identity
 from tests.support.damage import by_kind, change_type
-from tests.support.engine import assert_index_agrees, at_once, done, flush, put, put_many, take
+from tests.support.engine import assert_index_agrees, at_once, done, flush, put, put_many, scripts_through, take
 from tests.support.index_state import client_of
 
 
@@ -62,19 +62,17 @@ def test_claims_are_refused_until_leases_limits_and_the_first_tasks_are_back(eng
     take(hand, 2)
     flush(engine)
     refused = []
-    plain = engine.index._call
 
-    def try_to_claim(name, *args):
-        reply = plain(name, *args)
+    def try_to_claim(run, name, *args):
+        reply = run(name, *args)
         if name not in ("claim", "lock"):
             with pytest.raises((IndexNotReady, UnknownProfile)) as refusal:
                 take(hand, 5)
             refused.append((name, refusal.type))
         return reply
 
-    monkeypatch.setattr(engine.index, "_call", try_to_claim)
-    rebuild()
-    monkeypatch.undo()
+    with scripts_through(engine.index, try_to_claim):
+        rebuild()
     opened = [name for name, _ in refused].index("open_generation")
     assert {error for _, error in refused[:opened]} == {IndexNotReady}
     assert {name for name, _ in refused[:opened]} >= {"set_limits", "restore_leases", "push"}
@@ -84,21 +82,17 @@ def test_claims_are_refused_until_leases_limits_and_the_first_tasks_are_back(eng
     assert len(engine.check().leases) == 2
 
 
-def test_tasks_that_are_enqueued_meanwhile_are_not_lost(engine, monkeypatch):
+def test_tasks_that_are_enqueued_meanwhile_are_not_lost(engine):
     put_many(3)
-    plain = engine.index._call
     added = []
 
-    def enqueue_meanwhile(name, *args):
+    def enqueue_meanwhile(run, name, *args):
         if name != "push" and len(added) < 30:
             added.append(None)
-            with monkeypatch.context() as patch:
-                patch.setattr(engine.index, "_call", plain)
-                put_many(1, queue=f"q{len(added)}")
-        return plain(name, *args)
+            put_many(1, queue=f"q{len(added)}")
+        return run(name, *args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.index, "_call", enqueue_meanwhile)
+    with scripts_through(engine.index, enqueue_meanwhile):
         assert rebuild() is not None
     assert len(added) >= 5
     assert len(assert_index_agrees().waiting) == 3 + len(added)

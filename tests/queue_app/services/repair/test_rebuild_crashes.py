@@ -8,7 +8,7 @@ from queue_app.services.control.pause import pause
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.sql import snapshot
 from queue_app.sql.doctor import database_identity
-from tests.support.engine import assert_index_agrees, flush, index_away, take
+from tests.support.engine import assert_index_agrees, flush, index_away, scripts_through, take
 from tests.support.index_state import client_of
 
 STEPS = [
@@ -19,22 +19,19 @@ STEPS = [
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_rebuild_that_dies_leaves_an_index_that_refuses_claims(engine, full, monkeypatch, step, when):
+def test_a_rebuild_that_dies_leaves_an_index_that_refuses_claims(engine, full, step, when):
     pause("q")
-    plain = engine.index._call
 
-    def die(name, *args):
+    def die(run, name, *args):
         if name == step and when == "before":
             raise IndexUnavailable("died")
-        reply = plain(name, *args)
+        reply = run(name, *args)
         if name == step:
             raise IndexUnavailable("died")
         return reply
 
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.index, "_call", die)
-        with pytest.raises(IndexUnavailable):
-            rebuild()
+    with scripts_through(engine.index, die), pytest.raises(IndexUnavailable):
+        rebuild()
     ready = engine.index.generation().state == "ready"
     if (step, when) == ("finish_generation", "after"):
         assert ready, "it was complete"
@@ -46,7 +43,6 @@ def test_a_rebuild_that_dies_leaves_an_index_that_refuses_claims(engine, full, m
     else:
         with pytest.raises(IndexNotReady):
             take(full, 2)
-    monkeypatch.undo()
     if (step, when) != ("finish_generation", "after"):
         assert rebuild_if_needed() is not None
     assert engine.index.generation() == Generation(snapshot.generation(), "ready", database_identity())
@@ -68,21 +64,18 @@ def test_redis_away(engine):
         rebuild_if_needed()
 
 
-def test_a_rebuild_that_loses_redis_at_its_end_does_not_block_the_next_one(engine, full, monkeypatch):
+def test_a_rebuild_that_loses_redis_at_its_end_does_not_block_the_next_one(engine, full):
     """Its lock is still there; the process that has it goes on with it."""
-    plain = engine.index._call
     lost = []
 
-    def losing(name, *args):
+    def losing(run, name, *args):
         if lost or name == "finish_generation":
             lost.append(name)
             raise IndexUnavailable(f"{name}: gone")
-        return plain(name, *args)
+        return run(name, *args)
 
-    monkeypatch.setattr(engine.index, "_call", losing)
-    with pytest.raises(IndexUnavailable):
+    with scripts_through(engine.index, losing), pytest.raises(IndexUnavailable):
         rebuild()
-    monkeypatch.undo()
     assert lost == ["finish_generation", "lock"]
     assert client_of(engine.index).exists(engine.index.keys.lock("rebuild"))
     assert rebuild_if_needed() is not None

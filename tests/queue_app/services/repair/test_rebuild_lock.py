@@ -45,9 +45,8 @@ def test_a_step_may_take_longer_than_the_lock_lasts(engine, remaining, before):
     assert_index_agrees()
 
 
-def test_a_step_that_hangs_loses_the_lock(engine, remaining, monkeypatch):
-    monkeypatch.setattr(module, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr(module, "STEP_SECONDS", 0.0)
+def test_a_step_that_hangs_loses_the_lock(engine, remaining, override):
+    override(module, LOCK_SECONDS=0.2, STEP_SECONDS=0.0)
     with rebuild_lock(engine.index) as lock:
         until(lambda: remaining() < 0, "the lock lapses")
         with rebuild_lock(engine.index) as other:
@@ -55,9 +54,8 @@ def test_a_step_that_hangs_loses_the_lock(engine, remaining, monkeypatch):
             assert other.token != lock.token
 
 
-def test_a_step_that_ends_prolongs_the_lock(engine, monkeypatch):
-    monkeypatch.setattr(module, "LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(module, "STEP_SECONDS", 1e9)
+def test_a_step_that_ends_prolongs_the_lock(engine, override):
+    override(module, LOCK_SECONDS=0.05, STEP_SECONDS=1e9)
     with rebuild_lock(engine.index) as lock:
         lock._step_began_at -= 2e9  # as if it had begun long ago
         lock.end_step()
@@ -66,8 +64,8 @@ def test_a_step_that_ends_prolongs_the_lock(engine, monkeypatch):
         assert thread.is_alive()
 
 
-def test_the_lock_of_another_process_is_left_alone(engine, monkeypatch):
-    monkeypatch.setattr(module, "LOCK_SECONDS", 0.05)
+def test_the_lock_of_another_process_is_left_alone(engine, override):
+    override(module, LOCK_SECONDS=0.05)
     with rebuild_lock(engine.index):
         client_of(engine.index).set(engine.index.keys.lock("rebuild"), "another", px=9000)
         until(lambda: not renewing_threads(), "the thread ends")
@@ -84,8 +82,8 @@ def test_no_thread_is_left(engine):
         assert not renewing_threads()
 
 
-def test_redis_may_be_away_for_a_moment(engine, remaining, monkeypatch):
-    monkeypatch.setattr(module, "LOCK_SECONDS", 0.5)
+def test_redis_may_be_away_for_a_moment(engine, remaining, override):
+    override(module, LOCK_SECONDS=0.5)
     with rebuild_lock(engine.index):
         with index_away() as tried:
             until(lambda: "lock" in tried, "a renewal fails")

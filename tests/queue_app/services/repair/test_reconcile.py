@@ -27,6 +27,7 @@ from tests.support import index_state
 from tests.support.engine import assert_index_agrees, done, enlist, index_away, put_many, row, take, take_ids
 from tests.support.index_state import client_of
 from tests.support.leases import release
+from tests.support.rows import erase
 from tests.support.scene import Hand
 
 NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable", "forgotten_tasks"}, 0)
@@ -58,7 +59,7 @@ def leave_lease_of_ended_row(scene, tasks):
 
 
 def leave_lease_of_vanished_row(scene, tasks):
-    Task.objects.filter(pk=tasks[0].id)._raw_delete(using="default")
+    erase(Task.objects.filter(pk=tasks[0].id))
 
 
 def leave_lease_of_queued_row(scene, tasks):
@@ -133,10 +134,9 @@ def test_everything_at_once(engine, running, monkeypatch):
     assert_index_agrees()
 
 
-def test_the_rolling_pass_reaches_every_row_in_pages(engine, monkeypatch):
+def test_the_rolling_pass_reaches_every_row_in_pages(engine, override, no_statistics):
     """Rows that were queued long ago are outside the recent window."""
-    monkeypatch.setattr(module, "PAGE", 3)
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # whatever earlier tests left in the statistics
+    override(module, PAGE=3)
     ids = put_many(10)
     Task.objects.update(queued_at="2026-01-01T00:00Z")
     reconciler = Reconciler()
@@ -166,10 +166,9 @@ def test_a_release_on_its_way_is_no_repair(engine, running, arriving, ended):
     assert_index_agrees()
 
 
-def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, monkeypatch):
+def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, override, no_statistics):
     """Each look finds other tasks that are on their way."""
-    monkeypatch.setattr(module, "PAGE", 1)
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)  # a vacuum may have counted an earlier test's rows
+    override(module, PAGE=1)
     waits = []
 
     def lose_one_and_push_the_last(seconds):
@@ -184,10 +183,8 @@ def test_a_stream_of_batches_does_not_hold_up_the_reconciler(engine, monkeypatch
     assert len(waits) == 2, "once for the recent window, once for the full pass"
 
 
-def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
-    monkeypatch.setattr(module, "RECENT_ROWS", 50)
-    monkeypatch.setattr(module, "PAGE", 50)  # of the full pass, which begins with the oldest rows
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
+def test_the_recent_window_covers_the_newest_rows(engine, override, no_statistics):
+    override(module, RECENT_ROWS=50, PAGE=50)  # PAGE of the full pass, which begins with the oldest rows
     for _ in range(6):
         put_many(50)
     with index_away("push"):
@@ -195,13 +192,13 @@ def test_the_recent_window_covers_the_newest_rows(engine, monkeypatch):
     assert Reconciler().run_once()["missing"] == 20
 
 
-def test_a_step_that_compares_all_queued_rows_reads_the_recent_ones_once(engine, monkeypatch):
+def test_a_step_that_compares_all_queued_rows_reads_the_recent_ones_once(engine, override, monkeypatch):
     monkeypatch.setattr(module.snapshot, "packed_recent", recent := Mock(wraps=module.snapshot.packed_recent))
     with index_away("push"):
         put_many(3)
     assert Reconciler().run_once()["missing"] == 3
     assert recent.call_count == 0
-    monkeypatch.setattr(module, "PAGE", 1)
+    override(module, PAGE=1)
     Reconciler().run_once()
     assert recent.call_count == 1
 
@@ -214,9 +211,8 @@ def test_the_recent_window_is_bounded_where_many_tasks_share_an_instant(engine):
     assert module.snapshot.packed_recent(30, 3).lanes == []
 
 
-def test_reconcile_everything_goes_through_all_pages(engine, monkeypatch):
-    monkeypatch.setattr(module, "PAGE", 3)
-    monkeypatch.setattr(module, "LARGEST_PAGE", 3)
+def test_reconcile_everything_goes_through_all_pages(engine, override):
+    override(module, PAGE=3, LARGEST_PAGE=3)
     put_many(9)
     Task.objects.update(queued_at="2026-01-01T00:00Z")
     assert reconcile_everything()["missing"] == 9
@@ -235,9 +231,9 @@ def test_the_leases_of_a_queue_without_tasks_are_looked_at(engine):
 
 
 @pytest.mark.parametrize("reader", ["snapshot.packed_page", "snapshot.packed_recent", "snapshot.refs"])
-def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, reader):
+def test_rows_read_before_they_were_claimed_revive_nothing(engine, override, monkeypatch, reader):
     """A push names a task that runs or has ended by now; the row refuses it later."""
-    monkeypatch.setattr(module, "PAGE", 1)  # else the full pass ends in this step, and compares the recent rows too
+    override(module, PAGE=1)  # else the full pass ends in this step, and compares the recent rows too
     ids = put_many(3)
     hand = engine.worker()
     place, name = reader.split(".")  # before the index is compared, and before it is repaired
@@ -262,12 +258,12 @@ def test_rows_read_before_they_were_claimed_revive_nothing(engine, monkeypatch, 
 
 
 @pytest.mark.parametrize(("largest", "pages"), [(4, 1), (3, 2)])
-def test_the_rolling_pass_takes_its_period(engine, settings, monkeypatch, largest: int, pages: int):
+def test_the_rolling_pass_takes_its_period(
+    engine, settings, override, monkeypatch, no_statistics, largest: int, pages: int
+):
     """12 rows in 3 turns: 4 rows per turn, no more than needed, in one page if that may be so large."""
-    monkeypatch.setattr(module, "PAGE", 3)
-    monkeypatch.setattr(module, "LARGEST_PAGE", largest)
+    override(module, PAGE=3, LARGEST_PAGE=largest)
     monkeypatch.setattr(module.snapshot, "packed_page", read := Mock(wraps=module.snapshot.packed_page))
-    monkeypatch.setattr(snapshot, "queued_estimate", lambda: 0)
     settings.TASKQUEUE = settings.TASKQUEUE | {"SCHEDULER": {"RECONCILE_SECONDS": 5, "FULL_PASS_SECONDS": 15}}
     ids = put_many(12)
     Task.objects.update(queued_at=timezone.now() - timedelta(hours=1))
@@ -288,7 +284,7 @@ INSTANTS = st.integers(946_684_800_000_000, 4_290_000_000_000_000)  # µs: from 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_database_packs_the_places_that_the_index_holds(engine, made):
     """The same number to its last bit, in the same order as the ids, for any band and instant."""
-    Task.objects.all()._raw_delete(using="default")
+    erase(Task.objects.all())
     ids = put_many(len(made))
     made = [(band, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)) for band, at in made]
     for task_id, (band, at) in zip(ids, made, strict=True):

@@ -10,12 +10,13 @@ from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from tests.queue_app.services.repair.test_reconcile import NOTHING
 from tests.support import index_state
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, take
+from tests.support.rows import erase
 
 
 @pytest.fixture(autouse=True)
-def no_rest(monkeypatch):
+def no_rest(override):
     """Let each step begin a full pass, however long the last one took on a busy machine."""
-    monkeypatch.setattr(module, "FACTOR", 0)
+    override(module, FACTOR=0)
 
 
 def cancel_unheard(ids):
@@ -29,7 +30,7 @@ def waiting(engine):
 
 @pytest.mark.parametrize(
     "end",
-    [cancel_unheard, lambda ids: Task.objects.filter(pk__in=ids)._raw_delete(using="default")],
+    [cancel_unheard, lambda ids: erase(Task.objects.filter(pk__in=ids))],
     ids=["cancelled", "deleted"],
 )
 def test_entries_without_a_queued_row_go_when_there_were_too_many_twice(engine, end):
@@ -55,9 +56,9 @@ def test_reconcile_everything_removes_them_in_one_call(engine):
     assert_index_agrees()
 
 
-def test_a_step_is_bounded_and_the_next_one_goes_on(engine, monkeypatch):
+def test_a_step_is_bounded_and_the_next_one_goes_on(engine, override):
     """Sets of more than 128 entries are read in pages."""
-    monkeypatch.setattr(module, "STEP", 1)
+    override(module, STEP=1)
     ids = put_many(3500)
     cancel_unheard(ids[5:])
     reconciler = Reconciler()

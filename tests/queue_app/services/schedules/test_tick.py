@@ -342,15 +342,15 @@ def test_a_look_costs_the_same_statements_however_many_tick(engine, django_asser
     assert many <= few
 
 
-def test_a_batch_is_bounded(engine, monkeypatch):
-    monkeypatch.setattr(tick, "BATCH", 2)
+def test_a_batch_is_bounded(engine, override):
+    override(tick, BATCH=2)
     for number in range(5):
         every_minute(f"number {number}")
     assert [run_due(now=minutes(1), limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_many_late_ticks_are_enqueued_in_more_than_one_transaction(engine, monkeypatch):
-    monkeypatch.setattr(tick, "ENOUGH", 20)
+def test_many_late_ticks_are_enqueued_in_more_than_one_transaction(engine, override):
+    override(tick, ENOUGH=20)
     for number in range(5):
         every_minute(f"number {number}", every=1)
     handled = [run_due(now=NOON + timedelta(seconds=10)) for _ in range(4)]

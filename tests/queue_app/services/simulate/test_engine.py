@@ -129,13 +129,13 @@ def test_heavy_tasks_take_several_slots(simulate):
     assert starts(found) == [0, 10, 20]
 
 
-def test_a_coarse_resolution_keeps_waits(simulate, monkeypatch):
+def test_a_coarse_resolution_keeps_waits(simulate, override):
     """A large load runs in turns of several tasks; its waits differ by less than the resolution."""
     chance = random.Random(3)
     tasks = [(kind(chance.choice("abc")), chance.random() * 3600, chance.expovariate(1 / 20)) for _ in range(2000)]
     wanted = plan(*tasks, crews=(crew(12),))
     exact = simulate(wanted)
-    monkeypatch.setattr(module, "EXACT_TASKS", 1000)
+    override(module, EXACT_TASKS=1000)
     coarse = simulate(wanted)
     assert coarse.resolution > 0
     assert coarse.turns < exact.turns / 1.5
@@ -148,15 +148,15 @@ def test_a_coarse_resolution_keeps_waits(simulate, monkeypatch):
         assert difference <= max(0.05 * getattr(one, share), 2 * coarse.resolution / SECOND)
 
 
-def test_a_coarse_resolution_loses_no_time_of_slots(simulate, monkeypatch):
+def test_a_coarse_resolution_loses_no_time_of_slots(simulate, override):
     """Near saturation, a little time lost in each turn would multiply the waits: 30 times at half the run time."""
     chance, bands = random.Random(1), (Band.HIGH, Band.NORMAL, Band.NORMAL, Band.LOW)
     tasks = [(kind(chance.choice("abc"), chance.choice(bands)), chance.random() * 700, chance.expovariate(1 / 2))
              for _ in range(8000)]  # fmt: skip
     wanted = plan(*tasks, crews=(crew(24),), end=700 * SECOND)
     exact = simulate(wanted)
-    monkeypatch.setattr(module, "EXACT_TASKS", 1000)
-    monkeypatch.setattr(module, "RESOLUTION_SHARE", 0.5)
+    override(module, EXACT_TASKS=1000)
+    override(module, RESOLUTION_SHARE=0.5)
     coarse = simulate(wanted)
     assert coarse.resolution > SECOND // 2
     one, other = (

@@ -1,6 +1,5 @@
 """Simulations that staff request: a process of their own, progress, stop, a kept result, and applying it."""
 
-import time
 from datetime import timedelta
 
 import pytest
@@ -17,6 +16,8 @@ from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.simulate import operation as module, recorded, simulate as simulation
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
 from queue_app.workers.scheduler import Scheduler
+from tests.support.engine import until
+from tests.support.faults import failing
 from tests.support.recorded import history, last_window
 
 CHANGES = {"limits": {"queue:imports": {"max_concurrent": 4}}, "bands": {"low": {"promote_after_seconds": 120}}}
@@ -60,10 +61,8 @@ def test_the_scheduler_starts_it_and_a_real_process_ends_it(request_it, process_
     monkeypatch.setattr(module.os, "environ", process_env)
     operation = request_it()
     Scheduler().run_once()
-    until = time.monotonic() + 120
-    while operation.state == "running" and time.monotonic() < until:
-        time.sleep(0.2)
-        operation.refresh_from_db()
+    until(lambda: Operation.objects.get(pk=operation.pk).state != "running", "its process ends", seconds=120)
+    operation.refresh_from_db()
     assert operation.state == "done", operation.result
     [child] = module._children
     assert child.wait(timeout=60) == 0
@@ -82,9 +81,9 @@ def test_a_silent_process_is_replaced_and_at_last_given_up(request_it, spawned):
     assert (operation.state, operation.result) == ("stopped", {"error": f"Its process died {TRIES} times."})
 
 
-def test_staff_stop_it(request_it, monkeypatch):
+def test_staff_stop_it(request_it, override):
     operation = request_it()
-    monkeypatch.setattr(module, "SIGN", timedelta())
+    override(module, SIGN=timedelta())
     cancel_operation(operation.pk, by="bob")
     with pytest.raises(OperationEnded):
         carry_out(operation.pk)
@@ -92,33 +91,28 @@ def test_staff_stop_it(request_it, monkeypatch):
     assert (operation.state, operation.ended_by, operation.result) == ("cancelled", "bob", None)
 
 
-def test_an_error_of_the_program_ends_it_with_its_name(request_it, monkeypatch):
+def test_an_error_of_the_program_ends_it_with_its_name(request_it):
     """Without that, two more processes would die, and the operation would say only that they died."""
     operation = request_it()
-    monkeypatch.setattr(simulation, "simulate", lambda *_args, **_given: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
+    with failing(simulation, "simulate", ZeroDivisionError), pytest.raises(ZeroDivisionError):
         carry_out(operation.pk)
     operation.refresh_from_db()
     assert operation.state == "stopped"
     assert operation.result["error"].startswith("ZeroDivisionError: ")
 
 
-def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, monkeypatch):
+def test_it_gives_signs_of_life_and_can_be_stopped_while_it_reads(request_it, override):
     operation = request_it()
-    monkeypatch.setattr(module, "SIGN", timedelta())
-    monkeypatch.setattr(recorded, "REPORT", 1)
-    monkeypatch.setattr(recorded, "_notes", lambda *_args, **_given: 1 // 0)  # the reading does not come to its end
-    looks = []
-
-    def cancelled_at_the_third(*args, **values):
-        looks.append(values["changed"])
-        if len(looks) == 3:
-            raise OperationEnded("stopped")
-
-    monkeypatch.setattr(module, "_update", cancelled_at_the_third)
-    with pytest.raises(OperationEnded):
+    override(module, SIGN=timedelta())
+    override(recorded, REPORT=1)
+    looks = [None, None, OperationEnded("stopped")]
+    with (
+        failing(recorded, "_notes", ZeroDivisionError),  # the reading does not come to its end
+        failing(module, "_update", looks) as update,
+        pytest.raises(OperationEnded),
+    ):
         carry_out(operation.pk)
-    assert looks == [0, 0, 0]
+    assert [call.kwargs["changed"] for call in update.call_args_list] == [0, 0, 0]
 
 
 def test_a_window_without_tasks_ends_with_the_reason(engine):
@@ -135,10 +129,10 @@ def test_nonsense_is_refused_at_once(engine):
     assert not Operation.objects.exists()
 
 
-def test_the_request_makes_no_tasks(engine, monkeypatch):
+def test_the_request_makes_no_tasks(engine):
     """A web process answers it; another process makes the tasks."""
-    monkeypatch.setattr(Load, "add", lambda *_: pytest.fail("it makes tasks"))
-    assert start_simulation({"load": [{"count": 1_000_000}], "workers": [{}]}, *last_window(), by="ada").pk
+    with failing(Load, "add"):
+        assert start_simulation({"load": [{"count": 1_000_000}], "workers": [{}]}, *last_window(), by="ada").pk
 
 
 def test_apply_writes_rows_and_the_audit_log(engine):

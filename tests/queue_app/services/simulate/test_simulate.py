@@ -19,6 +19,7 @@ from queue_app.services.simulate.recorded import record
 from queue_app.services.simulate.simulate import simulate
 from tests.support.engine import put_many
 from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.faults import failing
 from tests.support.index_state import client_of
 from tests.support.recorded import history, last_window
 
@@ -170,32 +171,33 @@ def test_a_scenario_without_sense_is_refused(engine, window, scenario, said):
     assert said in str(error.value)
 
 
-def test_too_many_tasks_are_refused(engine, window, monkeypatch):
+def test_too_many_tasks_are_refused(engine, window, override):
     assert parts.MAX_TASKS == 5_000_000
-    monkeypatch.setattr(parts, "MAX_TASKS", 5_000)
+    override(parts, MAX_TASKS=5_000)
     history(window, tasks=20)
     with pytest.raises(InvalidTaskData, match="at most 5,000 tasks, not 5,020"):
         simulate({"load": [{"count": 1_000}] * 5}, since=window[0], until=window[1])
 
 
-def test_a_window_is_refused_before_its_tasks_are_read(engine, window, monkeypatch):
+def test_a_window_is_refused_before_its_tasks_are_read(engine, window, override):
     """Waiting tasks count too: they stand in the way of the others."""
     history(window, tasks=20)
     put_many(3)
     Task.objects.filter(status="queued").update(queued_at=window[0])
-    monkeypatch.setattr(recorded, "MAX_TASKS", 23)
+    override(recorded, MAX_TASKS=23)
     assert record(*window).plan.load
-    monkeypatch.setattr(recorded, "MAX_TASKS", 22)
-    monkeypatch.setattr(recorded.rows, "tasks", lambda *_: pytest.fail("it reads all tasks"))
-    with pytest.raises(SimulationRefused, match="more than 22 tasks: choose a shorter one"):
+    override(recorded, MAX_TASKS=22)
+    with (
+        failing(recorded.rows, "tasks"),
+        pytest.raises(SimulationRefused, match="more than 22 tasks: choose a shorter one"),
+    ):
         record(*window)
 
 
 @pytest.mark.parametrize("scenario", [{"load": [{"count": 3_000}] * 2}, {"load": [{"count": 10}, {"count": -1}]}])
-def test_a_scenario_is_refused_before_its_tasks_are_made(monkeypatch, scenario):
-    monkeypatch.setattr(parts, "MAX_TASKS", 5_000)
-    monkeypatch.setattr(Load, "add", lambda *_: pytest.fail("it makes tasks that nobody asked for"))
-    with pytest.raises(InvalidTaskData):
+def test_a_scenario_is_refused_before_its_tasks_are_made(override, scenario):
+    override(parts, MAX_TASKS=5_000)
+    with failing(Load, "add"), pytest.raises(InvalidTaskData):
         parts.changed(parts.empty(0, 60.0), scenario)
 
 
@@ -238,8 +240,8 @@ def test_a_scenario_has_a_length_that_a_clock_can_count(engine, seconds):
         simulate({"load": [{"queue": "a"}]}, seconds=seconds)
 
 
-def test_an_error_of_the_report_ends_both_runs(engine, window, monkeypatch):
-    monkeypatch.setattr(module, "REPORT_SECONDS", 0.001)
+def test_an_error_of_the_report_ends_both_runs(engine, window, override):
+    override(module, REPORT_SECONDS=0.001)
     history(window, tasks=300)
 
     def stop(what: str, share: float) -> None:

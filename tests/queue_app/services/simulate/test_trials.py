@@ -112,8 +112,8 @@ def test_without_a_server_program_there_are_no_trials(engine, monkeypatch):
     assert "wait need 3" in advice()[0].text, "the estimate remains"
 
 
-def test_a_busy_hour_is_shortened(engine, monkeypatch):
-    monkeypatch.setattr(trials, "MAX_TASKS", 30)
+def test_a_busy_hour_is_shortened(engine, override):
+    override(trials, MAX_TASKS=30)
     snapshots("exports", completed=2)
     Limit.objects.create(scope="type", name="shop.export", max_concurrent=2)
     worked()

@@ -1,7 +1,6 @@
 """The record of upkeep: when each job succeeded last, why one did not, and how far it has come."""
 
 from datetime import timedelta
-from unittest.mock import Mock
 
 import pytest
 from django.db import DatabaseError
@@ -10,6 +9,7 @@ from django.utils import timezone
 from queue_app.models import MaintenanceJob
 from queue_app.services.upkeep import jobs
 from tests.support.engine import at_once
+from tests.support.faults import failing
 
 
 def test_a_success(rows):
@@ -45,13 +45,12 @@ def test_a_failure_keeps_the_last_success_and_says_why(rows):
     assert MaintenanceJob.objects.get().error == ""
 
 
-def test_a_failing_database_is_reported_as_it_is(rows, monkeypatch):
+def test_a_failing_database_is_reported_as_it_is(rows):
     @jobs.recorded("j")
     def job() -> int:
         raise RuntimeError("first")
 
-    monkeypatch.setattr(MaintenanceJob, "record", Mock(side_effect=DatabaseError))
-    with pytest.raises(RuntimeError, match="first"):
+    with failing(MaintenanceJob, "record", DatabaseError), pytest.raises(RuntimeError, match="first"):
         job()
 
 

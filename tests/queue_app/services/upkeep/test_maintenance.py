@@ -59,27 +59,27 @@ def test_pending_tasks_stay_at_any_age(rows, retention):
     assert purge() == 0
 
 
-def test_small_batches_and_a_bounded_run(rows, retention, monkeypatch):
+def test_small_batches_and_a_bounded_run(rows, retention, override):
     retention(success=1)
-    monkeypatch.setattr(maintenance, "PURGE_BATCH", 10)
+    override(maintenance, PURGE_BATCH=10)
     ended(days_ago=2, count=45)
     assert [purge(seconds=0) for _ in range(6)] == [10, 10, 10, 10, 5, 0]
     ended(days_ago=2, count=45)
     assert purge() == 45
 
 
-def test_the_oldest_are_purged_first(rows, retention, monkeypatch):
+def test_the_oldest_are_purged_first(rows, retention, override):
     retention(success=1)
-    monkeypatch.setattr(maintenance, "PURGE_BATCH", 1)
+    override(maintenance, PURGE_BATCH=1)
     newer, older = ended(days_ago=2), ended(days_ago=3)
     purge(seconds=0)
     assert list(Task.objects.values_list("id", flat=True)) == newer
     assert older != newer
 
 
-def test_concurrent_purges_share_the_work(rows, retention, monkeypatch):
+def test_concurrent_purges_share_the_work(rows, retention, override):
     retention(success=1)
-    monkeypatch.setattr(maintenance, "PURGE_BATCH", 10)
+    override(maintenance, PURGE_BATCH=10)
     ended(days_ago=2, count=100)
     assert sum(at_once([purge, purge, purge])) == 100
 
@@ -240,12 +240,12 @@ def test_every_job_on_demand(rows):
     assert run_overdue(every=True) == list(maintenance.JOBS)
 
 
-def test_a_failed_job_does_not_stop_the_others(rows, monkeypatch, caplog):
+def test_a_failed_job_does_not_stop_the_others(rows, override, caplog):
     def broken() -> int:
         raise RuntimeError("no")
 
     ran: list[int] = []
-    monkeypatch.setattr(maintenance, "JOBS", {"first": broken, "second": lambda: ran.append(1) or 1})
+    override(maintenance, JOBS={"first": broken, "second": lambda: ran.append(1) or 1})
     assert run_overdue(every=True) == ["second"]
     assert ran == [1]
     assert "first failed" in caplog.text

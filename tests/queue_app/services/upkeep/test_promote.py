@@ -124,8 +124,8 @@ def test_events_name_the_promoted_tasks_and_the_bands(engine):
     assert young
 
 
-def test_a_run_publishes_a_bounded_number_of_events_and_counts_all(engine, monkeypatch):
-    monkeypatch.setattr(module, "MAX_EVENTS", 3)
+def test_a_run_publishes_a_bounded_number_of_events_and_counts_all(engine, override):
+    override(module, MAX_EVENTS=3)
     age(700, *put_many(5, priority=LOW))
     assert promote(batch=2).total == 5
     assert len(published()) == 3

@@ -59,24 +59,24 @@ def test_successes_that_are_kept_for_longer_are_not_read(db, retention, read):
     assert read() == {"completed": 0, "unsuccessful": 3}
 
 
-def test_failures_that_are_kept_for_longer_are_read_once_an_hour(db, retention, read, monkeypatch):
+def test_failures_that_are_kept_for_longer_are_read_once_an_hour(db, retention, read, override):
     retention(success=2, failure=30)
     ended(200, Status.FAILED, days=5)
     ended(3, days=2.5)
     assert purge() == 3
     ended(2, days=2.4)
     assert read() == {"completed": 2, "unsuccessful": 0}
-    monkeypatch.setattr(module, "FULL_PASS", timedelta())
+    override(module, FULL_PASS=timedelta())
     assert read() == {"completed": 200, "unsuccessful": 0}
     assert set(Task.objects.values_list("status", flat=True)) == {Status.FAILED}
 
 
-def test_skipped_rows_are_purged_within_the_hour(db, retention, monkeypatch):
+def test_skipped_rows_are_purged_within_the_hour(db, retention, override):
     retention(success=2, failure=30)
     assert purge() == 0
     ended(1, days=20)  # as one that was locked, or kept for its idempotency key, when the others went
     assert purge() == 0
-    monkeypatch.setattr(module, "FULL_PASS", timedelta())
+    override(module, FULL_PASS=timedelta())
     assert purge() == 1
 
 

@@ -12,6 +12,7 @@ from queue_app.sql import upkeep
 from queue_app.sql.database import clock
 from tests.support.engine import at_once
 from tests.support.factories import TaskFactory, WorkerFactory
+from tests.support.faults import failing
 
 pytestmark = pytest.mark.django_db
 
@@ -81,14 +82,12 @@ def test_hours_that_are_missing_are_made_up_for_up_to_one(end):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_dies_leaves_nothing_behind(end, monkeypatch):
+def test_a_run_that_dies_leaves_nothing_behind(end):
     end()
-    monkeypatch.setattr(MaintenanceJob, "save", lambda *_, **__: 1 / 0)
     MaintenanceJob.objects.bulk_create([MaintenanceJob(name="task_stats")])
-    with pytest.raises(ZeroDivisionError):
+    with failing(MaintenanceJob, "save", ZeroDivisionError), pytest.raises(ZeroDivisionError):
         task_stats.collect()
     assert not TaskStats.objects.exists()
-    monkeypatch.undo()
     assert task_stats.collect() == 1
 
 
@@ -100,8 +99,8 @@ def test_two_runs_at_once_count_each_task_once(end):
     assert only("shop.mail").completed == 20
 
 
-def test_only_the_most_active_users_are_counted(end, monkeypatch):
-    monkeypatch.setattr(task_stats, "COUNTED_NAMES", 1)
+def test_only_the_most_active_users_are_counted(end, override):
+    override(task_stats, COUNTED_NAMES=1)
     end(user="ina")
     end(user="omar")
     end(user="omar")

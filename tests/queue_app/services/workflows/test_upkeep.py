@@ -90,7 +90,7 @@ def test_of_two_ends_at_once_the_later_one_opens_what_waits_for_both(engine, par
     assert WorkflowUpkeep().run_once() == 0, "nothing was forgotten"
 
 
-def test_a_large_workflow_is_deleted_in_parts_which_nobody_sees_and_a_crash_leaves_to_the_next_run(hand, monkeypatch):
+def test_a_large_workflow_is_deleted_in_parts_which_nobody_sees_and_a_crash_leaves_to_the_next_run(hand, override):
     flow = Workflow("large")
     many = flow.add_many(node, [((str(number),), {}) for number in range(5)])
     flow.add(node, "end", after=[many])
@@ -98,7 +98,7 @@ def test_a_large_workflow_is_deleted_in_parts_which_nobody_sees_and_a_crash_leav
     cancel_workflow(flow.id)
     Task.objects.update(finished_at=LONG_AGO)
     Row.objects.update(finished_at=LONG_AGO)
-    monkeypatch.setattr(maintenance, "PURGE_BATCH", 2)
+    override(maintenance, PURGE_BATCH=2)
     assert maintenance.purge_workflows(conf.get().retention, 0.0) == 2, "one part, as if it were killed then"
     assert not Row.objects.filter(pk=flow.id).exists()
     with pytest.raises(WorkflowNotFound):
