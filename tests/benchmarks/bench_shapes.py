@@ -24,6 +24,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Entry, PackedLane, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.notifications import pack
+from tests.support.waiting import let_pass
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = 5
@@ -155,7 +156,7 @@ def refills(scene: Scene, n: int) -> None:
     scene.fill(n, lambda i: lane_name("default", "a", (), "", f"customer:{i}", 1))
     for _ in range(min(40, n // 10)):
         index.claim(*worker, 10)
-    time.sleep(1.2)
+    let_pass(1.2)
     scene.claims("claim when refills are due", worker)
     with scene.line("tick of the scheduler"):
         index.wake_idle()

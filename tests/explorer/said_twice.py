@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
-from unittest import mock
 
 import psycopg
 from django.db import connection, connections
@@ -34,6 +33,7 @@ from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, stop_undoing
 from tests.support.engine import failed, new
+from tests.support.swaps import swapped
 
 _TABLES: Final = (
     "task", "deadletter", "queue", "limit", "schedule", "scheduletick", "signal", "stepresult", "workflow",
@@ -134,7 +134,7 @@ def installed() -> Iterator[Again]:
         cursor.execute(INSTALL)
     again = Again()
     try:
-        with mock.patch.object(dependencies, "settle_one", again.without(dependencies.settle_one)):
+        with swapped((dependencies, "settle_one", again.without(dependencies.settle_one))):
             yield again
     finally:
         again.close()

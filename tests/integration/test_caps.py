@@ -14,8 +14,9 @@ from queue_app.services.control.pause import pause, resume
 from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
-from tests.integration.processes import eventually, index_comes_to_agree, lines
+from tests.integration.processes import index_comes_to_agree, lines
 from tests.support.engine import put, put_many, redis_client
+from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.stage import StillWorker
 
@@ -54,9 +55,9 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     pause("default")
     ids = [stored.id for stored in enqueue_many(wanted)]
     claimers(fleet, together=CAP - 1, alone=(1, 2, 2, 1))  # a worker with more slots could keep all that the cap allows
-    eventually(lambda: Worker.objects.filter(status="active").count() == 8, "all workers are there")
+    until(lambda: Worker.objects.filter(status="active").count() == 8, "all workers are there")
     resume("default")
-    eventually(all_done, "all tasks end")
+    until(all_done, "all tasks end")
     assert over_cap(history, CAP) == []
     assert history.most_executing() == CAP, "and the cap is used"
     assert lost_or_doubled(history, ids) == []
@@ -64,7 +65,7 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     order = sorted(range(len(ids)), key=lambda number: (wanted[number].priority, number))
     assert out_of_order(history, [ids[number] for number in order], CAP) == []
     assert Task.objects.values("worker_id").distinct().count() > 1, "more than one worker had a share"
-    eventually(lambda: not get_index().depth("default").active, "every slot is free again")
+    until(lambda: not get_index().depth("default").active, "every slot is free again")
     index_comes_to_agree()
 
 
@@ -76,7 +77,7 @@ def test_a_cap_over_all_queues(fleet, history, log):
     for name in ("red", "green", "blue"):
         ids += [stored.id for stored in enqueue_many(mixed(log, 70, seed=len(name), queue=name))]
     claimers(fleet)
-    eventually(all_done, "all tasks end")
+    until(all_done, "all tasks end")
     assert over_cap(history, CAP) == []
     assert lost_or_doubled(history, ids) == []
     index_comes_to_agree()
@@ -150,13 +151,13 @@ def test_caps_by_type_and_key_hold_over_eight_claimers_while_staff_edit_limits(f
         Limit.objects.update_or_create(scope="key", name="customer:2", defaults={"max_concurrent": 1 + edit % 2})
         overall.max_concurrent = 3 + edit % 4
         overall.save()
-    eventually(all_done, "all tasks end")
+    until(all_done, "all tasks end")
     assert over_cap(history, 2, of=works) == []
     assert over_cap(history, 1, of=keys["customer:1"]) == over_cap(history, 1, of=keys["customer:3"]) == []
     assert over_cap(history, 2, of=keys["customer:2"]) == []
     assert over_cap(history, 6) == []
     assert lost_or_doubled(history, ids) == []
-    eventually(lambda: not get_index().depth("default").active, "every slot is free again")
+    until(lambda: not get_index().depth("default").active, "every slot is free again")
     index_comes_to_agree()
 
 

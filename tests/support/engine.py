@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +32,7 @@ from queue_app.sql import snapshot, workers
 from tests.support import index_state
 from tests.support.index_state import client_of
 from tests.support.scene import Hand
-
-#: Maximum seconds that a test waits for another thread; only a hang takes as long.
-PATIENCE = 60.0
+from tests.support.waiting import PATIENCE, until
 
 
 def new(kind: str = "a", **options: Any) -> NewTask:
@@ -274,16 +271,6 @@ def at_once[T](actions: list[Callable[[], T]]) -> list[T]:
     return [side.result() for side in [Side(lambda a=action: start(a)) for action in actions]]
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that another thread brings about; ask less often the longer it takes."""
-    began = time.monotonic()
-    while not condition():
-        waited = time.monotonic() - began
-        if waited > PATIENCE:
-            raise AssertionError(f"in vain: {what}")
-        time.sleep(min(0.005 + waited / 20, 0.1))
-
-
 def somebody_waits_for_a_lock() -> bool:
     """Whether any session waits for a lock that another one holds."""
     with connection.cursor() as cursor:
@@ -327,7 +314,7 @@ def reconcile_later() -> None:
 
 def redis_client() -> Any:
     """Return the Redis client of the index, to damage it and to read what no call of the index reads."""
-    return get_index()._client
+    return client_of(get_index())
 
 
 def flush(_engine: object = None) -> None:

@@ -5,13 +5,14 @@ A test database cannot be dropped while a session is open.
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 from django.db import connection, connections
+
+from tests.support.waiting import until
 
 #: PostgreSQL itself waits this long in DROP DATABASE; a session whose client has left ends in some milliseconds.
 PATIENCE = 5.0
@@ -23,13 +24,11 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 def assert_no_other_session() -> None:
     """Fail if a session other than this thread's stays open; say which, and which threads and processes live."""
-    deadline = time.monotonic() + PATIENCE
-    while sessions := _others():
-        if time.monotonic() > deadline:
-            raise AssertionError(
-                "\n".join(["These sessions outlive the tests:", *sessions, *_threads(), *_processes()])
-            )
-        time.sleep(0.05)
+    try:
+        until(lambda: not _others(), "no other session", PATIENCE)
+    except AssertionError:
+        said = ["These sessions outlive the tests:", *_others(), *_threads(), *_processes()]
+        raise AssertionError("\n".join(said)) from None
     connections.close_all()
 
 

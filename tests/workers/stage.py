@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,7 +60,7 @@ class StillPool:
         self.waiting: deque[ClaimedAttempt] = deque()
         self.begun: list[ClaimedAttempt] = []
         self.stopped = False
-        self._executor = executor
+        self.executor = executor
         self._outcomes: list[Outcome] = []
 
     def resize(self, slots: int) -> None:
@@ -90,7 +91,7 @@ class StillPool:
     def finish(self, count: int | None = None) -> None:
         """Run the tasks in the slots to their end, the oldest first."""
         for held in self.begun[:count]:
-            self._outcomes.append(self._executor.run(held))
+            self._outcomes.append(self.executor.run(held))
             self.begun.remove(held)
         self._begin()
 
@@ -143,9 +144,6 @@ class StillWorker(Worker):
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
         options = {"name": "still", "concurrency": 2} | options
         super().__init__(WorkerOptions(**options), DirectTransport(), supervisor=supervisor)
-        # What tests look at, and replace.
-        self.transport, self.in_flight, self.claimer = self._transport, self._in_flight, self._claimer
-        self.heartbeat, self.wake_listener, self.shutdown = self._heartbeat, self._wake_listener, self._shutdown
         self.claimer.prefetch = PatientPrefetch(self.options.look_ahead_ms, self.options.concurrency)
         service.register(
             identify(self.id, self.options.name),
@@ -153,6 +151,15 @@ class StillWorker(Worker):
             concurrency=self.options.concurrency,
             heartbeat_seconds=self.options.heartbeat_seconds,
         )
+
+    # What tests look at, and replace.
+    transport = property(attrgetter("_transport"))
+    in_flight = property(attrgetter("_in_flight"))
+    claimer = property(attrgetter("_claimer"))
+    discovery = property(attrgetter("_discovery"))
+    heartbeat = property(attrgetter("_heartbeat"))
+    shutdown = property(attrgetter("_shutdown"))
+    wake_listener = property(attrgetter("_wake_listener"))
 
     def _make_pool(self) -> StillPool:  # type: ignore[override]
         self.pool = StillPool(self.options.concurrency, Executor(self.id, self._reports))

@@ -17,8 +17,8 @@ from queue_app.services.upkeep.promote import make_due
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
 from queue_app.workers.pools.asynchronous import AsyncPool
-from tests.integration.processes import eventually
 from tests.support.engine import take
+from tests.support.waiting import until
 from tests.workers.test_executor import claimed
 
 counted = []
@@ -106,7 +106,7 @@ def test_a_timeout_that_comes_after_the_end_keeps_no_outcome_back():
         assert pool.interrupt(held, TaskTimeout)
         go_on.set()
         outcomes = []
-        eventually(lambda: outcomes.extend(pool.take_outcomes()) or outcomes, "the outcome")
+        until(lambda: outcomes.extend(pool.take_outcomes()) or outcomes, "the outcome")
         assert (outcomes[0].failure.exception_class, outcomes[0].failure.retry_after) == ("builtins.KeyError", 5)
         assert pool.running() == []
     finally:

@@ -24,6 +24,7 @@ from queue_app.workers.progress import ProgressReports
 from queue_app.workers.resources import UsageMeter
 from queue_app.workers.summary import Summary
 from tests.support.engine import put, row
+from tests.support.waiting import until
 from tests.workers import chores
 
 pytestmark = pytest.mark.usefixtures("captured")
@@ -293,11 +294,8 @@ def test_the_processes_of_the_pool_count():
     try:
         meter = UsageMeter(lambda: [child.pid])
         alone = UsageMeter()
-        end = time.monotonic() + 20
-        while (found := meter.read()).cpu_percent < 5 and time.monotonic() < end:
-            time.sleep(0.1)
-        assert found.cpu_percent >= 5
-        assert found.memory_bytes > alone.read().memory_bytes
+        until(lambda: meter.read().cpu_percent >= 5, "it uses the processor")
+        assert meter.read().memory_bytes > alone.read().memory_bytes
     finally:
         child.kill()
         child.wait()

@@ -23,7 +23,6 @@ from queue_app.workers import scheduler as module
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.scheduler import Job, Scheduler
 from tests.integration.app import tasks
-from tests.integration.processes import eventually
 from tests.support.engine import (
     assert_index_agrees,
     counted_calls,
@@ -34,6 +33,7 @@ from tests.support.engine import (
     redis_client,
     status,
 )
+from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.stage import nobody_leads, tick
 
@@ -137,9 +137,7 @@ def test_tasks_of_a_silent_worker_are_queued_again(make, hire):
     scheduler = make()
     tick(scheduler, "reap")
     assert status(task_id) == Status.EXECUTING, "it has only begun to listen"
-    time.sleep(0.31)  # the budget of three heartbeats
-    tick(scheduler, "reap")
-    assert status(task_id) == Status.QUEUED
+    until(lambda: tick(scheduler, "reap") and status(task_id) == Status.QUEUED, "three heartbeats are missed")
     assert_index_agrees()
 
 
@@ -353,13 +351,13 @@ def test_two_processes(fleet):
     """The second takes over when the first is killed; both end in order."""
     task_id = put(type_of(tasks.add), args=[1, 2], **bide(3600))
     first = fleet.scheduler()
-    eventually(lambda: "leads" in first.log, "the first leads")
+    until(lambda: "leads" in first.log, "the first leads")
     second = fleet.scheduler()
-    eventually(lambda: redis_client().pttl(get_index().keys.lock("scheduler")) > 0, "the lock is held")
+    until(lambda: redis_client().pttl(get_index().keys.lock("scheduler")) > 0, "the lock is held")
     first.kill()
-    eventually(lambda: "leads" in second.log, "the second takes over")
+    until(lambda: "leads" in second.log, "the second takes over")
     Task.objects.update(run_after=timezone.now())
-    eventually(lambda: status(task_id) == Status.QUEUED, "what is due is queued")
+    until(lambda: status(task_id) == Status.QUEUED, "what is due is queued")
     second.send(signal.SIGTERM)
     assert second.exit_code() == 0
     assert "Traceback" not in second.log

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -70,7 +69,7 @@ def a_schedule_is_due(_scene):
 
 
 def one_lost_its_process(scene, status="active"):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen(["sleep", "60"])
     hand = enlist(scene, process_identity(child.pid), child.pid)
     Worker.objects.filter(pk=hand.id).update(status=status)
     child.kill()

@@ -106,7 +106,7 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     [held] = worker.pool.begun
     worker.leave()
     other.run_once()
-    worker.in_flight.record(worker.pool._executor.run(held))
+    worker.in_flight.record(worker.pool.executor.run(held))
     worker.in_flight.report()
     assert status(held.task.id) == Status.EXECUTING
     assert "came too late and was refused" in warnings_logged()[-1]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from queue_app.services.notify import index as notify
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
+from tests.support.waiting import let_pass, turns
 
 # -- the index -------------------------------------------------------------------------
 
@@ -25,12 +25,10 @@ def flush(run: Run) -> None:
 def flush_every_second(run: Run, seconds: int = 60) -> None:
     """Empty the index every second for a while, with work for all of that time."""
     start(run)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    for _ in turns(seconds, pause=1):
         missing = 400 - (len(run.order) - run.ended())
         if missing > 0:
             run.load(missing)
-        time.sleep(1)  # the fault itself
         run.arena.flush()
         run.measured["flushes"] = run.measured.get("flushes", 0) + 1
 
@@ -51,9 +49,9 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
     start(run)
     run.reach(run.chance.uniform(0.05, 0.5))
     run.arena.kill_valkey()
-    until, errors, slowest = time.monotonic() + seconds, 0, 0.0
+    errors, slowest = 0, 0.0
     before = len(run.order)
-    while time.monotonic() < until:
+    for _ in turns(seconds, pause=0.01):  # a hundred a second, not as many as fit
         began = time.monotonic()
         try:
             run.one()
@@ -61,7 +59,6 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
             errors += 1
             print(f"enqueue: {error!r}")
         slowest = max(slowest, time.monotonic() - began)
-        threading.Event().wait(0.01)  # a hundred a second, not as many as fit
     run.arena.start_valkey()
     back_at = time.monotonic()
     run.flowing_again("flowing after Valkey came back (s)", back_at)
@@ -83,10 +80,10 @@ def pause_valkey(run: Run, seconds: float = 10) -> None:
         with run.watch.away():
             if number:
                 with run.arena.stopped(run.arena.valkey):
-                    time.sleep(seconds)  # the fault itself
+                    let_pass(seconds)
             else:
                 run.arena.pause_valkey(seconds)
-                time.sleep(seconds)
+                let_pass(seconds)
         run.flowing_again("flowing after Valkey went on (s)", time.monotonic())
 
 
@@ -108,7 +105,7 @@ def stop_postgres(run: Run, seconds: float = 10) -> None:
     start(run)
     for _ in run.moments(2):
         with run.watch.away(), run.arena.stopped(run.arena.postgres):
-            time.sleep(seconds)  # the fault itself
+            let_pass(seconds)
         run.flowing_again("flowing after PostgreSQL went on (s)", time.monotonic())
 
 
@@ -118,7 +115,7 @@ def use_up_connections(run: Run, seconds: float = 20) -> None:
     start(run)
     for _ in run.moments(1):
         with run.watch.away(), run.arena.connections_taken():
-            time.sleep(seconds)  # the fault itself
+            let_pass(seconds)
         run.flowing_again("flowing after connections became free (s)", time.monotonic())
 
 

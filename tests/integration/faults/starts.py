@@ -8,7 +8,8 @@ import signal
 import psutil
 
 from tests.integration.faults.run import HEARTBEAT, PATIENCE, Run
-from tests.integration.processes import Process, eventually
+from tests.integration.processes import Process
+from tests.support.waiting import until
 
 
 def start(run: Run, **env: str) -> tuple[Process, Process]:
@@ -17,7 +18,7 @@ def start(run: Run, **env: str) -> tuple[Process, Process]:
     The workers start once the scheduler leads: if a fault took a server away before, the scheduler would exit.
     """
     scheduler = run.fleet.scheduler(**env)
-    eventually(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
+    until(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
     return supervised(run), alone(run)
 
 

@@ -20,13 +20,13 @@ from taskqueue_project.embedded.data_directory import DataDirectory
 
 ROOT = Path(__file__).parent.parent.parent.parent
 OWNER = """
-import signal, sys, time
+import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests deaf to it
 from taskqueue_project.embedded import EmbeddedServers
 EmbeddedServers(Path(sys.argv[1])).start()
 print("ready", flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 

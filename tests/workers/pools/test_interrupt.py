@@ -18,6 +18,7 @@ from queue_app.exceptions import TaskCancelled, TaskTimeout
 from queue_app.workers import deadlines
 from queue_app.workers.deadlines import end_by_force, enforce, must_be_replaced, next_due
 from tests.support.engine import until
+from tests.support.waiting import let_pass
 from tests.workers import chores
 from tests.workers.pools.stand import INTERRUPTIONS, KINDS, begun, opened, outcomes, threads_of
 from tests.workers.test_executor import claimed
@@ -243,7 +244,7 @@ def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interrupt
     failures = []
     for number in range(150):
         held = begun(pool, query, uuid.uuid4().hex)
-        time.sleep(number * 0.00003)
+        let_pass(number * 0.00003)
         pool.interrupt(held, interruption)
         failures.append(outcomes(pool)[0].failure)
     assert {(each.reason, each.exception_class) for each in failures} == {
@@ -264,8 +265,7 @@ def shielded(context, folder: str) -> None:
     with context.shield():
         with context.shield():
             (log / "begun").touch()
-            while not (log / "gate").exists():
-                time.sleep(0.005)
+            until((log / "gate").exists, "the gate opens")
         (log / "done").write_text(str(context.cancelled))
     (log / "after").touch()
 
@@ -296,7 +296,7 @@ def test_the_block_ends_and_then_the_attempt(each_pool, tmp_path):
     if pool.name == "processes":  # else the signal would follow later
         until(lambda: bool(pool.pids), "the pool knows its process")
     assert pool.interrupt(held, TaskCancelled)
-    time.sleep(0.05)  # one that is not put off would arrive
+    let_pass(0.05)  # one that is not put off would arrive
     assert pool.take_outcomes() == []
     (tmp_path / "gate").touch()
     assert outcomes(pool)[0].failure.reason == "cancelled"
