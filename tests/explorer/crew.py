@@ -139,10 +139,7 @@ class CrewWorker(StillWorker):
 
     def beat(self) -> None:
         """Send a heartbeat, and another if the answer asks for it."""
-        self._heartbeat._turn.clear()
-        self._heartbeat.run_once()
-        if self._heartbeat._turn.is_set():
-            self._heartbeat.run_once()
+        self.answer()
 
     def die(self) -> None:
         """End all functions with the process."""
@@ -227,7 +224,7 @@ def _end(worker: CrewWorker) -> None:
 
 
 def _recover(worker: CrewWorker) -> None:
-    worker.claimer._has_unacknowledged = True
+    worker.doubt()
     worker.turn()
 
 

@@ -7,7 +7,6 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
-from queue_app.index.scripts import source
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, resume
@@ -15,7 +14,8 @@ from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
 from tests.integration.processes import index_comes_to_agree, lines
-from tests.support.engine import put, put_many, redis_client
+from tests.support.engine import put, put_many
+from tests.support.index_clock import change_scripts
 from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.stage import StillWorker
@@ -101,11 +101,7 @@ def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeyp
     Queue.objects.get(pk="default").save()
     if is_broken:
         check = "policy.cap and redis.call('ZCARD', queue_leases_key(q)) - (exchanged['q:' .. q] or 0) or 0"
-        text = source("claim")
-        assert check in text
-        index = get_index()
-        broken = redis_client().register_script(text.replace(check, "0"))
-        monkeypatch.setitem(index._scripts, "claim", broken)
+        change_scripts(get_index(), check, "0", monkeypatch)
     in_process(history)
     assert bool(over_cap(history, CAP)) is is_broken
 
@@ -114,12 +110,8 @@ def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeyp
 def test_the_checkers_see_a_claim_that_ignores_the_order(engine, history, monkeypatch, is_broken):
     ids = put_many(20, type_of(chores.quick))
     if is_broken:
-        index = get_index()
         ordered = "redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')"
-        text = source("claim")
-        assert ordered in text
-        broken = redis_client().register_script(text.replace(ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'")))
-        monkeypatch.setitem(index._scripts, "claim", broken)
+        change_scripts(get_index(), ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'"), monkeypatch)
     StillWorker(concurrency=2, look_ahead_ms=0).until_empty()  # rows of one claim may be written in any order
     assert bool(out_of_order(history, ids, 2)) is is_broken
 

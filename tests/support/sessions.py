@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 from django.db import connection, connections
@@ -50,6 +51,18 @@ def _threads() -> list[str]:
 
 def _processes() -> list[str]:
     return [f"process {child}" for child in psutil.Process().children(recursive=True)]
+
+
+@contextmanager
+def connections_kept(seconds: int | None) -> Iterator[None]:
+    """Let new connections stay open between requests for so long, for a block; without a number for ever."""
+    settings: Any = connections.settings["default"]
+    before = settings["CONN_MAX_AGE"]
+    settings["CONN_MAX_AGE"] = seconds
+    try:
+        yield
+    finally:
+        settings["CONN_MAX_AGE"] = before
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 # ruff: noqa: F401, F811 - fixtures are used by name
 import logging
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,9 +14,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from queue_app.telemetry import tracing
 from queue_app.workers import progress
 from tests.integration.processes import Fleet, fleet_on
-from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
+from tests.queue_app.conftest import after, before, engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
 from tests.workers.stage import StillScheduler, StillWorker
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The monotonic time of this process: it goes on only when the test moves ``now``."""
+    made = SimpleNamespace(now=time.monotonic())
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    return made
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +167,21 @@ class StillWorker(Worker):
         self.pool = StillPool(self.options.concurrency, Executor(self.id, self._reports))
         return self.pool
 
+    @contextmanager
+    def instead(self, **calls: Any) -> Iterator[None]:
+        """Let calls to the servers do something else for the block."""
+        for name, call in calls.items():
+            setattr(self.transport, name, call)
+        try:
+            yield
+        finally:
+            for name in calls:
+                delattr(self.transport, name)
+
+    def without(self, *calls: str) -> AbstractContextManager[None]:
+        """Let these calls fail for the block, as while PostgreSQL does not answer."""
+        return self.instead(**dict.fromkeys(calls, away))
+
     def wake(self) -> None:
         """Let the next turn claim, as after a wake-up call."""
         self._wake(called=False)
@@ -196,6 +213,21 @@ class StillWorker(Worker):
     def beat(self) -> bool:
         """Send a heartbeat."""
         return self._beat()
+
+    def answer(self) -> bool:
+        """Send a heartbeat, and another if its answer asks for it; return whether it did."""
+        turn = self.heartbeat._turn
+        turn.clear()
+        self.heartbeat.run_once()
+        return turn.is_set() and self.heartbeat.run_once()
+
+    def report_drain(self) -> None:
+        """Tell of a drain, as each turn of the loop does."""
+        self._report_drain()
+
+    def doubt(self) -> None:
+        """Take the last claim for one whose answer was lost."""
+        self.claimer._has_unacknowledged = True
 
     def store_reports(self) -> None:
         """Store what running attempts have reported."""

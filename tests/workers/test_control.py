@@ -75,7 +75,7 @@ def test_a_discard_is_an_ordinary_exception_and_an_interruption_is_not():
 
 
 @pytest.fixture
-def interrupted(monkeypatch):
+def interrupted():
     """The attempts that the worker asked its pool to interrupt."""
     return []
 
@@ -98,15 +98,15 @@ def test_a_task_past_its_timeout_is_interrupted(hire, interrupted):
     assert interrupted == [(task_id, TaskTimeout)]
 
 
-def test_time_in_which_a_worker_was_frozen_does_not_count(hire, interrupted, monkeypatch):
+def test_time_in_which_a_worker_was_frozen_does_not_count(hire, interrupted):
     task_id = put(type_of(chores.quick), timeout=60)
     worker = hire()
     watch(worker, interrupted)
     worker.run_once()
     deadline = row(task_id).deadline
     worker.stuck(150)
-    monkeypatch.setattr(worker.guard, "take_frozen", lambda: frozen.pop() if frozen else 0.0)
     frozen = [145.0]
+    worker.guard.take_frozen = lambda: frozen.pop() if frozen else 0.0
     worker.run_once()
     worker.run_once()
     assert interrupted == []

@@ -27,22 +27,12 @@ RATE = {"rate_count": 3, "rate_seconds": 3600.0, "rate_burst": 3}
 
 
 @pytest.fixture
-def stall(monkeypatch):
-    """Return a function that lets PostgreSQL answer the grants of claims and turn-overs later, by so many seconds."""
-    real, passed = time.monotonic, [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
+def stall(clock, after):
+    """Return a function that lets PostgreSQL answer the next grants later, by so many seconds."""
 
     def answer_later(seconds: float) -> None:
         for rows, name in ((claims.claim_rows, "claim"), (finish.finish_rows, "turn_over")):
-            monkeypatch.setattr(rows, name, answered_later(getattr(rows, name), seconds))
-
-    def answered_later(grant, seconds):
-        def answer(*args):
-            granted = grant(*args)
-            passed[0] += seconds
-            return granted
-
-        return answer
+            after(rows, name, lambda: setattr(clock, "now", clock.now + seconds))
 
     return answer_later
 
@@ -112,18 +102,11 @@ def test_so_does_a_turn_over_and_tasks_without_a_rate_start_at_any_time(stall):
 
 
 @pytest.mark.parametrize("task", [chores.echo, chores.later], ids=["thread", "loop"])
-def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, monkeypatch):
+def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, clock, after):
     """Before the function starts, results that flow into the task, or its earlier attempts, may be read."""
-    held, started = claimed(task, 1), time.monotonic()
-    held.task = replace(held.task, start_by=started + 1000)
-    moved = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: started + moved[0])
-
-    def slowly(found):
-        moved[0] += 1001
-        return found
-
-    monkeypatch.setattr(executor, "with_results", slowly)
+    held = claimed(task, 1)
+    held.task = replace(held.task, start_by=clock.now + 1000)
+    after(executor, "with_results", lambda: setattr(clock, "now", clock.now + 1001))
     runner = Executor(uuid.uuid4())
     outcome = asyncio.run(runner.arun(held)) if task is chores.later else runner.run(held)
     assert (outcome.is_late, outcome.is_completion, outcome.failure) == (True, False, None)

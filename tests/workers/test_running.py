@@ -16,7 +16,7 @@ from queue_app.models import TaskLog, TaskPayload, TaskProgress, Worker
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.workers import resources, summary as module
+from queue_app.workers import resources
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
 from queue_app.workers.pools.asynchronous import AsyncPool
@@ -195,22 +195,6 @@ def test_an_async_worker_serves_coroutine_functions_only(hire):
 # -- the summary -----------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """Stands still until the test moves it."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
-    return made
-
-
 @pytest.fixture
 def lines(caplog, clock):
     caplog.set_level(logging.INFO, "taskqueue")
@@ -273,9 +257,8 @@ def test_a_busy_process_shows_processor_time_and_memory():
     assert 2**20 < busy.memory_bytes < 2**34
 
 
-def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch):
-    clock, used = [100.0], {os.getpid(): 7.0, 4711: 3.0}
-    monkeypatch.setattr(resources.time, "monotonic", lambda: clock[0])
+def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch, clock):
+    used = {os.getpid(): 7.0, 4711: 3.0}
     monkeypatch.setattr(resources, "_cpu_seconds", used.get)
     meter = UsageMeter(lambda: [4711, 4712])
     for seconds, changes, percent in [
@@ -284,7 +267,7 @@ def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch):
         (4, {4712: 1.0}, 25.0),  # started since
         (4, {4711: 0.5}, 0.0),  # another process with the same pid
     ]:
-        clock[0] += seconds
+        clock.now += seconds
         used |= changes
         assert meter.read().cpu_percent == percent
 

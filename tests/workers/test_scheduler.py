@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -402,19 +401,18 @@ def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
     assert (first.leads, second.leads) == (False, True)
 
 
-def test_the_lead_is_renewed_five_times_before_it_lapses(make, monkeypatch, index):
-    clock = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+def test_the_lead_is_renewed_five_times_before_it_lapses(make, clock, index):
+    began = clock.now
     scheduler = make(leader_seconds=15)
     scheduler.run_once()
     renewed = []
     with counted_calls(index) as calls:
         for _ in range(30):
-            clock[0] += 0.5
+            clock.now += 0.5
             before = len(calls)
             tick(scheduler, "requests")
-            renewed += [clock[0]] if "lock" in calls[before:] else []
-    assert renewed == [1003, 1006, 1009, 1012, 1015]
+            renewed += [clock.now - began] if "lock" in calls[before:] else []
+    assert renewed == pytest.approx([3, 6, 9, 12, 15])
 
 
 def test_a_leader_that_rebuilt_a_lost_index_takes_the_lead_again(make, index):
@@ -457,9 +455,8 @@ def test_a_standby_cannot_release_the_lead_of_the_leader(make):
     assert third.run_once() == []
 
 
-def test_a_scheduler_on_standby_checks_often_enough(make, monkeypatch):
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+def test_a_scheduler_on_standby_checks_often_enough(make, clock):
     make().run_once()
     second = make(leader_seconds=30)
     second.run_once()
-    assert second.next_at() == 1010
+    assert second.next_at() == clock.now + 10

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 from django.utils import timezone
 
 from queue_app.core.process import process_identity
@@ -207,9 +207,9 @@ def test_these_tests_find_a_question_with_a_missing_condition(scene, monkeypatch
 
 
 @pytest.mark.parametrize("way", ["prepared", "behind a pooler", "logged"])
-def test_the_answers_are_the_same_however_the_statements_go(scene, monkeypatch, way):
+def test_the_answers_are_the_same_however_the_statements_go(scene, settings, monkeypatch, way):
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", way == "behind a pooler")
-    monkeypatch.setattr(connections["default"], "force_debug_cursor", way == "logged")
+    settings.DEBUG = way == "logged"
     one_is_due(scene)
     one_is_overdue(scene)
     me = process_identity(os.getpid())

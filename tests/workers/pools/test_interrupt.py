@@ -145,7 +145,7 @@ def swallows(name: str, where: str) -> None:
 def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch, where):
     swallowed = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
-    monkeypatch.setattr(pool, "repeat_after", 0.05)
+    pool.repeat_after = 0.05
     name = uuid.uuid4().hex
     held = begun(pool, swallows, name, where)
     assert enforce(pool, {held.task.id}) == []
@@ -176,7 +176,7 @@ def test_a_thread_that_blocks_outside_of_python_keeps_its_slot_until_it_ends(poo
     assert (ended[0].failure.reason, ended[1].result) == ("timeout", "1")
 
 
-def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool, monkeypatch):
+def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool):
     name = uuid.uuid4().hex
     held = begun(pool, chores.hold, name)
     pool.interrupt(held, TaskTimeout)

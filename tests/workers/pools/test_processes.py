@@ -108,10 +108,9 @@ def swallows_once(path: str) -> None:
         Path(path).write_text("cleaned up", encoding="utf-8")
 
 
-def test_an_attempt_that_swallows_its_interruption_gets_another(open_pool, monkeypatch, tmp_path):
+def test_an_attempt_that_swallows_its_interruption_gets_another(open_pool, tmp_path):
     pool = open_pool()
-    monkeypatch.setattr(pool, "repeat_after", 0.1)
-    monkeypatch.setattr(pool, "kill_after", 60)
+    pool.repeat_after, pool.kill_after = 0.1, 60
     held = claimed(swallows_once, str(tmp_path / "state"))
     pool.submit([held, claimed(chores.whoami)])
     pid = begun(pool, tmp_path / "state")
