@@ -4,7 +4,6 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -19,11 +18,23 @@ from tests.queue_app.services.conftest import transactional_db
 from tests.workers.stage import StillScheduler, StillWorker
 
 
+class Clock:
+    """A monotonic time that goes on when the test moves ``now``, and by ``step`` with each look at it."""
+
+    def __init__(self) -> None:
+        self.now, self.step = time.monotonic(), 0.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        self.now += self.step
+        return self.now
+
+
 @pytest.fixture
-def clock(monkeypatch) -> SimpleNamespace:
-    """The monotonic time of this process: it goes on only when the test moves ``now``."""
-    made = SimpleNamespace(now=time.monotonic())
-    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+def clock(monkeypatch) -> Clock:
+    """The monotonic time of this process."""
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made.monotonic)
     return made
 
 

@@ -305,38 +305,27 @@ def test_a_burst_waits_for_a_rebuild_however_long_it_loads(hire, clock, is_loadi
 # -- how many it claims ahead ----------------------------------------------------------------------------------------
 
 
-def test_it_claims_nothing_ahead_without_known_run_times():
-    assert Prefetch(20, 5).allowance() == 0
-
-
 @pytest.mark.parametrize(
-    ("slots", "seconds", "allowance"),
-    [(1, 0.001, 20), (5, 0.001, 100), (5, 0.02, 5), (1, 0.02, 1), (1, 0.021, 0), (5, 10, 0), (50, 0, MAX_CLAIM)],
+    ("budget_ms", "slots", "runs", "allowance"),
+    [
+        (20, 5, [], 0),  # no run times are known
+        (20, 1, [("a", 0.001)], 20),
+        (20, 5, [("a", 0.001)], 100),
+        (20, 5, [("a", 0.02)], 5),
+        (20, 1, [("a", 0.02)], 1),
+        (20, 1, [("a", 0.021)], 0),
+        (20, 5, [("a", 10)], 0),
+        (20, 50, [("a", 0)], MAX_CLAIM),
+        (20, 5, [("quick", 0.001), ("slow", 3)], 0),  # the slowest type counts
+        (0, 5, [("a", 0.001)], 0),
+        (20, 1, [("a", 0.001), ("a", 0.5)], 0),  # a run that is much slower counts in full
+    ],
 )
-def test_as_much_work_as_takes_the_budget(slots, seconds, allowance):
-    ahead = Prefetch(20, slots)
-    ahead.observe("a", seconds)
+def test_it_claims_as_much_ahead_as_takes_the_budget(budget_ms, slots, runs, allowance):
+    ahead = Prefetch(budget_ms, slots)
+    for kind, seconds in runs:
+        ahead.observe(kind, seconds)
     assert ahead.allowance() == allowance
-
-
-def test_the_slowest_type_counts():
-    ahead = Prefetch(20, 5)
-    ahead.observe("quick", 0.001)
-    ahead.observe("slow", 3)
-    assert ahead.allowance() == 0
-
-
-def test_a_budget_of_nothing():
-    ahead = Prefetch(0, 5)
-    ahead.observe("a", 0.001)
-    assert ahead.allowance() == 0
-
-
-def test_a_run_that_is_much_slower_counts_in_full():
-    ahead = Prefetch(20, 1)
-    ahead.observe("a", 0.001)
-    ahead.observe("a", 0.5)
-    assert ahead.allowance() == 0
 
 
 def test_a_slow_run_is_forgiven_gradually():

@@ -78,21 +78,16 @@ def test_a_closed_terminal_does_not_end_what_nohup_started():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_grace_expires(fleet, log, tmp_path):
-    task_id = put(HOLD, args=[log, "a", str(tmp_path / "gate")])
+@pytest.mark.parametrize("kind", ["hold", "hold_async"])
+def test_the_grace_expires(fleet, log, tmp_path, kind):
+    """An event loop does not keep the process."""
+    args = [log, "a", str(tmp_path / "gate")] if kind == "hold" else [log]
+    task_id = put(type_of(getattr(tasks, kind)), args=args)
     process = fleet.worker("--grace", "0.1")
     until(lambda: lines(log), "the task begins")
     process.send(signal.SIGTERM)
     assert process.exit_code() == 5
     assert status(task_id) == Status.QUEUED
-
-
-def test_an_event_loop_does_not_keep_the_process(fleet, log):
-    put(type_of(tasks.hold_async), args=[log])
-    process = fleet.worker("--grace", "0")
-    until(lambda: lines(log), "the task begins")
-    process.send(signal.SIGTERM)
-    assert process.exit_code() == 5
 
 
 @pytest.mark.serial

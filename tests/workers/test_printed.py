@@ -8,12 +8,13 @@ import pytest
 from django.conf import settings as project
 from django.utils import timezone
 
+from queue_app.exceptions import IndexUnavailable
 from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.integration.app import tasks
 from tests.integration.processes import lines
-from tests.support.engine import REFUSALS, index_away, index_refusing, put
+from tests.support.engine import REFUSALS, index_refusing, put
 from tests.support.waiting import until
 
 DEFAULT = {"DJANGO_SETTINGS_MODULE": "tests.workers.default_logging"}
@@ -158,7 +159,10 @@ def test_a_worker_says_that_redis_refuses_writes_instead_of_missing_a_scheduler(
 
 
 def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog):
+    def gone() -> str:
+        raise IndexUnavailable("gone")
+
     worker = hire()
-    with index_away():
+    with worker.instead(why_unled=gone):
         assert worker.beat()
     assert caplog.messages == []

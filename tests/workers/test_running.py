@@ -58,10 +58,10 @@ def test_reports_of_an_attempt_that_lost_its_task_are_dropped(hire):
     assert not TaskLog.objects.exists()
 
 
-def test_lines_are_bounded_and_progress_coalesced():
+def test_lines_are_bounded_and_progress_coalesced(settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "TASK_LOGS": {"MAX_LINES": 3}}
     rings = []
     notes = ProgressReports(lambda: rings.append(1))
-    notes._max_lines = 3
     held = ClaimedAttempt(chores_task(), 0.0)
     for number in range(1000):
         notes.progress(held, number / 1000, "step")
@@ -146,7 +146,7 @@ def test_a_dump_names_what_runs_with_stacks(hire, capfd):
     assert "test_a_dump_names_what_runs_with_stacks" in text
 
 
-def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch):
+def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch, clock):
     import socket  # noqa: PLC0415
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -164,7 +164,7 @@ def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch):
     health.check()
     health.check()
     assert [listener.recv(100), listener.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
-    health._stale = -1
+    clock.now += 6
     health.check()
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):

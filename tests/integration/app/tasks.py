@@ -87,16 +87,6 @@ def keep_lock(log: str) -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
-@task
-def spawn(log: str, depth: int, width: int) -> int:
-    """Enqueue ``width`` tasks of its own kind, ``depth`` levels down."""
-    write(log, f"depth {depth}")
-    if depth:
-        for _ in range(width):
-            spawn.enqueue(log, depth - 1, width)
-    return depth
-
-
 @task(max_retries=0)
 def fail(message: str) -> None:
     """Raise."""
