@@ -346,6 +346,7 @@ def test_it_runs_until_it_is_stopped_and_releases_the_lead(make):
 # -- as a process -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes(fleet):
     """The second takes over when the first is killed; both end in order."""
     task_id = put(type_of(tasks.add), args=[1, 2], **bide(3600))

@@ -7,7 +7,7 @@ import time
 from queue_app.services.notify import index as notify
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import Run
-from tests.integration.faults.starts import start
+from tests.integration.faults.starts import disturbed, start
 from tests.support.waiting import let_pass, turns
 
 # -- the index -------------------------------------------------------------------------
@@ -15,11 +15,8 @@ from tests.support.waiting import let_pass, turns
 
 def flush(run: Run) -> None:
     """Empty the index at random moments."""
-    run.load()
-    start(run)
-    for _ in run.moments(5):
+    for _ in disturbed(run, 5, "FLUSHALL"):
         run.arena.flush()
-        run.flowing_again("flowing after FLUSHALL (s)", time.monotonic())
 
 
 def flush_every_second(run: Run, seconds: int = 60) -> None:
@@ -35,12 +32,9 @@ def flush_every_second(run: Run, seconds: int = 60) -> None:
 
 def restart_valkey(run: Run) -> None:
     """Kill Valkey, which keeps nothing, and start it again."""
-    run.load()
-    start(run)
-    for _ in run.moments(3):
+    for _ in disturbed(run, 3, "a restart of Valkey"):
         run.arena.kill_valkey()
         run.arena.start_valkey()
-        run.flowing_again("flowing after a restart of Valkey (s)", time.monotonic())
 
 
 def valkey_away(run: Run, seconds: float = 10) -> None:
@@ -74,9 +68,7 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
 
 def pause_valkey(run: Run, seconds: float = 10) -> None:
     """Let Valkey keep all commands waiting for a while (CLIENT PAUSE), and stop it as long (SIGSTOP)."""
-    run.load()
-    start(run)
-    for number, _ in enumerate(run.moments(2)):
+    for number in disturbed(run, 2, "Valkey went on"):
         with run.watch.away():
             if number:
                 with run.arena.stopped(run.arena.valkey):
@@ -84,7 +76,6 @@ def pause_valkey(run: Run, seconds: float = 10) -> None:
             else:
                 run.arena.pause_valkey(seconds)
                 let_pass(seconds)
-        run.flowing_again("flowing after Valkey went on (s)", time.monotonic())
 
 
 # -- the rows --------------------------------------------------------------------------
@@ -92,38 +83,26 @@ def pause_valkey(run: Run, seconds: float = 10) -> None:
 
 def restart_postgres(run: Run) -> None:
     """Shut PostgreSQL down in its immediate mode, and start it again."""
-    run.load()
-    start(run)
-    for _ in run.moments(2):
+    for _ in disturbed(run, 2, "a restart of PostgreSQL"):
         run.arena.restart_postgres_at_once()
-        run.flowing_again("flowing after a restart of PostgreSQL (s)", time.monotonic())
 
 
 def stop_postgres(run: Run, seconds: float = 10) -> None:
     """Stop all processes of PostgreSQL for a while (SIGSTOP), and let them go on."""
-    run.load()
-    start(run)
-    for _ in run.moments(2):
+    for _ in disturbed(run, 2, "PostgreSQL went on"):
         with run.watch.away(), run.arena.stopped(run.arena.postgres):
             let_pass(seconds)
-        run.flowing_again("flowing after PostgreSQL went on (s)", time.monotonic())
 
 
 def use_up_connections(run: Run, seconds: float = 20) -> None:
     """Cut all sessions of PostgreSQL, and let others take every connection that it allows for a while."""
-    run.load()
-    start(run)
-    for _ in run.moments(1):
+    for _ in disturbed(run, 1, "connections became free"):
         with run.watch.away(), run.arena.connections_taken():
             let_pass(seconds)
-        run.flowing_again("flowing after connections became free (s)", time.monotonic())
 
 
 def cut_connections(run: Run) -> None:
     """End every session of PostgreSQL, several times."""
-    run.load()
-    start(run)
-    for _ in run.moments(4):
+    for _ in disturbed(run, 4, "all connections were cut"):
         cut = patient(run.arena.cut_connections)
         run.measured["connections cut"] = run.measured.get("connections cut", 0) + cut
-        run.flowing_again("flowing after all connections were cut (s)", time.monotonic())

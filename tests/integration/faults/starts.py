@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -20,6 +22,15 @@ def start(run: Run, **env: str) -> tuple[Process, Process]:
     scheduler = run.fleet.scheduler(**env)
     until(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
     return supervised(run), alone(run)
+
+
+def disturbed(run: Run, number: int, what: str, **env: str) -> Iterator[int]:
+    """Start everything under load, and yield at so many moments; measure after each when tasks end again."""
+    run.load()
+    start(run, **env)
+    for moment, _ in enumerate(run.moments(number)):
+        yield moment
+        run.flowing_again(f"flowing after {what} (s)", time.monotonic())
 
 
 def leads(scheduler: Process) -> bool:

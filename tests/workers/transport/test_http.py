@@ -65,7 +65,7 @@ def report(server: Server, outcomes: list[Outcome]) -> InFlight:
 
 def test_many_large_outcomes_go_in_several_requests(server):
     failure = TaskFailure("builtins.ValueError", "no", "x" * 20_000)
-    assert report(server, [ended(failure=failure) for _ in range(150)]).done == 150
+    assert report(server, [ended(failure=failure) for _ in range(80)]).done == 80
     sizes = [len(json.dumps(body)) for body in server.bodies]
     assert max(sizes) <= MAX_BODY + 1000
     assert min(sizes[:-1]) > MAX_BODY // 2, "and no more of them than needed"
