@@ -10,6 +10,7 @@ from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of
 from tests.integration.app import tasks
 from tests.integration.faults.run import CAPS, Run
+from tests.integration.faults.starts import disturbed
 
 #: Tasks of the queue ``other`` that may start in a second; three slots alone would start a hundred.
 RATE = 40
