@@ -24,6 +24,7 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Entry, PackedLane, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.notifications import pack
+from tests.support.engine import scripts_through
 from tests.support.waiting import let_pass
 
 SIZES = (1_000, 10_000, 100_000)
@@ -90,12 +91,8 @@ class Scene:
 
             return measured
 
-        plain = self.index._call
-        self.index._call = timed(plain)  # type: ignore[method-assign]
-        try:
+        with scripts_through(self.index, timed):
             yield
-        finally:
-            self.index._call = plain  # type: ignore[method-assign]
         self.found.setdefault(name, []).append((max(took), sum(took)))
 
     def _cpu(self) -> float:

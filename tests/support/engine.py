@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any
-from unittest import mock
 
 from django.db import connection, connections, transaction
 
@@ -32,6 +31,7 @@ from queue_app.sql import snapshot, workers
 from tests.support import index_state
 from tests.support.index_state import client_of
 from tests.support.scene import Hand
+from tests.support.swaps import swapped
 from tests.support.waiting import PATIENCE, until
 
 
@@ -160,33 +160,28 @@ def rolled_back() -> Iterator[None]:
 
 
 @contextmanager
-def _instead(index: Index, call: Callable[..., Any]) -> Iterator[None]:
-    """Let every script go through ``call``, those that are posted too."""
+def scripts_through(index: Index, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Let every script go through what ``wrap`` makes of the plain call, those that are posted too."""
     index.flush()
-    index._call = call  # type: ignore[method-assign]
+    call = wrap(index._call)
 
     def push(_index: Index, entries: Sequence[Entry], events: object = ()) -> None:
         for batch in batched(entries, 500):
             call("push", *pack(batch))
 
-    try:
-        with mock.patch.object(Index, "notify", push):
-            yield
-    finally:
-        del index._call  # type: ignore[method-assign]
+    with swapped((index, "_call", call), (Index, "notify", push)):
+        yield
 
 
 @contextmanager
 def counted_calls(index: Index) -> Iterator[list[str]]:
     """Note the names of the scripts that run."""
     calls: list[str] = []
-    plain = index._call
 
-    def counting(name: str, *args: Any) -> Any:
-        calls.append(name)
-        return plain(name, *args)
+    def counted(plain: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda name, *args: calls.append(name) or plain(name, *args)  # type: ignore[func-returns-value]
 
-    with _instead(index, counting):
+    with scripts_through(index, counted):
         yield calls
 
 
@@ -213,17 +208,18 @@ def index_refusing(cause: str) -> Iterator[None]:
 @contextmanager
 def index_away(*scripts: str) -> Iterator[list[str]]:
     """Let the scripts (none: all) fail as if Redis were gone; yields the names of those that were tried."""
-    index = get_index()
-    plain = index._call
     tried: list[str] = []
 
-    def failing(name: str, *args: Any) -> Any:
-        if scripts and name not in scripts:
-            return plain(name, *args)
-        tried.append(name)
-        raise IndexUnavailable(f"{name}: gone")
+    def failing(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(name: str, *args: Any) -> Any:
+            if scripts and name not in scripts:
+                return plain(name, *args)
+            tried.append(name)
+            raise IndexUnavailable(f"{name}: gone")
 
-    with _instead(index, failing):
+        return call
+
+    with scripts_through(get_index(), failing):
         yield tried
     breaker.reset()
 

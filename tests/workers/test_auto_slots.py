@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from django.db import OperationalError
@@ -264,20 +263,20 @@ def test_a_change_is_tried_again_after_an_outage(hire):
     assert (worker.claimer.slots, worker.profile.slots, worker.pool.slots) == (10, 10, 10)
 
 
-def test_it_decides_by_its_samples(hire, monkeypatch):
+def test_it_decides_by_its_samples(hire, monkeypatch, clock):
     worker = hire(concurrency=2, auto=SlotRange(1, 50))
     monkeypatch.setattr(worker.pool, "lateness", lambda _: 0.0, raising=False)
     monkeypatch.setattr(slot_watch, "memory", lambda: (1, 10**12))
     put_many(20, QUICK)
     worker.run_once()
     watch = worker.auto_slots
-    watch._began -= 60
+    clock.now += 60
     for _ in range(5):
         watch.sample()
-    monkeypatch.setattr(watch._cpu, "since", lambda: 0.0)
+    monkeypatch.setattr(resources.CpuClock, "since", lambda _: 0.0)
     watch.decide()
     assert watch.state.seen == (), "it has settled"
-    watch.state = replace(watch.state, since=watch.state.since - 60)
+    clock.now += 60
     watch.sample()
     watch.decide()
     assert watch.slots == 4, "all slots are in use, tasks wait, and little CPU is used"

@@ -13,12 +13,9 @@ from queue_app.services.lifecycle import claim as claims, finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.workers import executor
 from queue_app.workers.executor import Executor
-from queue_app.workers.pools.asynchronous import AsyncPool
-from queue_app.workers.pools.processes import ProcessPool
-from queue_app.workers.pools.threads import ThreadPool
-from queue_app.workers.resources import ResourceLimits
-from tests.support.engine import assert_index_agrees, put_many, redis_client, row, until
+from tests.support.engine import assert_index_agrees, put_many, redis_client, row
 from tests.workers import chores
+from tests.workers.pools.stand import opened, outcomes
 from tests.workers.stage import QUICK, StillWorker, statuses
 from tests.workers.test_executor import claimed
 
@@ -116,22 +113,13 @@ def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, clock,
 @pytest.mark.parametrize("kind", ["threads", "processes", "async"])
 def test_each_pool_looks_at_the_clock_when_a_slot_starts_the_task(kind):
     """Not when it gets the task: that may wait for a slot."""
-    runner = Executor(uuid.uuid4())
-    pool = {
-        "threads": lambda: ThreadPool(1, runner, lambda: None),
-        "processes": lambda: ProcessPool(1, runner, lambda: None, ResourceLimits()),
-        "async": lambda: AsyncPool(1, runner, lambda: None),
-    }[kind]()
-    pool.start()
-    try:
-        found, task = [], chores.later if kind == "async" else chores.echo
+    with opened(kind) as pool:
+        task = chores.later if kind == "async" else chores.echo
         late, timely = claimed(task, 1), claimed(task, 1)
         late.task = replace(late.task, start_by=time.monotonic() - 0.001)
         timely.task = replace(timely.task, start_by=time.monotonic() + 1000)
         pool.submit([late, timely])
-        until(lambda: found.extend(pool.take_outcomes()) or len(found) == 2, "both outcomes")
-    finally:
-        pool.stop()
+        found = outcomes(pool, 2)
     assert [(one.is_late, one.is_completion, one.result) for one in found] == [
         (True, False, None),
         (False, True, "2" if kind == "async" else "1"),

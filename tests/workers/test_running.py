@@ -19,13 +19,13 @@ from queue_app.services.lifecycle.claim import give_back
 from queue_app.workers import resources
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
-from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.progress import ProgressReports
 from queue_app.workers.resources import UsageMeter
 from queue_app.workers.summary import Summary
 from tests.support.engine import put, row
 from tests.support.waiting import until
 from tests.workers import chores
+from tests.workers.pools.stand import opened
 
 pytestmark = pytest.mark.usefixtures("captured")
 
@@ -186,10 +186,9 @@ def test_a_loop_heartbeat_is_shared_with_a_fork():
 
 
 def test_an_async_worker_serves_coroutine_functions_only(hire):
-    pool = AsyncPool(1, None, lambda: None)
-    assert pool.can_run(chores.later)
-    assert not pool.can_run(chores.quick)
-    pool._loop._loop.close()
+    with opened("async") as pool:
+        assert pool.can_run(chores.later)
+        assert not pool.can_run(chores.quick)
 
 
 # -- the summary -----------------------------------------------------------------------------------------------------

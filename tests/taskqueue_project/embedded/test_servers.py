@@ -114,10 +114,12 @@ def test_the_servers_end_with_their_owner(directory, number):
 
 
 def test_servers_that_outlived_their_guard_are_replaced(directory):
+    before = set(psutil.Process().children())
     servers = EmbeddedServers(directory).start()
     orphans = list(server_processes(directory))
-    servers._guard.kill()
-    servers._guard.wait()
+    [guard] = set(psutil.Process().children()) - before
+    guard.kill()
+    guard.wait()
     servers.stop()
     assert all(process.is_running() for process in orphans)
     with EmbeddedServers(directory) as servers:
