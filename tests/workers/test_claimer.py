@@ -133,24 +133,20 @@ def rate(seconds: float) -> None:
     queue.save()
 
 
-def work(worker, is_over) -> None:
-    """Turn the loop without wake-up calls until ``is_over``."""
+@pytest.mark.parametrize("burst", [False, True])
+def test_it_claims_again_when_a_limit_allows_a_start(hire, burst):
+    """No wake-up call is needed: the claim that found nothing returned the time. A burst waits for it."""
+    rate(0.1)
+    ids = put_many(3, QUICK)
+    worker = hire(burst=burst)
 
     def turn() -> bool:
         worker.run_once()
         worker.pool.finish()
-        return is_over()
+        return worker.is_finished if burst else statuses(*ids) == ["completed"] * 3
 
-    until(turn, "it is over")
-
-
-def test_it_claims_again_when_a_limit_allows_a_start(hire):
-    """No wake-up call is needed: the claim that found nothing returned the time."""
-    rate(0.1)
-    ids = put_many(3, QUICK)
-    worker = hire()
-    worker.run_once()
-    work(worker, lambda: statuses(*ids) == ["completed"] * 3)
+    until(turn, "all three have started")
+    assert statuses(*ids) == ["completed"] * 3
 
 
 def test_the_loop_sleeps_until_a_limit_allows_a_start(hire):
@@ -159,14 +155,6 @@ def test_the_loop_sleeps_until_a_limit_allows_a_start(hire):
     worker = hire()
     worker.run_once()
     assert 0 < worker.pause <= 60
-
-
-def test_a_burst_waits_if_a_limit_soon_allows_a_start(hire):
-    rate(0.1)
-    ids = put_many(3, QUICK)
-    worker = hire(burst=True)
-    work(worker, lambda: worker.is_finished)
-    assert statuses(*ids) == ["completed"] * 3
 
 
 def test_a_burst_does_not_wait_for_a_later_start(hire, clock):

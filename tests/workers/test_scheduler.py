@@ -110,20 +110,15 @@ def test_many_due_tasks_leave_the_others_their_turns(make, batches, monkeypatch)
     assert Task.objects.filter(status="queued").count() == 25
 
 
-def test_an_index_that_is_gone_is_rebuilt(make, hire, index):
-    task_id = put(QUICK)
-    flush()
-    tick(make(), "rebuild")
-    assert index.generation().state == "ready"
-    assert_index_agrees()
-    hire().until_empty()
-    assert status(task_id) == Status.COMPLETED
-
-
-def test_a_task_that_the_index_lacks_is_found(make, hire):
-    with index_away():
-        task_id = put_many(1, QUICK)[0]
-    tick(make(), "reconcile")
+@pytest.mark.parametrize("job", ["rebuild", "reconcile"])
+def test_what_the_index_has_lost_is_found(make, hire, job):
+    if job == "rebuild":
+        task_id = put(QUICK)
+        flush()
+    else:
+        with index_away():
+            task_id = put_many(1, QUICK)[0]
+    tick(make(), job)
     assert_index_agrees()
     hire().until_empty()
     assert status(task_id) == Status.COMPLETED
