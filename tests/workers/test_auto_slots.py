@@ -106,7 +106,7 @@ def test_where_it_settles(look, least, most, first):
         (hungry, 15, 19),
     ],
 )
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_noise_does_not_make_it_swing(look, least, most, seed):
     rng = random.Random(seed)
     found = run(lambda slots: noisy(look(slots), rng), seconds=1200)[120:]

@@ -36,7 +36,12 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ENDS)
+SIMILAR = {"does not end when hurried", "does not end when dead"}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SIMILAR else []) for kind in ENDS]
+)
 def test_a_process_that_cannot_end_by_itself_is_ended(kind):
     code, exit_code, stack = ENDS[kind]
     found = subprocess.run(
@@ -87,7 +92,7 @@ def test_a_freeze_ends_no_process_and_is_measured():
         assert ask() == 0
         for _ in range(2):
             os.killpg(process.pid, signal.SIGSTOP)
-            let_pass(2)  # the fault itself
+            let_pass(1.5)  # the fault itself
             os.killpg(process.pid, signal.SIGCONT)
             assert 1 <= ask() < 30
         assert ask() == 0

@@ -242,9 +242,9 @@ def test_an_error_of_the_database_without_an_interruption_is_the_failure(pool):
 def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interruption, reason):
     """The rollback fails when it begins in the middle of a query; that error is only a consequence."""
     failures = []
-    for number in range(150):
+    for number in range(75):
         held = begun(pool, query, uuid.uuid4().hex)
-        let_pass(number * 0.00003)
+        let_pass(number * 0.00006)
         pool.interrupt(held, interruption)
         failures.append(outcomes(pool)[0].failure)
     assert {(each.reason, each.exception_class) for each in failures} == {
