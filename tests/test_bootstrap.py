@@ -9,8 +9,9 @@ from django.conf import settings
 from django.db import connection
 from django_redis import get_redis_connection
 
-from tests.integration.processes import ROOT, eventually
+from tests.integration.processes import ROOT
 from tests.support.turns import somebody_waits_to_be_alone
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("package", ["queue_app", "workers"])
@@ -102,7 +103,7 @@ def test_a_serial_test_waits_for_those_that_run_and_lets_nobody_overtake(tmp_pat
     assert is_in(one)
     assert is_in(two)
     serial = start("S", "alone")
-    eventually(lambda: somebody_waits_to_be_alone(turns), "it waits")
+    until(lambda: somebody_waits_to_be_alone(turns), "it waits")
     late = start("3", "beside")
     leave(one)
     leave(two)

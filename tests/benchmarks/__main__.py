@@ -24,8 +24,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
 
 #: The benchmarks, in the order in which all of them run.
 NAMES = [
-    "claim", "limits", "caps", "workers", "processes", "memory", "enqueue", "drain", "connections", "pickup", "idle",
-    "reconcile", "rebuild", "scrape", "growth", "soak", "http", "rows", "admin", "workflows", "snapshot", "steps",
+    "claim", "limits", "caps", "workers", "processes", "memory", "enqueue", "drain", "pickup", "idle",
+    "reconcile", "rebuild", "scrape", "growth", "soak", "http", "workflows", "snapshot", "steps",
     "shapes",
 ]  # fmt: skip
 

@@ -1,7 +1,6 @@
 """What a limit that holds costs: draining no-op tasks by two workers of eight threads, with and without it, in turn."""
 
 import os
-import time
 from contextlib import ExitStack
 from statistics import median
 
@@ -13,6 +12,7 @@ from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.repair.rebuild import rebuild
+from tests.support.waiting import until
 
 ROUNDS = 4
 
@@ -66,9 +66,7 @@ def _rate(n: int, fields: dict[str, object], *, keys: bool) -> float:
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(process("runworker", "--concurrency", "8", "-q"))
-        until = time.monotonic() + 300
-        while Task.objects.exclude(status="completed").exists() and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: not Task.objects.exclude(status="completed").exists(), "all are completed", 300)
     rate = rate_of_ended(n)
     Queue.objects.filter(pk="default").update(
         max_concurrent=None, max_concurrent_per_user=None, rate_count=None, rate_seconds=None, rate_burst=None

@@ -12,6 +12,7 @@ from growth import MB, ask, index_sizes, ordinary_tasks, sizes, wal
 
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.upkeep.maintenance import purge
+from tests.support.waiting import let_pass
 
 TASKS, MILLION = 200_000, 1_000_000
 TABLES = ("queue_app_task", "queue_app_taskpayload", "queue_app_taskresult")
@@ -44,7 +45,7 @@ def run(table: Table) -> None:
     kept("when queued")
     with process("runscheduler"), process("runworker"), process("runworker"):
         step("claim and finish", lambda: until_at_most(0))
-        time.sleep(3)  # the retries
+        let_pass(3)  # the retries
         until_at_most(0)
     kept("when ended")
     for name, size in index_sizes(*TABLES).items():

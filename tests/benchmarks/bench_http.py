@@ -24,6 +24,7 @@ from django.contrib.auth.models import Permission, User
 from queue_app import registry
 from queue_app.models import Queue, RuntimeSettings
 from queue_app.services.control.api_keys import create_key
+from tests.support.waiting import let_pass, turns, until
 
 SECONDS = 8
 CONNECTIONS = 8
@@ -101,18 +102,16 @@ def serving(command: list[str]) -> Iterator[Server]:
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "bench_settings"}
     process = subprocess.Popen([sys.executable, "-m", *command, *address], env=environment, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 30
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"{command[0]} did not start")
-            time.sleep(0.1)
+        until(lambda: _answers(port) or process.poll() is not None, f"{command[0]} starts", 30)
         yield Server(port, process.pid)
     finally:
         process.terminate()
         process.wait(20)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Rate(NamedTuple):
@@ -188,13 +187,11 @@ class Caller:
         with ThreadPoolExecutor(1) as pool:
             posting = pool.submit(self.posts, seconds, pace=pace)
             connection = Connection(self._port)
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
+            for _ in turns(seconds, pause=0.02):
                 request = self._request(f"GET /api/v1/tasks/{self._newest}")
                 began = time.perf_counter()
                 connection.call(request, b"200")
                 times.append(time.perf_counter() - began)
-                time.sleep(0.02)
             posting.result()
         return times
 
@@ -206,7 +203,7 @@ class Caller:
             connection = Connection(self._port)
             count, due = 0, began + (number / pace if pace else 0.0)
             while time.monotonic() < began + seconds:
-                time.sleep(max(0.0, due - time.monotonic()))
+                let_pass(max(0.0, due - time.monotonic()))
                 call(connection)
                 count += 1
                 due += CONNECTIONS / pace if pace else 0.0

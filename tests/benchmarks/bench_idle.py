@@ -1,6 +1,5 @@
 """What an idle worker and an idle scheduler cost, and how often they ask the servers."""
 
-import time
 from contextlib import ExitStack
 
 import psutil
@@ -11,6 +10,7 @@ from growth import processor_seconds
 
 from queue_app.models import Schedule
 from queue_app.services.schedules.edit import create_schedule
+from tests.support.waiting import let_pass
 
 SECONDS = 20
 SCHEDULES = 100
@@ -34,9 +34,9 @@ def _watch_two(table: Table) -> None:
     """Watch two workers with schedulers, one of which leads, and both servers."""
     with ExitStack() as stack:
         pids = [stack.enter_context(process("runworker", "--with-scheduler")).pid for _ in range(2)]
-        time.sleep(SETTLE_SECONDS)
+        let_pass(SETTLE_SECONDS)
         used = processor_seconds(*pids)
-        time.sleep(SECONDS)
+        let_pass(SECONDS)
         used = processor_seconds(*pids) - used
     what = "two idle workers with schedulers, and both servers"
     table.add(f"{what}, processor time in {SECONDS} s", "≤ 0.12 s", f"{used:.2f} s")
@@ -45,12 +45,12 @@ def _watch_two(table: Table) -> None:
 def _watch(table: Table, kind: str, share: str, requests: str, *command: str) -> None:
     client = get_redis_connection("default")
     with process(*command) as child:
-        time.sleep(SETTLE_SECONDS)
+        let_pass(SETTLE_SECONDS)
         watched = psutil.Process(child.pid)
         _autovacuum(on=False)  # its transactions would be counted too
         client.config_resetstat()
         before, commits = sum(watched.cpu_times()[:2]), _commits()
-        time.sleep(SECONDS)
+        let_pass(SECONDS)
         cpu = sum(watched.cpu_times()[:2]) - before
         scripts = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
         commits = _commits() - commits - 1  # the question itself
@@ -63,7 +63,7 @@ def _autovacuum(*, on: bool) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER SYSTEM SET autovacuum = {'on' if on else 'off'}")
         cursor.execute("SELECT pg_reload_conf()")
-    time.sleep(1)
+    let_pass(1)
 
 
 def _commits() -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 from bench import Table, process
 from bench_app.tasks import mark
 
+from tests.support.waiting import let_pass, until
+
 COUNT = 400
 GAP_SECONDS = 0.025
 
@@ -21,7 +23,7 @@ def run(table: Table) -> None:
         for number in range(COUNT):
             mark.enqueue(number)
             returned[number] = time.monotonic_ns()
-            time.sleep(GAP_SECONDS)
+            let_pass(GAP_SECONDS)
         _wait_for(log, lambda: None, COUNT + 1)
     entered = dict(map(int, line.split()) for line in log.read_text().splitlines())
     delays = sorted((entered[number] - returned[number]) / 1e6 for number in returned)
@@ -31,8 +33,4 @@ def run(table: Table) -> None:
 
 def _wait_for(log: Path, start: object, lines: int) -> None:
     start()
-    deadline = time.monotonic() + 30
-    while len(log.read_text().splitlines()) < lines:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the worker ran {len(log.read_text().splitlines())} of {lines} tasks")
-        time.sleep(0.05)
+    until(lambda: len(log.read_text().splitlines()) >= lines, f"the worker ran {lines} tasks", 30)

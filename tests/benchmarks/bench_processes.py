@@ -1,6 +1,5 @@
 """Draining by 1, 2, 4 and 8 worker processes: the rate, and which part of the system takes the processors."""
 
-import time
 from contextlib import ExitStack
 
 from bench import Table, process, rate_of_ended, reset
@@ -10,6 +9,7 @@ from growth import postgresql_seconds, processor_seconds, valkey_seconds
 
 from queue_app.models import Task, Worker
 from queue_app.services.control.pause import pause_everything, resume_everything
+from tests.support.waiting import let_pass, until
 
 COUNTS = (1, 2, 4, 8)
 
@@ -30,14 +30,11 @@ def _drain(table: Table, n: int, count: int) -> None:
     default_task_backend.enqueue_many(noop, [((number,), {}) for number in range(n)])
     with ExitStack() as stack:
         pids = [stack.enter_context(process("runworker", "--concurrency", "8", "-q")).pid for _ in range(count)]
-        while Worker.objects.filter(status="active").count() < count:
-            time.sleep(0.1)
-        time.sleep(1)  # until they wait for calls
+        until(lambda: Worker.objects.filter(status="active").count() == count, "they have started")
+        let_pass(1)  # until they wait for calls
         before = _seconds(pids)
         resume_everything()
-        until = time.monotonic() + 300
-        while Task.objects.exclude(status="completed").exists() and time.monotonic() < until:
-            time.sleep(0.1)
+        until(lambda: not Task.objects.exclude(status="completed").exists(), "all are completed", 300)
         workers, postgresql, valkey = (now - was for now, was in zip(_seconds(pids), before, strict=True))
     rate = rate_of_ended(n)
     table.add(

@@ -21,6 +21,7 @@ from queue_app.index import Profile, get_index
 from queue_app.models import IndexGeneration, Task
 from queue_app.services.lifecycle.claim import claim, give_back
 from queue_app.sql import stats
+from tests.support.waiting import let_pass
 
 LANES = (10, 5_000)
 
@@ -78,7 +79,7 @@ def _rebuild() -> tuple[float, float, float]:
                 times = watched.cpu_times()
                 peak, own = max(peak, watched.memory_info().rss / MB), times.user + times.system
             first = first or _claim(profile, worker)
-            time.sleep(0.02)
+            let_pass(0.02)
     assert child.returncode == 0
     return peak, own + processor_seconds() - servers, first
 

@@ -24,6 +24,8 @@ from queue_app.core.priorities import Band
 from queue_app.core.records import Entry, PackedLane, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.notifier import pack
+from tests.support.engine import scripts_through
+from tests.support.waiting import let_pass
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = 5
@@ -78,23 +80,16 @@ class Scene:
         """Measure the scripts that are called within."""
         took: list[float] = []
 
-        def timed(call: Callable[..., object]) -> Callable[..., object]:
-            def measured(*arguments: object, **options: object) -> object:
-                self.client.eval("collectgarbage() return 0", 0)  # else about one claim in 17 takes twice as long
-                began = self._cpu()
-                try:
-                    return call(*arguments, **options)
-                finally:
-                    took.append(self._cpu() - began)
+        def timed(run: Callable[..., object], *arguments: object) -> object:
+            self.client.eval("collectgarbage() return 0", 0)  # else about one claim in 17 takes twice as long
+            began = self._cpu()
+            try:
+                return run(*arguments)
+            finally:
+                took.append(self._cpu() - began)
 
-            return measured
-
-        plain = self.index._call
-        self.index._call = timed(plain)  # type: ignore[method-assign]
-        try:
+        with scripts_through(self.index, timed):
             yield
-        finally:
-            self.index._call = plain  # type: ignore[method-assign]
         self.found.setdefault(name, []).append((max(took), sum(took)))
 
     def _cpu(self) -> float:
@@ -155,7 +150,7 @@ def refills(scene: Scene, n: int) -> None:
     scene.fill(n, lambda i: lane_name("default", "a", (), "", f"customer:{i}", 1))
     for _ in range(min(40, n // 10)):
         index.claim(*worker, 10)
-    time.sleep(1.2)
+    let_pass(1.2)
     scene.claims("claim when refills are due", worker)
     with scene.line("tick of the scheduler"):
         index.wake_idle()

@@ -4,7 +4,6 @@ All figures are processor time of PostgreSQL.
 """
 
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from queue_app.services.worker import registration as workers
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import workers as worker_rows
 from queue_app.workers.scheduler import Scheduler
+from tests.support.waiting import let_pass
 
 TASKS = 1_000_000
 PAGE = 10_000
@@ -60,7 +60,7 @@ def run(table: Table) -> None:
     before = _claim_seconds(profile, worker_id)
     with _open_snapshot():
         _run_tasks(tasks, worker_id)
-        time.sleep(SETTLE_SECONDS)
+        let_pass(SETTLE_SECONDS)
         turns = _turns()
         fill(10 * CLAIMS)
         after = _claim_seconds(profile, worker_id)
@@ -99,7 +99,7 @@ def _turns() -> list[float]:
         before = backend_seconds()
         scheduler.run_once()
         seconds.append(backend_seconds() - before)
-        time.sleep(1.0)
+        let_pass(1.0)
     return seconds
 
 

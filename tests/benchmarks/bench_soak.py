@@ -17,6 +17,7 @@ from growth import MB, ask, ordinary_tasks, processor_seconds, resident, sizes, 
 from queue_app.index import get_index
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.sql.upkeep import count_purgeable
+from tests.support.waiting import let_pass, until
 
 TASKS, PARTS = 1_000_000, 10
 BATCH, WAITING = 500, 5_000
@@ -70,8 +71,7 @@ class Soak:
 
 def until_at_most(waiting: int) -> None:
     """Wait until at most ``waiting`` tasks wait or run."""
-    while sum(queue.total + queue.active for queue in get_index().stats().queues) > waiting:
-        time.sleep(0.05)
+    until(lambda: sum(q.total + q.active for q in get_index().stats().queues) <= waiting, "they end", 3600)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def soaking(size: int) -> Iterator[Soak]:
     with ExitStack() as stack:
         scheduler = stack.enter_context(process("runscheduler", "--with-maintenance", **ENVIRONMENT))
         workers = [stack.enter_context(process("runworker", **ENVIRONMENT)) for _ in range(2)]
-        time.sleep(3)
+        let_pass(3)
         assert all(psutil.pid_exists(each.pid) for each in (scheduler, *workers))
         yield Soak([each.pid for each in workers], scheduler.pid, size)
 

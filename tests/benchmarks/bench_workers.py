@@ -30,6 +30,7 @@ from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.worker import registration as services
 from queue_app.sql import workers as worker_rows
+from tests.support.waiting import turns, until
 
 COUNTS = (1, 10, 100, 1000)
 THREADS, SLOTS, BURST = 4, 5, 200
@@ -121,18 +122,15 @@ def _measure(table: Table, count: int, total: int) -> tuple[float, float]:
     threads = [threading.Thread(target=part.run) for part in parts]
     for thread in threads:
         thread.start()
-    while sum(part.counted["claims"] for part in parts) < count:  # all wait for calls then
-        time.sleep(0.01)
+    until(lambda: sum(part.counted["claims"] for part in parts) >= count, "all wait for calls")
     before, began = _seconds(), time.monotonic()
     beats = sum(part.counted["beats"] for part in parts)
     bursts = 0
     for start in range(0, total, BURST):
         enqueue_many(_mixed(start, min(BURST, total - start)))
         bursts += 1
-        while len(get_index().leased(0)[1]) and Task.objects.filter(status="queued").count() > 5 * BURST:
-            time.sleep(0.01)
-    while Task.objects.exclude(status="completed").exists():
-        time.sleep(0.02)
+        until(_keep_up, "they keep up", 600)
+    until(lambda: not Task.objects.exclude(status="completed").exists(), "all are completed", 600)
     seconds = time.monotonic() - began
     valkey, postgresql = (now - was for now, was in zip(_seconds(), before, strict=True))
     for part in parts:
@@ -164,6 +162,10 @@ def _measure(table: Table, count: int, total: int) -> tuple[float, float]:
     return valkey, postgresql
 
 
+def _keep_up() -> bool:
+    return not get_index().leased(0)[1] or Task.objects.filter(status="queued").count() <= 5 * BURST
+
+
 def _cost_of_a_beat(crew: list[Simulated]) -> float:
     """Return the processor seconds of PostgreSQL for a heartbeat."""
     before = _seconds()[1]
@@ -182,9 +184,10 @@ def _kill(crew: list[Simulated]) -> str:
     held = Task.objects.filter(status="executing").count()
     Worker.objects.filter(id__in=ids).update(heartbeat_seconds=1.0)
     reaper, began = Reaper(), time.monotonic()
-    while Task.objects.filter(status="executing").exists() and time.monotonic() < began + 60:
+    for _ in turns(60, pause=0.5):
         reaper.run_once()
-        time.sleep(0.5)
+        if not Task.objects.filter(status="executing").exists():
+            break
     left = Task.objects.filter(status="executing").count()
     return f"{time.monotonic() - began:.1f} ({held - left} of {held} tasks)"
 

@@ -30,11 +30,12 @@ def chromium() -> str:
 
 
 @pytest.fixture(autouse=True)
-def short_connections(monkeypatch):
+def short_connections():
     """Make the live server close its connections after each request, so that the test database can be dropped."""
-    from django.db import connections  # noqa: PLC0415 - needs the settings
+    from tests.support.sessions import connections_kept  # noqa: PLC0415 - needs the settings
 
-    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    with connections_kept(0):
+        yield
 
 
 @pytest.fixture(scope="module")

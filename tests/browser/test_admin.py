@@ -1,7 +1,6 @@
 """Staff at work in a real browser."""
 
 import math
-import uuid
 from datetime import timedelta
 
 import pytest
@@ -12,14 +11,11 @@ from queue_app.core.failures import fingerprint
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
-from queue_app.index import Profile, get_index
-from queue_app.models import DeadLetter, Queue, QueueStats, Task, TaskResult
+from queue_app.index import get_index
+from queue_app.models import Queue, QueueStats, Task, TaskResult
 from queue_app.services import enqueue_many, pause
-from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.rebuild import rebuild
 from tests.browser.looks import DESKTOP
-from tests.support.engine import done, take
 from tests.support.factories import (
     AttemptFactory,
     DeadLetterFactory,
@@ -29,7 +25,6 @@ from tests.support.factories import (
     move,
 )
 from tests.support.rows import forget_known_queues
-from tests.support.scene import Hand
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -149,34 +144,12 @@ def _bury(now):
         )  # fmt: skip
 
 
-def test_staff_at_work(visit, shop, screenshot):  # noqa: PLR0915 - one session for all of it keeps the suite quick
-    """One long day: a pause, a task that runs first, a replay, a bulk cancel, the live overview."""
-    kinds = Profile.of(["mail"], ["shop.tasks.send_receipt", "shop.tasks.send_newsletter"], ())
-    hand = Hand(uuid.uuid4(), kinds)
-    get_index().register(kinds, hand.id)
+def test_staff_at_work(visit, shop, screenshot):
+    """The live overview, its keys, and a cancel of all that match."""
     visitor = visit(viewport=DESKTOP)
     page = visitor.page
     visitor.log_in("alice")
-
-    # A queued task gets another priority, and runs first.
-    visitor.go(f"task/{shop['waiting']}/change/")
-    page.select_option("#tq-priority", "critical")
-    page.click("text=Change priority")
-    page.wait_for_selector("text=The priority is now critical.")
-    [claimed] = take(hand)
-    assert claimed.id == shop["waiting"]
-    finish([done(claimed)])
-    page.reload()
-    assert "completed" in page.inner_text(".tq-summary")
-
-    # Staff pause a queue for an hour; the overview shows who paused it and why.
-    visitor.go("queue/mail/change/")
-    page.fill("#tq-reason", "new templates")
-    page.select_option("#tq-seconds", "3600")
-    page.click("button:has-text('Pause')")
-    page.wait_for_selector("text=new templates")
-    assert Queue.objects.get(pk="mail").resume_at is not None
-    assert take(hand) == []
+    pause("mail", by="alice", reason="new templates")
 
     # The overview updates itself, and announces new reasons.
     visitor.go("")
@@ -210,23 +183,6 @@ def test_staff_at_work(visit, shop, screenshot):  # noqa: PLR0915 - one session 
     page.wait_for_selector("text=60 of 60 tasks done")
     assert Task.objects.filter(queue="mail", priority=Band.NORMAL, status=Status.CANCELLED).count() == 60
 
-    # Staff replay the dead letters of one cause.
-    visitor.go("deadletter/causes/")
-    screenshot(page, "causes-light")
-    page.click("text=Replay or discard… >> nth=0")
-    page.wait_for_selector("text=Nothing has been changed yet.")
-    page.fill("#tq-reason", "the gateway works again")
-    page.click("text=Replay all")
-    page.wait_for_selector("text=see the progress")
-    run_operations()
-    replayed = DeadLetter.objects.filter(replayed_by="alice")
-    assert 0 < replayed.count() <= 5, "the first ones go ahead"
-    assert Task.objects.get(pk=replayed[0].task_id).status == Status.QUEUED
-
-    visitor.go("auditentry/")
-    listed = page.inner_text("#result_list")
-    for action in ("task.reprioritise", "queue.pause", "task.cancel_all", "deadletter.replay_many"):
-        assert action in listed
     assert visitor.problems == []
 
 

@@ -92,6 +92,8 @@ def seldom(everything):
         "users": "taskstats/?kind=user",
         "workflows": "workflow/",
         "week": "schedule/week/",
+        "new schedule": "schedule/add/",
+        "backfill": everything["schedule"].replace("change", "backfill"),
         "what if": "operation/what-if/",
         "pending": "task/?status=pending",
         "paused queue": "queue/payments/change/",

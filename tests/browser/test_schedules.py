@@ -14,7 +14,7 @@ from tests.workers import chores
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ECHO = "tests.workers.chores.echo"
-DESKTOP, PHONE = {"width": 1440, "height": 1000}, {"width": 390, "height": 844}
+DESKTOP = {"width": 1440, "height": 1000}
 
 
 @pytest.fixture
@@ -93,21 +93,6 @@ def test_the_preview_without_javascript(visit, office):
     opened.value.get_by_text("At 07:00 every day").wait_for()
     assert desk.page.input_value("#id_cron") == "0 7 * * *"
     assert desk.problems == []
-
-
-def test_on_a_phone_no_page_is_wider_than_the_screen(visit, office):
-    phone = visit(viewport=PHONE)
-    phone.log_in("alice")
-    for path in (
-        "schedule/",
-        f"schedule/{office.pk}/change/",
-        "schedule/add/",
-        "schedule/week/",
-        f"schedule/{office.pk}/backfill/",
-    ):
-        phone.go(path)
-        assert phone.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
-    assert phone.problems == []
 
 
 assert chores.echo  # registered by its import

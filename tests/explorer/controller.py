@@ -16,6 +16,8 @@ from queue_app.index import get_index
 from tests.explorer.dependence import HELD, WAITS, Step, note_transactions
 from tests.explorer.gates import BACK_SECONDS, CLOCK, CLOCK_KEY, GO, POSTGRESQL, Actor, gates
 from tests.explorer.monitor import Monitor
+from tests.support.engine import redis_client
+from tests.support.waiting import let_pass
 
 #: An actor that neither stops nor waits for a lock for this long hangs.
 HANG_SECONDS = 60.0
@@ -130,9 +132,8 @@ class Controller:
         self._hold = psycopg.connect(**connection.get_connection_params(), autocommit=True)
         self._look = psycopg.connect(**connection.get_connection_params(), autocommit=True)
         self._held: Actor | None = None
-        index = get_index()
-        self._index_client = index._client
-        self._monitor = Monitor(index._client, index.keys.prefix)
+        self._index_client = redis_client()
+        self._monitor = Monitor(self._index_client, get_index().keys.prefix)
 
     def close(self) -> None:
         """End the threads and close the connections."""
@@ -176,7 +177,7 @@ class Controller:
             return True
         now = time.perf_counter()
         turns.stuck_since = turns.stuck_since or now
-        time.sleep(0.005)
+        let_pass(0.005)
         return now - turns.stuck_since < STUCK_SECONDS
 
     def _step(self, run: Run, turns: _Turns) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from django.apps import apps
 from django.db import connection
 
 from queue_app.index import get_index
@@ -30,8 +29,8 @@ class Copy:
     @classmethod
     def take(cls, number: int, names: tuple[Any, ...]) -> Self:
         """Copy what there is now."""
-        tables = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
-        tables = [*tables, "task_event"]
+        names = connection.introspection.django_table_names(only_existing=True)
+        tables = [*(table for table in names if table.startswith("queue_app_")), "task_event"]
         schema = f"explorer_{number}"
         statements = ["SET session_replication_role = replica"]  # no triggers, no order among foreign keys
         with connection.cursor() as cursor:

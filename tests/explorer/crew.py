@@ -94,7 +94,7 @@ class CountedPool(StillPool):
         before = len(self.begun)
         super()._begin()
         for held in self.begun[before:]:
-            if self._executor._is_late(held, now := time.monotonic()):  # as its ``run`` does
+            if self.executor._is_late(held, now := time.monotonic()):  # as its ``run`` does
                 self.begun.remove(held)
                 self._outcomes.append(held.outcome(now, is_late=True))
             else:
@@ -119,8 +119,9 @@ class CrewWorker(StillWorker):
         self._discovery.profile, self._discovery.discover = hand.profile, lambda: False  # type: ignore[method-assign]
 
     def _make_pool(self) -> CountedPool:  # type: ignore[override]
-        self.pool = CountedPool(self.options.concurrency, Executor(self.id))
-        self.pool._executor.run = lambda held: held.outcome(time.monotonic(), "7")
+        executor = Executor(self.id)
+        executor.run = lambda held: held.outcome(time.monotonic(), "7")  # type: ignore[method-assign]
+        self.pool = CountedPool(self.options.concurrency, executor)
         self.pool.stage = self.stage
         return self.pool
 
@@ -138,10 +139,7 @@ class CrewWorker(StillWorker):
 
     def beat(self) -> None:
         """Send a heartbeat, and another if the answer asks for it."""
-        self._heartbeat._turn.clear()
-        self._heartbeat.run_once()
-        if self._heartbeat._turn.is_set():
-            self._heartbeat.run_once()
+        self.answer()
 
     def die(self) -> None:
         """End all functions with the process."""
@@ -208,7 +206,7 @@ def _worker(act: Callable[[CrewWorker], Any], number: int) -> Callable[[Any, int
 
     def run(world: Any, _number: int) -> Any:
         worker = world.crew[number]
-        if worker._shutdown.lost:
+        if worker.shutdown.lost:
             return
         try:
             with _session():
@@ -226,7 +224,7 @@ def _end(worker: CrewWorker) -> None:
 
 
 def _recover(worker: CrewWorker) -> None:
-    worker._claimer._has_unacknowledged = True
+    worker.doubt()
     worker.turn()
 
 
@@ -267,8 +265,8 @@ def await_answers(end_step: Callable[[], object] = lambda: None) -> None:
 
     def pause(_seconds: float) -> None:
         for worker in _present:
-            if not worker._shutdown.lost:
-                worker._heartbeat.run_once()
+            if not worker.shutdown.lost:
+                worker.heartbeat.run_once()
 
     _await_answers(end_step, pause)
 
@@ -299,8 +297,8 @@ def _end_broken(world: Any, _value: Any, _error: BaseException | None) -> Iterat
 def settle(world: Any) -> Iterator[str]:
     """Let the crew go on as time would: heartbeats, turns of the loops and of the reconciler, ends of functions."""
     reconciler = Reconciler(grace=0.0)
-    living = [worker for worker in world.crew if not worker._shutdown.lost]
-    dead = [worker.id for worker in world.crew if worker._shutdown.lost]
+    living = [worker for worker in world.crew if not worker.shutdown.lost]
+    dead = [worker.id for worker in world.crew if worker.shutdown.lost]
     WorkerRow.objects.filter(id__in=dead).update(status="dead")
     for _ in range(4):
         for worker in living:

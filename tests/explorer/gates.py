@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import psycopg
 import redis
@@ -33,6 +32,8 @@ from queue_app.index import Index, calls, index as index_package, scripts
 from queue_app.index.client import connect
 from queue_app.sql.database import connection
 from queue_app.sql.doctor import database_identity
+from tests.support.index_state import client_of
+from tests.support.swaps import swapped
 
 GO, DIE, LOSE, BREAK, CLOCK = "go", "die", "lose", "break", "clock"
 POSTGRESQL, REDIS = "postgresql", "redis"
@@ -131,7 +132,7 @@ class Actor(threading.Thread):
         raw = connection().connection
         if self.error is not None or raw is None or raw.closed:  # an error may have been handled
             for each in self.indexes.values():
-                each._client.connection_pool.disconnect()
+                client_of(each).connection_pool.disconnect()
             self.indexes.clear()
             connections.close_all()
 
@@ -248,7 +249,6 @@ def gates() -> Iterator[None]:
     """Make every message of an actor a gate, and give each actor an index of its own."""
     plain_wait = psycopg.Connection.wait
     plain_send = redis.connection.Connection.send_packed_command
-    plain_build = index_package._build
     others = cache(Index)  # its scripts read our clock
 
     def wait(self: Any, generator: Any, *args: Any, **options: Any) -> Any:
@@ -276,18 +276,14 @@ def gates() -> Iterator[None]:
         if not isinstance(actor, Actor):
             return others(alias, prefix)
         if (alias, prefix) not in actor.indexes:
-            with mock.patch.object(calls, "connect", _connect_alone):
+            with swapped((calls, "connect", _connect_alone)):
                 actor.indexes[alias, prefix] = Index(alias, prefix)
         return actor.indexes[alias, prefix]
 
-    psycopg.Connection.wait = wait
-    redis.connection.Connection.send_packed_command = send
-    index_package._build = build
-    scripts.source = source
-    try:
+    with swapped(
+        (psycopg.Connection, "wait", wait),
+        (redis.connection.Connection, "send_packed_command", send),
+        (index_package, "_build", build),
+        (scripts, "source", source),
+    ):
         yield
-    finally:
-        psycopg.Connection.wait = plain_wait
-        redis.connection.Connection.send_packed_command = plain_send
-        index_package._build = plain_build
-        scripts.source = _plain_source

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
-from unittest import mock
 
 from queue_app.core.priorities import Band
 from queue_app.exceptions import QueueFull, UnknownProfile
@@ -24,6 +23,7 @@ from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.worker.registration import register_in_index
 from queue_app.sql import admission
 from tests.support.engine import done, new, put
+from tests.support.swaps import swapped
 
 STATES: Final = ("arrival", "full", "lowered")
 #: Maximum number of waiting tasks in the state ``full``.
@@ -40,7 +40,7 @@ def few_connections() -> Any:
     text = admission._LOCK_ONE
     assert text.count(f"4 * {_CONNECTIONS}::int") == 1
     text = text.replace(f"4 * {_CONNECTIONS}::int", f"{LENGTH - 1}")
-    return mock.patch.object(admission, "_LOCK_ONE", text.replace(_CONNECTIONS, "'2'"))
+    return swapped((admission, "_LOCK_ONE", text.replace(_CONNECTIONS, "'2'")))
 
 
 def make(world: Any, state: str) -> None:

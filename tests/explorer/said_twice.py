@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
-from unittest import mock
 
 import psycopg
 from django.db import connection, connections
@@ -34,6 +33,7 @@ from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, stop_undoing
 from tests.support.engine import failed, new
+from tests.support.swaps import swapped
 
 _TABLES: Final = (
     "task", "deadletter", "queue", "limit", "schedule", "scheduletick", "signal", "stepresult", "workflow",
@@ -134,7 +134,7 @@ def installed() -> Iterator[Again]:
         cursor.execute(INSTALL)
     again = Again()
     try:
-        with mock.patch.object(dependencies, "settle_one", again.without(dependencies.settle_one)):
+        with swapped((dependencies, "settle_one", again.without(dependencies.settle_one))):
             yield again
     finally:
         again.close()
@@ -183,8 +183,10 @@ def changes_nothing(command: Command) -> Callable[[Any, Any, BaseException | Non
     return broken
 
 
-def _operation(kind: OperationKind) -> Callable[[Any], None]:
-    def say(_world: Any) -> None:
+def operation(kind: OperationKind) -> Callable[..., None]:
+    """Return what lets an operation change all tasks of the queue."""
+
+    def say(_world: Any, _number: int = 0) -> None:
         start_operation(Action(kind=kind), TaskFilter(queues=("default",)), by="ina")
         run_operations()
 
@@ -219,8 +221,8 @@ COMMANDS: Final[dict[str, Command]] = {
     "discard_twice": Command(lambda world: discard(world.first_letter, by="ina"), ("dead", "held")),
     "retry_twice": Command(lambda world: retry(world.x, by="ina"), ("dead", "cancelled"), unless=("fail_next",)),
     "pause_twice": Command(lambda _: pause("default", by="ina"), ("queued", "executing"), unless=("pause",)),
-    "cancel_all_twice": Command(_operation(OperationKind.CANCEL), ("queued", "scheduled"), ("operation",), _NEW_TASKS),
-    "replay_all_twice": Command(_operation(OperationKind.REPLAY), ("dead",), ("operation",), ("fail_next",)),
+    "cancel_all_twice": Command(operation(OperationKind.CANCEL), ("queued", "scheduled"), ("operation",), _NEW_TASKS),
+    "replay_all_twice": Command(operation(OperationKind.REPLAY), ("dead",), ("operation",), ("fail_next",)),
     "backfill_twice": Command(_backfill, ("ticked",), ("operation",)),
     "edit_schedule_twice": Command(lambda _: update_schedule("minutely", {"max_retries": 7}), ("ticked",)),
     "pause_schedule_twice": Command(lambda _: pause_schedule("minutely", by="ina"), ("ticked",)),

@@ -23,9 +23,6 @@ from queue_app.services.lifecycle import claim as claiming
 from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, replay, reprioritise, retry, run_now
 from queue_app.services.lifecycle.finish import finish, turn_over
 from queue_app.services.operations.backfill import run_schedule
-from queue_app.services.operations.request import Action, start_operation
-from queue_app.services.operations.run import run_operations
-from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair import reap
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
@@ -114,16 +111,6 @@ def _stale_broken(ended: str) -> Broken:
     return broken
 
 
-def _throttled(world: World) -> Any:
-    outcome = done(world.held[0])
-    return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, throttle=Throttling("key", 0.001))
-
-
-def _snoozed(world: World) -> Any:
-    outcome = done(world.held[0])
-    return type(outcome)(outcome.task, outcome.started_at, outcome.finished_at, snooze=0.001)
-
-
 def _edit_limit(_world: World, _number: int) -> None:
     limit = Limit.objects.get(scope="key", name="customer")
     limit.rate_count, limit.rate_seconds, limit.rate_burst = 1000, 1.0, 1000
@@ -140,16 +127,6 @@ def _reconcile(_world: World, _number: int) -> Any:
 def _purge(_world: World, _number: int) -> int:
     retention = replace(conf.get().retention, success_seconds=0.0, failure_seconds=0.0, idempotency_seconds=0.0)
     return purge_tasks(retention, 100, math.inf)
-
-
-def _cancel_all(world: World, _number: int) -> int:
-    start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(queues=("default",)), by="ina")
-    return run_operations()
-
-
-def _replay_all(_world: World, _number: int) -> int:
-    start_operation(Action(kind=OperationKind.REPLAY), TaskFilter(queues=("default",)), by="ina")
-    return run_operations()
 
 
 def _change_profile(world: World, number: int) -> None:
@@ -179,8 +156,10 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     "turn_over": Transition(_turn_over, HELD, _stale_broken("completed")),
     "fail": Transition(lambda world, _: finish([failed(task) for task in world.held]), HELD),
     "die_in_attempt": Transition(lambda world, _: finish([failed(task, retriable=False) for task in world.held]), HELD),
-    "snooze": Transition(lambda world, _: finish([_snoozed(world)]), HELD),
-    "throttle": Transition(lambda world, _: finish([_throttled(world)]), HELD),
+    "snooze": Transition(lambda world, _: finish([replace(done(world.held[0]), snooze=0.001)]), HELD),
+    "throttle": Transition(
+        lambda world, _: finish([replace(done(world.held[0]), throttle=Throttling("key", 0.001))]), HELD
+    ),
     "give_back": Transition(
         lambda world, _: claiming.give_back(list(world.held)), (*HELD, "both"), _stale_broken("queued")
     ),
@@ -221,8 +200,10 @@ TRANSITIONS: Final[dict[str, Transition]] = {
         lambda _world, _number: enqueue(new(concurrency_key=KEY, user="ina"), outside=True), ("queued", "executing")
     ),
     "purge": Transition(_purge, ("dead", "cancelled")),
-    "operation": Transition(_cancel_all, ("queued", "executing", "scheduled", "requested")),
-    "replay_all": Transition(_replay_all, ("dead",)),
+    "operation": Transition(
+        said_twice.operation(OperationKind.CANCEL), ("queued", "executing", "scheduled", "requested")
+    ),
+    "replay_all": Transition(said_twice.operation(OperationKind.REPLAY), ("dead",)),
     "tick": Transition(lambda _world, _number: tick(2), ("ticked",)),
     "run_schedule": Transition(lambda _world, _number: run_schedule("minutely"), ("ticked",)),
     "edit_schedule": Transition(lambda _world, _number: update_schedule("minutely", {"max_retries": 7}), ("ticked",)),

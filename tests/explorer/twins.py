@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
-from unittest import mock
 
 from django.db import transaction
 
@@ -42,6 +41,8 @@ from queue_app.sql.workflow_advance import TRY_SHARE
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.meetings import Meeting
 from tests.explorer.search import Explorer, Finding, search
+from tests.support.index_state import client_of
+from tests.support.swaps import Swap, always, swapped
 
 FENCE: Final = "(SELECT number FROM queue_app_indexgeneration WHERE id = 1 AND abandoned_until < %s) = %s"
 STAMP: Final = " AND v.leased_at IN (0, t.leased_at)"
@@ -53,19 +54,20 @@ class Twin:
     """A guard that is taken away, and the meetings among which that must show."""
 
     without: str
-    patch: Callable[[], AbstractContextManager[Any]]
+    #: Returns what stands in its place; called while all guards are there.
+    swaps: Callable[[], tuple[Swap, ...]]
     meetings: tuple[Meeting, ...]
     faults: tuple[str, ...] = ()
 
 
-def _text(module: Any, name: str, old: str, new: str) -> AbstractContextManager[Any]:
+def _text(module: Any, name: str, old: str, new: str) -> Swap:
     """Replace a part of a statement."""
     text = getattr(module, name)
     assert old in text, (name, old)
-    return mock.patch.object(module, name, text.replace(old, new))
+    return module, name, text.replace(old, new)
 
 
-def _old_snapshot(name: str, condition: str) -> AbstractContextManager[Any]:
+def _old_snapshot(name: str, condition: str) -> tuple[Swap, ...]:
     """Compare the locked row with what the statement's snapshot saw, as the first edition did."""
     text: str = getattr(waiting, name)
     head, _, rest = text.partition("WHERE t.id = ANY(%s)")
@@ -79,10 +81,10 @@ def _old_snapshot(name: str, condition: str) -> AbstractContextManager[Any]:
             return plain(ids, sql, params)
         return database.fetch_all(before + statement, [params[-1], *params[:-1]])
 
-    return mock.patch.object(waiting, "fetch_locked", fetch)
+    return ((waiting, "fetch_locked", fetch),)
 
 
-def _count_a_copy() -> AbstractContextManager[Any]:
+def _count_a_copy() -> tuple[Swap, ...]:
     """Write back what a counter was when it was read, less the ends."""
 
     def complete(workflows: Any, outcomes: Any) -> Any:
@@ -102,10 +104,10 @@ def _count_a_copy() -> AbstractContextManager[Any]:
             )
         return list(done), opened
 
-    return mock.patch.object(workflow_advance, "complete", complete)
+    return ((workflow_advance, "complete", complete),)
 
 
-def _any_stamp() -> AbstractContextManager[Any]:
+def _any_stamp() -> tuple[Swap, ...]:
     """Release whichever lease a task holds."""
     plain = Index.release
 
@@ -114,10 +116,10 @@ def _any_stamp() -> AbstractContextManager[Any]:
         held = {each.id: each.leased_at for queue in index.queues() for each in index.leases(queue)}
         return plain(index, [Lease(each.id, each.lane, held.get(each.id, 0)) for each in found])
 
-    return mock.patch.object(Index, "release", release)
+    return ((Index, "release", release),)
 
 
-def _offer_all() -> AbstractContextManager[Any]:
+def _offer_all() -> tuple[Swap, ...]:
     """Count all leases of the queues as free slots, as if other workers turned them over at this moment."""
     plain = Index.claim
 
@@ -132,10 +134,10 @@ def _offer_all() -> AbstractContextManager[Any]:
         ]
         return plain(index, *args, exchange=[*offered, *free], **options)
 
-    return mock.patch.object(Index, "claim", claim_)
+    return ((Index, "claim", claim_),)
 
 
-def _release_first() -> AbstractContextManager[Any]:
+def _release_first() -> tuple[Swap, ...]:
     """Free the slot before the row says that the attempt has ended."""
     plain = finish.complete
 
@@ -143,20 +145,20 @@ def _release_first() -> AbstractContextManager[Any]:
         get_index().release([Lease(each.task.id, each.task.ref.lane, each.task.leased_at) for each in outcomes])
         return plain(outcomes)
 
-    return mock.patch.object(finish_service.finish_rows, "complete", complete)
+    return ((finish_service.finish_rows, "complete", complete),)
 
 
-def _without_key() -> AbstractContextManager[Any]:
+def _without_key() -> tuple[Swap, ...]:
     """Push a replayed task without its concurrency key and weight."""
     plain = dead_letters.replay
 
     def replay(*args: Any, **options: Any) -> Any:
         return [(letter, replace(ref, concurrency_key="", weight=1)) for letter, ref in plain(*args, **options)]
 
-    return mock.patch.object(dead_letters, "replay", replay)
+    return ((dead_letters, "replay", replay),)
 
 
-def _forget_the_cancel() -> AbstractContextManager[Any]:
+def _forget_the_cancel() -> tuple[Swap, ...]:
     """Let a command on a workflow not know that the workflow was cancelled before."""
     plain = steer._locked
 
@@ -166,18 +168,15 @@ def _forget_the_cancel() -> AbstractContextManager[Any]:
             flow.cancel_requested_at, flow.state = None, "running"
             yield flow
 
-    return mock.patch.object(steer, "_locked", locked)
+    return ((steer, "_locked", locked),)
 
 
-def _cancel_what_undoes() -> AbstractContextManager[Any]:
+def _cancel_what_undoes() -> tuple[Swap, ...]:
     """Let a second cancel of a workflow cancel what undoes it, as former versions did."""
-    stack = ExitStack()
-    stack.enter_context(_forget_the_cancel())
-    stack.enter_context(mock.patch.object(waiting, "_CANCEL", waiting._CANCEL.replace(waiting._SPARED, "")))
-    return stack
+    return *_forget_the_cancel(), _text(waiting, "_CANCEL", waiting._SPARED, "")
 
 
-def _pause_that_ends_with_its_check() -> AbstractContextManager[Any]:
+def _pause_that_ends_with_its_check() -> tuple[Swap, ...]:
     """Take a pause that has ended for one that never was."""
 
     def passed_over(schedule: Any, now: Any, recorded: Any) -> Any:
@@ -187,13 +186,10 @@ def _pause_that_ends_with_its_check() -> AbstractContextManager[Any]:
             else (None, schedule.next_instant)
         )
 
-    stack = ExitStack()
-    stack.enter_context(mock.patch.object(ticking, "passed_over", passed_over))
-    stack.enter_context(mock.patch.object(pausing, "settle_pause"))
-    return stack
+    return (ticking, "passed_over", passed_over), (pausing, "settle_pause", always(None))
 
 
-def _by_task() -> AbstractContextManager[Any]:
+def _by_task() -> tuple[Swap, ...]:
     """Replay whichever dead letter the task has now."""
     plain = dead_letters.replay
 
@@ -201,10 +197,10 @@ def _by_task() -> AbstractContextManager[Any]:
         letters = DeadLetter.objects.open().filter(task_id__in=dead_letters.tasks_of(ids))
         return plain(list(letters.values_list("id", flat=True)), *rest)
 
-    return mock.patch.object(dead_letters, "replay", replay)
+    return ((dead_letters, "replay", replay),)
 
 
-def _unordered() -> AbstractContextManager[Any]:
+def _unordered() -> tuple[Swap, ...]:
     """Give tasks back one by one, in no order, and repeat nothing after a deadlock."""
 
     def give_back(tasks: Any) -> list[Any]:
@@ -214,23 +210,20 @@ def _unordered() -> AbstractContextManager[Any]:
     def _one(task: Any) -> tuple[str, list[Any]]:
         return claim._GIVE_BACK, [[task.id], [task.attempt], [task.worker_id]]
 
-    stack = ExitStack()
-    stack.enter_context(mock.patch.object(claim, "give_back", give_back))
-    stack.enter_context(mock.patch.object(database, "once_more_after_deadlock", lambda action: action()))
-    return stack
+    return (claim, "give_back", give_back), (database, "once_more_after_deadlock", lambda action: action())
 
 
-def _by_the_clock() -> AbstractContextManager[Any]:
+def _by_the_clock() -> tuple[Swap, ...]:
     """Take the time of the server's clock for the present time of stamps."""
 
     def now(index: Index) -> int:
-        seconds, microseconds = index._client.time()
+        seconds, microseconds = client_of(index).time()
         return int(seconds) * 1_000_000 + int(microseconds)
 
-    return mock.patch.object(Index, "now", now)
+    return ((Index, "now", now),)
 
 
-def _read_first() -> AbstractContextManager[Any]:
+def _read_first() -> tuple[Swap, ...]:
     """Read the rows of a load, and move its border after that."""
 
     def step(self: Any, parts: Any) -> bool:
@@ -243,17 +236,17 @@ def _read_first() -> AbstractContextManager[Any]:
         self.after = {part: until.get(part, at) for part, at in self.after.items() if borders.get(part, 0) is not None}
         return is_same
 
-    return mock.patch.object(rebuild.Loader, "_step", step)
+    return ((rebuild.Loader, "_step", step),)
 
 
-def _without_spare() -> AbstractContextManager[Any]:
+def _without_spare() -> tuple[Swap, ...]:
     """Leave no place free for submissions that share the lock."""
-    return mock.patch.object(admission, "_LOCK_ONE", admission._LOCK_ONE.replace("'2'", "'0'"))
+    return (_text(admission, "_LOCK_ONE", "'2'", "'0'"),)
 
 
-def _by_band() -> AbstractContextManager[Any]:
+def _by_band() -> tuple[Swap, ...]:
     """Load the bands of a queue by arrival one by one."""
-    return mock.patch.object(rebuild.Loader, "_together", lambda _, until: until)
+    return ((rebuild.Loader, "_together", lambda _, until: until),)
 
 
 _plain_new_task = requests._new_task
@@ -266,19 +259,20 @@ def _without_request_key(values: dict[str, Any]) -> NewTask:
     return new
 
 
-def _acknowledged_first() -> AbstractContextManager[Any]:
+def _acknowledged_first() -> tuple[Swap, ...]:
     def acknowledge_and_try(request: Request) -> Any:
         if (b"parameters", b"{") not in request.fields:  # that one goes to the quarantine
             get_index().requests.acknowledge([request.id])
         return _plain_try(request)
 
-    return mock.patch.object(requests, "_try", acknowledge_and_try)
+    return ((requests, "_try", acknowledge_and_try),)
 
 
-def _keys_as_they_come() -> AbstractContextManager[Any]:
+def _keys_as_they_come() -> tuple[Swap, ...]:
     """Take idempotency keys in the caller's order, and repeat nothing after a deadlock."""
-    return mock.patch.multiple(
-        store, create=True, sorted=lambda found, key=None: list(found), once_more_after_deadlock=lambda action: action()
+    return (
+        (store, "sorted", lambda found, key=None: list(found)),
+        (store, "once_more_after_deadlock", lambda action: action()),
     )
 
 
@@ -294,7 +288,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "flow-lock": Twin(
         "the end of a task shares the lock of its workflow",
-        lambda: mock.patch.object(workflow_advance, "_SHARE", "SELECT %s::uuid[]"),
+        lambda: ((workflow_advance, "_SHARE", "SELECT %s::uuid[]"),),
         (Meeting(("end_parent", "end_parent", "pause_flow"), "parents"),),
     ),
     "cancel": Twin(
@@ -319,7 +313,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "late-removal": Twin(
         "what was queued again before its removal goes back to its place",
-        lambda: mock.patch.object(notify_index, "_take_out", lambda index, tasks: index.remove(tasks)),
+        lambda: ((notify_index, "_take_out", lambda index, tasks: index.remove(tasks)),),
         _pairs("cancel", "retry", states=("queued",)),
     ),
     "replay-key": Twin("a replay keeps the whole lane", _without_key, _pairs("replay", "claim", states=("dead",))),
@@ -345,22 +339,22 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "late-grant": Twin(
         "a grant under an abandoned stamp is refused",
-        lambda: _text(claim, "GRANT", FENCE, FENCE.replace("abandoned_until < %s", "%s::bigint IS NOT NULL")),
+        lambda: (_text(claim, "GRANT", FENCE, FENCE.replace("abandoned_until < %s", "%s::bigint IS NOT NULL")),),
         _pairs("claim", "reconcile", states=("queued",)),
     ),
     "abandon": Twin(
         "the fence is raised before a lease is taken back",
-        lambda: mock.patch.object(claim_service.snapshot, "abandon", return_value=True),
+        lambda: ((claim_service.snapshot, "abandon", always(True)),),
         _pairs("claim", "reconcile", states=("queued",)),
     ),
     "generation": Twin(
         "a grant of an earlier generation is refused",
-        lambda: _text(claim, "GRANT", FENCE, "%s::bigint + %s::int IS NOT NULL"),
+        lambda: (_text(claim, "GRANT", FENCE, "%s::bigint + %s::int IS NOT NULL"),),
         _pairs("claim", "rebuild", states=("queued",)),
     ),
     "generation-lock": Twin(
         "a rebuild waits for grants that are being committed",
-        lambda: mock.patch.object(snapshot, "_lock_generation", return_value=None),
+        lambda: ((snapshot, "_lock_generation", always(None)),),
         _pairs("claim", "rebuild", states=("queued",)),
     ),
     "border": Twin(
@@ -385,17 +379,17 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "admission-lock": Twin(
         "near the limit, submissions take turns",
-        lambda: mock.patch.object(admission, "_LOCK", "SELECT %s::text[]"),
+        lambda: ((admission, "_LOCK", "SELECT %s::text[]"),),
         _pairs("admit_two", "admit_two", states=("full",)),
     ),
     "add-fence": Twin(
         "an attempt adds tasks to its workflow only while it holds its task",
-        lambda: mock.patch.object(workflow_settle, "is_held", return_value=True),
+        lambda: ((workflow_settle, "is_held", always(True)),),
         _pairs("add_task", "lose_first", states=("parents",)),
     ),
     "reap-lock": Twin(
         "the reaper has the lock of a workflow before the rows of its tasks",
-        lambda: _text(workers, "_ORPHANS", TRY_SHARE.format(id="gone.workflow_id"), "true"),
+        lambda: (_text(workers, "_ORPHANS", TRY_SHARE.format(id="gone.workflow_id"), "true"),),
         _pairs("lose_first", "cancel_flow", states=("parents",)),
     ),
     "release-stamp": Twin(
@@ -403,12 +397,12 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "finish-fence": Twin(
         "a finish names its grant",
-        lambda: _text(finish, "_COMPLETE", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),
+        lambda: (_text(finish, "_COMPLETE", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),),
         _pairs("reap", "claim", "complete", states=("executing",)),
     ),
     "give-back-fence": Twin(
         "a give-back names its grant",
-        lambda: _text(claim, "_GIVE_BACK", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),
+        lambda: (_text(claim, "_GIVE_BACK", ATTEMPT, "v.attempt > 0 AND v.worker_id IS NOT NULL"),),
         _pairs("reap", "claim", "give_back", states=("executing",)),
     ),
     "row-first": Twin(
@@ -430,17 +424,17 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "step-fence": Twin(
         "a step is stored while its attempt still holds the task",
-        lambda: _text(step_rows, "_RECORD", "FOR NO KEY UPDATE", ""),
+        lambda: (_text(step_rows, "_RECORD", "FOR NO KEY UPDATE", ""),),
         _pairs("step", "go_on", states=("executing",)),
     ),
     "signal-lock": Twin(
         "a signal and the end of an attempt that waits for it see one another",
-        lambda: mock.patch.object(step_rows, "lock_rows", return_value=("SELECT 1", ())),
+        lambda: ((step_rows, "lock_rows", always(("SELECT 1", ()))),),
         _pairs("signal", "wait", states=("executing",)),
     ),
     "request-key": Twin(
         "a request is its own idempotency key",
-        lambda: mock.patch.object(requests, "_new_task", _without_request_key),
+        lambda: ((requests, "_new_task", _without_request_key),),
         _pairs("requests", "requests", states=("requested",)),
     ),
     "acknowledge-first": Twin(
@@ -451,42 +445,42 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "grant-stamp": Twin(
         "a finish names the stamp of its grant",
-        lambda: _all(_text(finish, name, STAMP, "") for name in ("COMPLETE_WITH_RESULTS", "_TURN_OVER")),
+        lambda: tuple(_text(finish, name, STAMP, "") for name in ("COMPLETE_WITH_RESULTS", "_TURN_OVER")),
         _pairs("end", "mend", states=("twice",)),
     ),
     "grant-again": Twin(
         "what PostgreSQL has forgotten is granted again to the worker that runs it",
-        lambda: mock.patch.object(claim, "grant_again", return_value=claim.Comparison()),
+        lambda: ((claim, "grant_again", always(claim.Comparison())),),
         _pairs("forget", "beat", states=("running",)),
     ),
     "answers": Twin(
         "the reconciler waits for the answers of living workers",
-        lambda: mock.patch.object(claim_service.snapshot, "abandon", partial(_abandon_at_once, snapshot.abandon)),
+        lambda: ((claim_service.snapshot, "abandon", partial(_abandon_at_once, snapshot.abandon)),),
         (Meeting(("forget", "mend", "crew"), "running"),),
     ),
     "rebuild-answers": Twin(
         "a rebuild waits for the answers of living workers",
-        lambda: mock.patch.object(rebuild, "unanswered", return_value=[]),
+        lambda: ((rebuild, "unanswered", always([])),),
         (Meeting(("forget", "renew", "crew"), "running"),),
     ),
     "both-forget": Twin(
         "the same, where Redis forgets its last second, too",
-        lambda: mock.patch.object(rebuild, "unanswered", return_value=[]),
+        lambda: ((rebuild, "unanswered", always([])),),
         (Meeting(("forget", "lose_second", "crew"), "running"),),
     ),
     "late-start": Twin(
         "a task that passed a rate starts within a second of its claim",
-        lambda: mock.patch.object(claim_service, "as_claimed", lambda granted, _proposal: granted),
+        lambda: ((claim_service, "as_claimed", lambda granted, _proposal: granted),),
         _pairs("turn", "pass_time", states=("paced",)),
     ),
     "condemned-again": Twin(
         "damage that each rebuild has cured is repaired at once",
-        lambda: _all([_text(snapshot, name, snapshot._HELPED, "false") for name in ("_MAY_CONDEMN", "_HELPED")]),
+        lambda: tuple(_text(snapshot, name, snapshot._HELPED, "false") for name in ("_MAY_CONDEMN", "_HELPED")),
         (Meeting(("damage_again",), "damaged"),),
     ),
     "withdrawal": Twin(
         "a worker that undoes a claim keeps the leases of what it runs",
-        lambda: mock.patch.object(claim_service, "withdraw_last", partial(_withdraw_all, claim_service.withdraw_last)),
+        lambda: ((claim_service, "withdraw_last", partial(_withdraw_all, claim_service.withdraw_last)),),
         (Meeting(("forget", "trouble", "crew"), "running"),),
     ),
 }
@@ -500,19 +494,9 @@ def _withdraw_all(plain: Any, index: Index, worker_id: Any, _known: Any = ()) ->
     return int(plain(index, worker_id))
 
 
-@contextmanager
-def _all(patches: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(patch)
-        yield
-
-
-@contextmanager
-def broken(name: str | None) -> Iterator[None]:
+def broken(name: str | None) -> AbstractContextManager[None]:
     """Take a guard away for a block."""
-    with TWINS[name].patch() if name else nullcontext():
-        yield
+    return swapped(*TWINS[name].swaps()) if name else nullcontext()
 
 
 def find_twin(explorer: Explorer, name: str) -> tuple[Finding | None, int, float]:

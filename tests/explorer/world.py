@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from unittest import mock
 
 from django.db import connection
 
@@ -47,6 +46,7 @@ from tests.support.engine import assert_index_agrees, done, failed, lane_in_inde
 from tests.support.history import History
 from tests.support.rows import forget_known_queues, reset_rows
 from tests.support.scene import Hand
+from tests.support.swaps import always, swapped
 
 KEY: Final = "customer:7"
 #: States that differ from others only for one transition.
@@ -174,7 +174,7 @@ class World:
 
     def _ask(self) -> None:
         ask(request_id=REQUESTS[0], user="ina", concurrency_key=KEY)
-        with mock.patch.object(RequestStream, "acknowledge"):
+        with swapped((RequestStream, "acknowledge", always(None))):
             consume(limit=1)
         get_index().flush()
         self.x = Task.objects.values_list("id", flat=True).get()

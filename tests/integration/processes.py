@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = ROOT / "taskqueue_project/deploy/Dockerfile"
@@ -22,19 +23,6 @@ MANAGE = (str(ROOT / "manage.py"),)
 SETTINGS = "tests.integration.settings"
 #: The same for processes that serve no pages.
 LEAN = "tests.integration.lean"
-#: How long any condition may take on a slow machine; none takes a tenth of it on a usual one.
-PATIENCE = 60.0
-
-
-def eventually[T](condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Wait until the condition holds, and return what it returned; ask less often the longer it takes."""
-    began = time.monotonic()
-    while not (found := condition()):
-        waited = time.monotonic() - began
-        if waited > seconds:
-            raise AssertionError(f"in vain, for {seconds:.0f} s: {what}")
-        time.sleep(min(0.01 + waited / 20, 0.1))
-    return found
 
 
 def index_comes_to_agree() -> None:
@@ -52,7 +40,7 @@ def index_comes_to_agree() -> None:
         return True
 
     try:
-        eventually(agrees, "index and rows agree")
+        until(agrees, "index and rows agree")
     except AssertionError as error:
         raise error from last[0]
 
@@ -108,7 +96,7 @@ class Process:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._popen.wait(PATIENCE)
-        eventually(self._has_ended_its_session, f"all that {self.arguments} started has ended")
+        until(self._has_ended_its_session, f"all that {self.arguments} started has ended")
 
     def _has_ended_its_session(self) -> bool:
         """Kill what is left of its session, forked while it was being killed; return whether nothing was left."""

@@ -7,15 +7,16 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import get_index
-from queue_app.index.scripts import source
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, resume
 from queue_app.services.enqueue.store import enqueue_many
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled, out_of_order, over_cap, repeated
-from tests.integration.processes import eventually, index_comes_to_agree, lines
-from tests.support.engine import put, put_many, redis_client
+from tests.integration.processes import index_comes_to_agree, lines
+from tests.support.engine import put, put_many
+from tests.support.index_clock import change_scripts
+from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.stage import StillWorker
 
@@ -54,9 +55,9 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     pause("default")
     ids = [stored.id for stored in enqueue_many(wanted)]
     claimers(fleet, together=CAP - 1, alone=(1, 2, 2, 1))  # a worker with more slots could keep all that the cap allows
-    eventually(lambda: Worker.objects.filter(status="active").count() == 8, "all workers are there")
+    until(lambda: Worker.objects.filter(status="active").count() == 8, "all workers are there")
     resume("default")
-    eventually(all_done, "all tasks end")
+    until(all_done, "all tasks end")
     assert over_cap(history, CAP) == []
     assert history.most_executing() == CAP, "and the cap is used"
     assert lost_or_doubled(history, ids) == []
@@ -64,7 +65,7 @@ def test_a_queues_cap_over_eight_claimers(fleet, history, log):
     order = sorted(range(len(ids)), key=lambda number: (wanted[number].priority, number))
     assert out_of_order(history, [ids[number] for number in order], CAP) == []
     assert Task.objects.values("worker_id").distinct().count() > 1, "more than one worker had a share"
-    eventually(lambda: not get_index().depth("default").active, "every slot is free again")
+    until(lambda: not get_index().depth("default").active, "every slot is free again")
     index_comes_to_agree()
 
 
@@ -76,7 +77,7 @@ def test_a_cap_over_all_queues(fleet, history, log):
     for name in ("red", "green", "blue"):
         ids += [stored.id for stored in enqueue_many(mixed(log, 70, seed=len(name), queue=name))]
     claimers(fleet)
-    eventually(all_done, "all tasks end")
+    until(all_done, "all tasks end")
     assert over_cap(history, CAP) == []
     assert lost_or_doubled(history, ids) == []
     index_comes_to_agree()
@@ -100,11 +101,7 @@ def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeyp
     Queue.objects.get(pk="default").save()
     if is_broken:
         check = "policy.cap and redis.call('ZCARD', queue_leases_key(q)) - (exchanged['q:' .. q] or 0) or 0"
-        text = source("claim")
-        assert check in text
-        index = get_index()
-        broken = redis_client().register_script(text.replace(check, "0"))
-        monkeypatch.setitem(index._scripts, "claim", broken)
+        change_scripts(get_index(), check, "0", monkeypatch)
     in_process(history)
     assert bool(over_cap(history, CAP)) is is_broken
 
@@ -113,12 +110,8 @@ def test_the_checkers_see_a_script_that_forgets_the_cap(engine, history, monkeyp
 def test_the_checkers_see_a_claim_that_ignores_the_order(engine, history, monkeypatch, is_broken):
     ids = put_many(20, type_of(chores.quick))
     if is_broken:
-        index = get_index()
         ordered = "redis.call('ZRANGE', lane_key(lane.lane), lane.read, lane.read + lane.chunk - 1, 'WITHSCORES')"
-        text = source("claim")
-        assert ordered in text
-        broken = redis_client().register_script(text.replace(ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'")))
-        monkeypatch.setitem(index._scripts, "claim", broken)
+        change_scripts(get_index(), ordered, ordered.replace("'ZRANGE'", "'ZREVRANGE'"), monkeypatch)
     StillWorker(concurrency=2, look_ahead_ms=0).until_empty()  # rows of one claim may be written in any order
     assert bool(out_of_order(history, ids, 2)) is is_broken
 
@@ -150,13 +143,13 @@ def test_caps_by_type_and_key_hold_over_eight_claimers_while_staff_edit_limits(f
         Limit.objects.update_or_create(scope="key", name="customer:2", defaults={"max_concurrent": 1 + edit % 2})
         overall.max_concurrent = 3 + edit % 4
         overall.save()
-    eventually(all_done, "all tasks end")
+    until(all_done, "all tasks end")
     assert over_cap(history, 2, of=works) == []
     assert over_cap(history, 1, of=keys["customer:1"]) == over_cap(history, 1, of=keys["customer:3"]) == []
     assert over_cap(history, 2, of=keys["customer:2"]) == []
     assert over_cap(history, 6) == []
     assert lost_or_doubled(history, ids) == []
-    eventually(lambda: not get_index().depth("default").active, "every slot is free again")
+    until(lambda: not get_index().depth("default").active, "every slot is free again")
     index_comes_to_agree()
 
 

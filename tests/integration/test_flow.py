@@ -1,22 +1,20 @@
-"""What users do with a running fleet: capabilities, pauses, rollbacks, tasks that enqueue tasks."""
+"""What users do with a running fleet: they pause it, call it, and let its workers have schedulers."""
 
 import signal
-from collections import Counter
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
 from django.utils import timezone
 
 from queue_app.diagnose.system import why_unled
-from queue_app.index import get_index
 from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.control.pause import pause, resume
 from tests.integration.app import tasks
 from tests.integration.checkers import lost_or_doubled
-from tests.integration.processes import eventually, index_comes_to_agree, lines
-from tests.support.engine import put, put_many, rolled_back as undone, status
+from tests.integration.processes import index_comes_to_agree, lines
+from tests.support.engine import put, put_many, status
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -35,13 +33,13 @@ def test_a_pause_in_mid_run(fleet, history, log, tmp_path):
     ids += put_many(180, type_of(tasks.hold), args=[log, "y", str(gate)])
     for _ in range(2):
         fleet.worker("--concurrency", "3")
-    eventually(lambda: completed(ids) >= 20, "it is under way")
-    eventually(lambda: len(lines(log)) > 40, "a task waits for the file")
+    until(lambda: completed(ids) >= 20, "it is under way")
+    until(lambda: len(lines(log)) > 40, "a task waits for the file")
     pause("default")
     gate.touch()
     # A claim that was under way may still be written. When nothing runs any more and both
     # workers have claimed again (for another queue), nothing may start.
-    eventually(lambda: not Task.objects.filter(status="executing").exists(), "what runs ends")
+    until(lambda: not Task.objects.filter(status="executing").exists(), "what runs ends")
     probe(log)
     starts = len(history.starts())
     for _ in range(3):
@@ -51,7 +49,7 @@ def test_a_pause_in_mid_run(fleet, history, log, tmp_path):
     waiting = Task.objects.filter(pk__in=ids, status="queued").count()
     assert 0 < waiting <= 180
     resume("default")
-    eventually(lambda: completed(ids) == 200, "it goes on where it stopped")
+    until(lambda: completed(ids) == 200, "it goes on where it stopped")
     assert lost_or_doubled(history, ids) == []
     index_comes_to_agree()
 
@@ -59,84 +57,32 @@ def test_a_pause_in_mid_run(fleet, history, log, tmp_path):
 def probe(log: str) -> None:
     """Let the fleet run something else, to see that it lives and claims."""
     ids = put_many(12, WORK, args=[log, "probe", 0.005], queue="probes")
-    eventually(lambda: completed(ids) == 12, "another queue is served")
-
-
-def test_what_is_rolled_back_was_never_there(fleet, history, log):
-    fleet.worker()
-    first = put(NOTE, args=[log, "before"])
-    eventually(lambda: completed([first]) == 1, "the worker runs")
-    never = []
-    for number in range(20):
-        with undone():
-            never.append(put(NOTE, args=[log, f"never {number}"]))
-            with transaction.atomic():
-                never.extend(put_many(5, NOTE, args=[log, "never"]))
-    with transaction.atomic():
-        kept = put(NOTE, args=[log, "kept"])
-        with undone():  # a savepoint
-            never.append(put(NOTE, args=[log, "never"]))
-    eventually(lambda: completed([kept]) == 1, "what was kept is run")
-    assert lines(log) == ["before", "kept"]
-    assert Task.objects.filter(pk__in=never).count() == 0
-    assert {event.task_id for event in history.events()} == {first, kept}
-    assert get_index().depth("default").total == 0
-
-
-def test_tasks_that_enqueue_tasks(fleet, history, log):
-    root = put(type_of(tasks.spawn), args=[log, 3, 3])
-    fleet.worker("--processes", "2")
-    eventually(lambda: Task.objects.filter(status="completed").count() == 40, "the whole tree is done")
-    assert Counter(lines(log)) == {"depth 3": 1, "depth 2": 3, "depth 1": 9, "depth 0": 27}
-    ids = list(Task.objects.values_list("id", flat=True))
-    assert root in ids
-    assert lost_or_doubled(history, ids) == []
-    index_comes_to_agree()
+    until(lambda: completed(ids) == 12, "another queue is served")
 
 
 def test_a_task_that_another_process_enqueues_is_picked_up_at_once(fleet, log):
     """Woken by the push: the worker sleeps, and looks by itself only every ten seconds."""
     fleet.worker()
     first = put(NOTE, args=[log, "0"])
-    eventually(lambda: completed([first]) == 1, "the worker runs")
+    until(lambda: completed([first]) == 1, "the worker runs")
     for number in range(1, 11):
         task_id = put(NOTE, args=[log, str(number)])
-        eventually(lambda wanted=task_id: completed([wanted]) == 1, "it is picked up", seconds=5)
+        until(lambda wanted=task_id: completed([wanted]) == 1, "it is picked up", seconds=5)
 
 
 # -- workers with schedulers -----------------------------------------------------------------------------------------
 
 
-HURRY = {f"TASKQUEUE__SCHEDULER__{name}_SECONDS": value for name, value in {"DUE": "0.1", "LEADER": "3"}.items()}
-
-
-def due(log: str, text: str):
-    """Return a delayed task whose time has come."""
-    found = put(type_of(tasks.note), args=[log, text], run_after=timezone.now() + timedelta(hours=1))
-    Task.objects.filter(pk=found).update(run_after=timezone.now())
-    return found
-
-
-def test_one_of_two_workers_leads_and_the_other_takes_over(fleet, engine, log):
-    first = fleet.worker("--with-scheduler", **HURRY)
-    eventually(lambda: not why_unled(), "the first leads")
-    fleet.worker("--with-scheduler", **HURRY)
-    delayed = due(log, "a")
-    eventually(lambda: status(delayed) == "completed", "it became due and ran")
-    first.send(signal.SIGKILL)
-    delayed = due(log, "b")
-    eventually(lambda: status(delayed) == "completed", "the other worker leads")
-
-
 def test_it_resigns_when_its_worker_stops(fleet, engine):
     worker = fleet.worker("--with-scheduler", TASKQUEUE__SCHEDULER__LEADER_SECONDS="600")
-    eventually(lambda: not why_unled(), "it leads")
+    until(lambda: not why_unled(), "it leads")
     worker.send(signal.SIGTERM)
     assert worker.exit_code() == 0
     assert why_unled(), "the lead would lapse after ten minutes only"
 
 
 def test_the_workers_under_a_supervisor_have_schedulers(fleet, engine, log):
-    fleet.worker("--with-scheduler", "--processes", "2", **HURRY)
-    delayed = due(log, "a")
-    eventually(lambda: status(delayed) == "completed", "it became due and ran")
+    fleet.worker("--with-scheduler", "--processes", "2", TASKQUEUE__SCHEDULER__DUE_SECONDS="0.1")
+    delayed = put(NOTE, args=[log, "a"], run_after=timezone.now() + timedelta(hours=1))
+    Task.objects.filter(pk=delayed).update(run_after=timezone.now())
+    until(lambda: status(delayed) == "completed", "it became due and ran")

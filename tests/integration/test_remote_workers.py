@@ -13,9 +13,10 @@ from queue_app.registry import type_of
 from queue_app.services import cancel
 from queue_app.services.worker import tokens
 from tests.integration.app import tasks
-from tests.integration.processes import ROOT, eventually, index_comes_to_agree
+from tests.integration.processes import ROOT, index_comes_to_agree
 from tests.support.engine import put, redis_client, row
 from tests.support.programs import require
+from tests.support.waiting import until
 
 NOWHERE = {"DATABASE_URL": "postgresql://127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
 
@@ -54,19 +55,19 @@ def test_conformance(start, kind, tmp_path):
     bad = put(type_of(tasks.fail), args=["no good"])
     held = put(type_of(tasks.hold), args=[str(tmp_path / "log"), "a", str(tmp_path / "gate")])
     process, log = start(kind)
-    eventually(lambda: all(row(task_id).status == Status.COMPLETED for task_id in sums), "the sums")
+    until(lambda: all(row(task_id).status == Status.COMPLETED for task_id in sums), "the sums")
     assert [row(task_id).outcome.value for task_id in sums] == [1, 2, 3, 4, 5, 6]
-    eventually(lambda: row(bad).status in {Status.DEAD_LETTER, Status.SCHEDULED}, "the failure")
+    until(lambda: row(bad).status in {Status.DEAD_LETTER, Status.SCHEDULED}, "the failure")
     assert row(bad).attempts.get().message == "no good"
-    eventually(lambda: row(held).status == Status.EXECUTING, "the long one begins")
+    until(lambda: row(held).status == Status.EXECUTING, "the long one begins")
     cancel(held)
-    eventually(lambda: row(held).status == Status.CANCELLED, "its cancellation")
+    until(lambda: row(held).status == Status.CANCELLED, "its cancellation")
     late = put(type_of(tasks.add), args=[20, 1])
-    eventually(lambda: row(late).status == Status.COMPLETED, "a task that comes while it waits")
+    until(lambda: row(late).status == Status.COMPLETED, "a task that comes while it waits")
     new = put("tests.integration.app.late.found")
-    eventually(lambda: row(new).status == Status.COMPLETED, "a task of a type that it learns of")
+    until(lambda: row(new).status == Status.COMPLETED, "a task of a type that it learns of")
     slow = put(type_of(tasks.told_to_wait))
-    eventually(lambda: (row(slow).status, row(slow).attempt) == (Status.QUEUED, 1), "a task that is put off")
+    until(lambda: (row(slow).status, row(slow).attempt) == (Status.QUEUED, 1), "a task that is put off")
     assert row(slow).failures == 0
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, log.read_text()
@@ -108,12 +109,12 @@ def test_steps_and_signals_over_http(fleet, live_server, tmp_path, pool):
     secret = tokens.create("far")[1]
     fleet.worker("--server", live_server.url, "--pool", pool, heartbeat=1, TASKQUEUE_TOKEN=secret, **NOWHERE)
     fleet.scheduler()
-    eventually(lambda: row(task_id).status == Status.BLOCKED, "it waits")
+    until(lambda: row(task_id).status == Status.BLOCKED, "it waits")
     signal_of_task(task_id, "go", {"ok": True})
-    eventually(lambda: row(task_id).status == Status.COMPLETED, "it goes on")
+    until(lambda: row(task_id).status == Status.COMPLETED, "it goes on")
     assert row(task_id).outcome.value == [None, {"ok": True}]
     assert log.read_text().split() == ["first", "second"]
     names = row(task_id).steps.order_by("position").values_list("name", flat=True)
     assert list(names) == ["first", "wait for go", "second"]
-    eventually(lambda: row(atomic).status == Status.DEAD_LETTER, "it is refused")
+    until(lambda: row(atomic).status == Status.DEAD_LETTER, "it is refused")
     assert "reaches only over HTTP" in row(atomic).attempts.get().message

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.models import Task
 from queue_app.services import enqueue
-from tests.integration.processes import ROOT, eventually
+from tests.integration.processes import ROOT
+from tests.support.waiting import let_pass, until
 
 FOLDER = Path(__file__).parent / "rolling"
 SHOP = "rolling_shop.tasks"
@@ -43,7 +43,7 @@ def test_a_rolling_deployment_loses_and_repeats_no_call(fleet, tmp_path):
             while not finished.is_set():
                 if version == "old" or deployed.is_set():
                     call(next(numbers), version)
-                time.sleep(0.02)
+                let_pass(0.02)
         finally:
             connection.close()
 
@@ -53,21 +53,21 @@ def test_a_rolling_deployment_loses_and_repeats_no_call(fleet, tmp_path):
     for each in threads:
         each.start()
     try:
-        eventually(lambda: "old" in log.read_text(), "the old worker works")
+        until(lambda: "old" in log.read_text(), "the old worker works")
         worker("new")
         deployed.set()  # from now on, web processes of both versions enqueue, and workers of both work
         put_off = Task.objects.filter(status=Status.SCHEDULED)  # a new call on the old worker
-        eventually(lambda: " new" in log.read_text() and put_off.exists(), "both work")
-        time.sleep(1)
+        until(lambda: " new" in log.read_text() and put_off.exists(), "both work")
+        let_pass(1)
         old.send(signal.SIGTERM)
-        time.sleep(1)
+        let_pass(1)
     finally:
         finished.set()
         for each in threads:
             each.join()
     total = next(numbers)
     Task.objects.filter(status=Status.SCHEDULED).update(run_after="2026-01-01T00:00:00Z")  # put off by the old worker
-    eventually(lambda: not Task.objects.exclude(status=Status.COMPLETED).exists(), "all is done")
+    until(lambda: not Task.objects.exclude(status=Status.COMPLETED).exists(), "all is done")
 
     done = Counter(line.rsplit(" ", 1)[0] for line in log.read_text().splitlines())
     assert done == {

@@ -16,7 +16,7 @@ from django.conf import settings
 from tests.docs.pages import ROOT, blocks
 from tests.integration.test_migrations import database
 from tests.stock.environments import run, uv
-from tests.support.engine import until
+from tests.support.waiting import until
 
 TEMPLATES = sorted(
     str(path.relative_to(ROOT / "templates"))

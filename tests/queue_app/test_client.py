@@ -23,7 +23,8 @@ from queue_app.models.workflow import WorkflowState
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.worker import tokens
 from tests.docs.pages import blocks
-from tests.support.engine import Side, until
+from tests.support.engine import Side
+from tests.support.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "python-client.md"
 GPU = "taskqueue_project.demo.tasks.needs_gpu"

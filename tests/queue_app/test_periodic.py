@@ -16,7 +16,8 @@ from queue_app.models import Task
 from queue_app.periodic import enqueue_tick, tick, tick_key
 from queue_app.registry import type_of
 from queue_app.testing import freeze
-from tests.support.engine import at_once, until
+from tests.support.engine import at_once
+from tests.support.waiting import until
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

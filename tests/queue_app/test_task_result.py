@@ -27,7 +27,8 @@ from queue_app.services.notify.subscribe import hub
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
 from tests.queue_app.test_backend import add
-from tests.support.engine import Side, done, failed, put, row, take, until
+from tests.support.engine import Side, done, failed, put, row, take
+from tests.support.waiting import until
 
 
 @task

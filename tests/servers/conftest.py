@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from taskqueue_project.embedded.valkey import Valkey
-from tests.integration.processes import eventually
 from tests.queue_app.conftest import forgetful_process, rows
 from tests.queue_app.services.conftest import transactional_db
+from tests.support.waiting import until
 
 
 class Servers:
@@ -35,7 +35,7 @@ class Servers:
         command = [str(Valkey.binary.func(None)), str(path), *arguments]
         with (place / "log").open("wb") as log:
             self._running[port] = subprocess.Popen(command, stdout=log, stderr=log)
-        eventually(lambda: _answers(port), f"Valkey at {port} answers")
+        until(lambda: _answers(port), f"Valkey at {port} answers")
         return port
 
     def signal(self, port: int, number: int) -> None:

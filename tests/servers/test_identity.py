@@ -15,7 +15,7 @@ from queue_app.sql.claim import RUN
 from queue_app.sql.doctor import _CLUSTER, _PLACE
 from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import Postgres
-from tests.integration.processes import eventually
+from tests.support.waiting import until
 
 
 def identity(url: str) -> str:
@@ -65,7 +65,7 @@ def test_a_failover_keeps_the_identity_and_a_copy_elsewhere_does_not(cluster):
     primary.stop()
     with psycopg.connect(at(standby, primary), autocommit=True) as connection:
         connection.execute("SELECT pg_promote()")
-        eventually(lambda: not connection.execute("SELECT pg_is_in_recovery()").fetchone()[0], "it is the primary")
+        until(lambda: not connection.execute("SELECT pg_is_in_recovery()").fetchone()[0], "it is the primary")
         connection.execute("CREATE DATABASE staging TEMPLATE taskqueue")
         connection.execute("CREATE ROLE plain LOGIN PASSWORD 'plain'")
     assert identity(at(standby, primary)) == before
@@ -89,7 +89,7 @@ def test_a_crash_of_one_process_begins_another_run(cluster):
     assert run() == before
     with psycopg.connect(server.url(), autocommit=True) as victim:
         os.kill(victim.info.backend_pid, signal.SIGKILL)
-        eventually(lambda: run() not in (None, before), "PostgreSQL has recovered")
+        until(lambda: run() not in (None, before), "PostgreSQL has recovered")
 
 
 def test_a_standby_is_another_run(cluster):

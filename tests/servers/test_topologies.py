@@ -1,7 +1,6 @@
 """The index behind Sentinel and in a Cluster: real servers, and the primary killed while work is under way."""
 
 import threading
-import time
 import uuid
 from collections import Counter
 from contextlib import suppress
@@ -19,9 +18,10 @@ from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.workers.scheduler import Scheduler
-from tests.integration.processes import eventually, index_comes_to_agree
+from tests.integration.processes import index_comes_to_agree
 from tests.servers.conftest import client
 from tests.support.engine import done, new
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("transactional_db"), pytest.mark.timeout(300)]
 ENDS = 400  # tasks that are worked off before, and again after, the primary is killed
@@ -79,9 +79,8 @@ class Load:
             connections.close_all()
 
     def _put(self):
-        while not self.enough.is_set():
+        while not self.enough.wait(0.002):
             self.stored.append(enqueue(new()).id)
-            time.sleep(0.002)
 
     def _work(self):
         worker, profile = uuid.uuid4(), Profile.of([], ["a"], [])
@@ -96,24 +95,23 @@ class Load:
                 tasks = []
             self.ended.update(task.id for task in tasks if task.id in finish([done(task)]))
             if not tasks:
-                time.sleep(0.01)
+                self.over.wait(0.01)
 
     def _lead(self):
         scheduler = Scheduler()
-        while not self.over.is_set():
+        while not self.over.wait(0.05):
             scheduler.run_once()
-            time.sleep(0.05)
 
     def survives(self, disaster):
         """Work, let the disaster happen, work on, and come to an end with every task done once."""
-        eventually(lambda: len(self.ended) >= ENDS, "tasks end")
+        until(lambda: len(self.ended) >= ENDS, "tasks end")
         disaster()
         before = len(self.ended)
-        eventually(lambda: len(self.ended) >= before + ENDS, "tasks end again", 120)
+        until(lambda: len(self.ended) >= before + ENDS, "tasks end again", 120)
         self.enough.set()
         self.threads[0].join(60)
         pending = Task.objects.filter(status__in=[Status.QUEUED, Status.EXECUTING, Status.SCHEDULED])
-        eventually(lambda: not pending.exists(), "everything ends", 120)
+        until(lambda: not pending.exists(), "everything ends", 120)
         self.over.set()
         self._join()  # the last rows end before the worker thread counts them
         assert self.errors == []
@@ -130,7 +128,7 @@ def test_a_failover_by_sentinel_loses_nothing(servers, use):
         "sentinel failover-timeout queue 5000"
     )
     sentinels = [servers.start("--sentinel", config=watch) for _ in range(3)]
-    eventually(
+    until(
         lambda: all(
             (seen := client(port).sentinel_master("queue"))["num-other-sentinels"] == 2 and seen["num-slaves"] == 1
             for port in sentinels
@@ -151,7 +149,7 @@ def test_a_failover_by_sentinel_loses_nothing(servers, use):
 
     def disaster():
         servers.kill(primary)
-        eventually(lambda: client(replica).info("replication")["role"] == "master", "the replica takes over")
+        until(lambda: client(replica).info("replication")["role"] == "master", "the replica takes over")
 
     with Load() as load:
         load.survives(disaster)
@@ -173,20 +171,20 @@ def test_a_cluster_keeps_the_index_on_one_node_and_moves_it(servers, use):
         f"redis://127.0.0.1:{nodes[0]}",
     )
     for node in nodes:
-        eventually(lambda node=node: _state(node) == "ok", "a cluster")
-        eventually(lambda node=node: len(client(node).cluster("nodes")) == len(nodes), "all nodes know each other")
+        until(lambda node=node: _state(node) == "ok", "a cluster")
+        until(lambda node=node: len(client(node).cluster("nodes")) == len(nodes), "all nodes know each other")
     rebuild()
     holders = [node for node in nodes[:3] if client(node).dbsize()]
     assert len(holders) == 1
     holder = holders[0]
     spare = nodes[3]
     name = client(holder).execute_command("CLUSTER", "MYID")
-    eventually(lambda: _replicate(spare, name), "the spare node follows")
-    eventually(lambda: client(spare).info("replication").get("master_link_status") == "up", "it has caught up")
+    until(lambda: _replicate(spare, name), "the spare node follows")
+    until(lambda: client(spare).info("replication").get("master_link_status") == "up", "it has caught up")
 
     def disaster():
         servers.kill(holder)
-        eventually(lambda: client(spare).info("replication")["role"] == "master", "the replica takes over")
+        until(lambda: client(spare).info("replication")["role"] == "master", "the replica takes over")
 
     with Load() as load:
         load.survives(disaster)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from tests.stock import plans, servers
 from tests.stock.environments import Environments, find_python
 from tests.stock.scene import Project, Servers, play
+from tests.support.waiting import let_pass
 
 #: Factor -> its two values, the one that a stranger rather has first.
 FACTORS = {
@@ -130,7 +131,7 @@ def _work(project: Project) -> None:
         project.manage("taskqueue", "stats")
         done = project.eventually(_OWN_COMPLETED)
         project.judge(ok=done, problem="the tasks of the canary did not complete")
-        time.sleep(12.0)  # every job of the scheduler has had its turn
+        let_pass(12.0)  # every job of the scheduler has had its turn
 
 
 def main() -> int:

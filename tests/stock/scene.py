@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import psycopg
 
 from tests.stock.environments import run
 from tests.stock.servers import seconds
+from tests.support.waiting import let_pass, until
 
 SHOP = Path(__file__).resolve().parent / "shop"
 IDLE_SECONDS = 8.0
@@ -68,11 +69,13 @@ class Project:
 
     def eventually(self, statement: str, patience: float = 60.0) -> bool:
         """Wait until a statement is true."""
-        until = time.monotonic() + patience
-        while not self.ask(statement)[0][0]:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.1)
+        return self._comes_true(lambda: self.ask(statement)[0][0], patience)
+
+    def _comes_true(self, condition: Callable[[], bool], patience: float) -> bool:
+        try:
+            until(condition, "it comes true", patience)
+        except AssertionError:
+            return False
         return True
 
     @contextmanager
@@ -97,12 +100,9 @@ class Project:
 
     def has_logged(self, name: str, text: str, patience: float = 60.0) -> None:
         """Wait until a process has logged something."""
-        until = time.monotonic() + patience
-        while text not in (self.folder / f"{name}.log").read_text():
-            if time.monotonic() > until:
-                self.problems.append(f"the {name} never logged {text!r}")
-                return
-            time.sleep(0.05)
+        log = self.folder / f"{name}.log"
+        logged = self._comes_true(lambda: text in log.read_text(), patience)
+        self.judge(ok=logged, problem=f"the {name} never logged {text!r}")
 
 
 _ALL_COMPLETED = "SELECT count(*) = {} AND bool_and(status = 'completed') FROM queue_app_task"
@@ -150,9 +150,9 @@ def _without_scheduler(project: Project) -> None:
 
 def _idle(project: Project, pids: dict[str, int]) -> dict[str, float]:
     """Return the share of a core that each process and server uses while nothing is to do."""
-    time.sleep(3.0)  # the start is over
+    let_pass(3.0)  # the start is over
     before = {name: seconds(pid) for name, pid in pids.items()}
-    time.sleep(IDLE_SECONDS)
+    let_pass(IDLE_SECONDS)
     shares = {name: (seconds(pid) - before[name]) / IDLE_SECONDS for name, pid in pids.items()}
     for name, share in shares.items():
         limit = IDLE_SHARE[name]
@@ -180,7 +180,7 @@ def _load(project: Project) -> dict[str, float]:
     project.judge(ok=done, problem=f"not all of {BULK} tasks of one call completed")
     took, asked = time.monotonic() - began, project.ask("SELECT count(*) FROM shop_order")[0][0]
     project.judge(ok=asked == BULK, problem=f"{asked} orders, not {BULK}")
-    time.sleep(1.5)  # PostgreSQL reports sessions once a second
+    let_pass(1.5)  # PostgreSQL reports sessions once a second
     opened = project.ask(sessions)[0][0] - before - int(took / 0.1 + 20)  # ours, while we waited
     project.judge(ok=opened <= 3 * SLOTS, problem=f"{opened} sessions for {BULK} tasks")
     held = project.ask(

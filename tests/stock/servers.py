@@ -4,9 +4,8 @@ import getpass
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from taskqueue_project.embedded.data_directory import DataDirectory
 from taskqueue_project.embedded.postgres import DATABASE, Postgres
 from taskqueue_project.embedded.server import Server
 from taskqueue_project.embedded.valkey import Valkey
+from tests.support.waiting import until
 
 DEBIANS = Path("/usr/lib/postgresql")
 #: Options with which a million rows are there soon; no plan depends on them.
@@ -121,16 +121,12 @@ def pooler(folder: Path, server: Postgres) -> Iterator[tuple[int, int]]:
 
 
 def _wait_for(port: int) -> None:
-    until = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
-        else:
-            return
+    def answers() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    until(answers, f"port {port} answers", 30)
 
 
 def seconds(pid: int) -> float:

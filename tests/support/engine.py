@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import batched
 from typing import Any
-from unittest import mock
 
 from django.db import connection, connections, transaction
 
@@ -35,9 +33,8 @@ from queue_app.sql import snapshot, workers
 from tests.support import index_state
 from tests.support.index_state import client_of
 from tests.support.scene import Hand
-
-#: Maximum seconds that a test waits for another thread; only a hang takes as long.
-PATIENCE = 60.0
+from tests.support.swaps import swapped
+from tests.support.waiting import PATIENCE, until
 
 
 def new(kind: str = "a", **options: Any) -> NewTask:
@@ -195,11 +192,8 @@ def scripts_through(index: Index, answer: Callable[..., Any]) -> Iterator[None]:
         for batch in batched(entries, 500):
             call("push", *pack(batch))
 
-    try:
-        with mock.patch.object(Index, "notify", push):
-            yield
-    finally:
-        del index._call  # type: ignore[method-assign]
+    with swapped((index, "_call", call), (Index, "notify", push)):
+        yield
 
 
 @contextmanager
@@ -294,16 +288,6 @@ def at_once[T](actions: list[Callable[[], T]]) -> list[T]:
     return [side.result() for side in [Side(lambda a=action: start(a)) for action in actions]]
 
 
-def until(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE) -> None:
-    """Wait for something that another thread brings about; ask less often the longer it takes."""
-    began = time.monotonic()
-    while not condition():
-        waited = time.monotonic() - began
-        if waited > seconds:
-            raise AssertionError(f"in vain: {what}")
-        time.sleep(min(0.005 + waited / 20, 0.1))
-
-
 def somebody_waits_for_a_lock() -> bool:
     """Whether any session waits for a lock that another one holds."""
     with connection.cursor() as cursor:
@@ -347,7 +331,7 @@ def reconcile_later() -> None:
 
 def redis_client() -> Any:
     """Return the Redis client of the index, to damage it and to read what no call of the index reads."""
-    return get_index()._client
+    return client_of(get_index())
 
 
 def flush(_engine: object = None) -> None:

@@ -1,4 +1,4 @@
-"""A clock of the index that stands still."""
+"""Scripts of the index that a test changes: their clock stands still, or they forget a check."""
 
 from datetime import datetime
 
@@ -13,7 +13,11 @@ def stop_clock(index: Index, at: datetime, monkeypatch: pytest.MonkeyPatch) -> N
     """Give all scripts of the index this instant as the current time."""
     seconds, microseconds = divmod(round(at.timestamp() * 1_000_000), 1_000_000)
     time = f"{{ '{seconds}', '{microseconds}' }}"
-    scripts = {name: source(name).replace("redis.call('TIME')", time) for name in NAMES}
-    assert any(time in text for text in scripts.values())
-    registered = {name: client_of(index).register_script(text) for name, text in scripts.items()}
-    monkeypatch.setattr(index, "_scripts", registered)
+    change_scripts(index, "redis.call('TIME')", time, monkeypatch)
+
+
+def change_scripts(index: Index, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all scripts that hold a text run with another in its place."""
+    assert any(old in source(name) for name in NAMES)
+    changed = {name: client_of(index).register_script(source(name).replace(old, new)) for name in NAMES}
+    monkeypatch.setattr(index, "_scripts", changed)

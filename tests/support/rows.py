@@ -43,13 +43,13 @@ def _prepare(_database: str, _port: str) -> None:
     PostgreSQL plans the statements of a function once a session. They are one transaction, which checks foreign keys at
     its end, so the order of tables does not matter.
     """
-    ours = [model._meta.db_table for model in apps.get_app_config("queue_app").get_models()]
     with connection.cursor() as cursor:
+        tables = connection.introspection.django_table_names(only_existing=True)
+        ours = [table for table in tables if table.startswith("queue_app_")]
         cursor.execute(";".join(f"DELETE FROM {table}" for table in ours))  # noqa: S608 - names of our tables
         with connection.schema_editor() as editor:
             import_module("queue_app.migrations.0002_defaults").create_rows(apps, editor)
         cursor.execute(f"DROP SCHEMA IF EXISTS {_COPIES} CASCADE; CREATE SCHEMA {_COPIES}")
-        tables = connection.introspection.django_table_names(only_existing=True)
         statements = "\n".join(_put_back(cursor, table) for table in tables)
         cursor.execute(
             f"CREATE FUNCTION {_COPIES}.reset() RETURNS void LANGUAGE plpgsql AS $$ BEGIN\n{statements}\nEND $$"

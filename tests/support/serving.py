@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.support.engine import until
+from tests.support.waiting import until
 
 
 def environment() -> dict[str, str]:

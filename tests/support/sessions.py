@@ -5,13 +5,15 @@ A test database cannot be dropped while a session is open.
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 from django.db import connection, connections
+
+from tests.support.waiting import until
 
 #: PostgreSQL itself waits this long in DROP DATABASE; a session whose client has left ends in some milliseconds.
 PATIENCE = 5.0
@@ -23,13 +25,11 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 def assert_no_other_session() -> None:
     """Fail if a session other than this thread's stays open; say which, and which threads and processes live."""
-    deadline = time.monotonic() + PATIENCE
-    while sessions := _others():
-        if time.monotonic() > deadline:
-            raise AssertionError(
-                "\n".join(["These sessions outlive the tests:", *sessions, *_threads(), *_processes()])
-            )
-        time.sleep(0.05)
+    try:
+        until(lambda: not _others(), "no other session", PATIENCE)
+    except AssertionError:
+        said = ["These sessions outlive the tests:", *_others(), *_threads(), *_processes()]
+        raise AssertionError("\n".join(said)) from None
     connections.close_all()
 
 
@@ -51,6 +51,18 @@ def _threads() -> list[str]:
 
 def _processes() -> list[str]:
     return [f"process {child}" for child in psutil.Process().children(recursive=True)]
+
+
+@contextmanager
+def connections_kept(seconds: int | None) -> Iterator[None]:
+    """Let new connections stay open between requests for so long, for a block; without a number for ever."""
+    settings: Any = connections.settings["default"]
+    before = settings["CONN_MAX_AGE"]
+    settings["CONN_MAX_AGE"] = seconds
+    try:
+        yield
+    finally:
+        settings["CONN_MAX_AGE"] = before
 
 
 @contextmanager

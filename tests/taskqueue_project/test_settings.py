@@ -22,21 +22,15 @@ COMPLETE = {
 }
 
 
-def check(environment):
+def import_settings(environment):
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
-    return subprocess.run(
-        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=ROOT,
-        env=kept | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", f"import {COMPLETE['DJANGO_SETTINGS_MODULE']}"]
+    return subprocess.run(command, cwd=ROOT, env=kept | environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("name", ["SECRET_KEY", "ALLOWED_HOSTS", "DATABASE_URL", "REDIS_URL"])
 def test_a_missing_variable_is_named(name):
-    result = check({key: value for key, value in COMPLETE.items() if key != name})
+    result = import_settings({key: value for key, value in COMPLETE.items() if key != name})
     assert result.returncode != 0
     assert f"Set {name} in the environment" in result.stderr
 

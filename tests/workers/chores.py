@@ -177,20 +177,24 @@ def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@task
-def blocks(path: str) -> None:
-    """Write its process id, and wait outside of Python."""
+def tell_and_wait(path: str) -> None:
+    """Write the process id, and wait outside of Python until something ends it."""
     Path(path).write_text(str(os.getpid()), encoding="utf-8")
     time.sleep(600)
 
 
 @task
+def blocks(path: str) -> None:
+    """Wait outside of Python."""
+    tell_and_wait(path)
+
+
+@task
 def resists(path: str) -> None:
-    """Write its process id, and swallow every exception."""
+    """Wait, and swallow every exception."""
     while True:
         with suppress(BaseException):  # an interruption may come as soon as the id can be read
-            Path(path).write_text(str(os.getpid()), encoding="utf-8")
-            time.sleep(600)
+            tell_and_wait(path)
 
 
 @task
@@ -206,7 +210,7 @@ def eats(megabytes: int) -> None:
     """Take memory, and keep it for a while."""
     food = bytearray(megabytes * 1024**2)
     food[::4096] = b"x" * len(food[::4096])
-    time.sleep(600)
+    tell_and_wait(os.devnull)
 
 
 @task(takes_context=True)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401, F811 - fixtures are used by name
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,9 +13,29 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from queue_app.telemetry import tracing
 from queue_app.workers import progress
 from tests.integration.processes import Fleet, fleet_on
-from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
+from tests.queue_app.conftest import after, before, engine, forgetful_process, history, index, rows, scene
 from tests.queue_app.services.conftest import transactional_db
 from tests.workers.stage import StillScheduler, StillWorker
+
+
+class Clock:
+    """A monotonic time that goes on when the test moves ``now``, and by ``step`` with each look at it."""
+
+    def __init__(self) -> None:
+        self.now, self.step = time.monotonic(), 0.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """The monotonic time of this process."""
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made.monotonic)
+    return made
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,7 +62,7 @@ class StillPool:
         self.waiting: deque[ClaimedAttempt] = deque()
         self.begun: list[ClaimedAttempt] = []
         self.stopped = False
-        self._executor = executor
+        self.executor = executor
         self._outcomes: list[Outcome] = []
 
     def resize(self, slots: int) -> None:
@@ -90,7 +93,7 @@ class StillPool:
     def finish(self, count: int | None = None) -> None:
         """Run the tasks in the slots to their end, the oldest first."""
         for held in self.begun[:count]:
-            self._outcomes.append(self._executor.run(held))
+            self._outcomes.append(self.executor.run(held))
             self.begun.remove(held)
         self._begin()
 
@@ -143,9 +146,6 @@ class StillWorker(Worker):
     def __init__(self, *, supervisor: int | None = None, **options: Any) -> None:
         options = {"name": "still", "concurrency": 2} | options
         super().__init__(WorkerOptions(**options), DirectTransport(), supervisor=supervisor)
-        # What tests look at, and replace.
-        self.transport, self.in_flight, self.claimer = self._transport, self._in_flight, self._claimer
-        self.heartbeat, self.wake_listener, self.shutdown = self._heartbeat, self._wake_listener, self._shutdown
         self.claimer.prefetch = PatientPrefetch(self.options.look_ahead_ms, self.options.concurrency)
         service.register(
             identify(self.id, self.options.name),
@@ -154,9 +154,33 @@ class StillWorker(Worker):
             heartbeat_seconds=self.options.heartbeat_seconds,
         )
 
+    # What tests look at, and replace.
+    transport = property(attrgetter("_transport"))
+    in_flight = property(attrgetter("_in_flight"))
+    claimer = property(attrgetter("_claimer"))
+    discovery = property(attrgetter("_discovery"))
+    heartbeat = property(attrgetter("_heartbeat"))
+    shutdown = property(attrgetter("_shutdown"))
+    wake_listener = property(attrgetter("_wake_listener"))
+
     def _make_pool(self) -> StillPool:  # type: ignore[override]
         self.pool = StillPool(self.options.concurrency, Executor(self.id, self._reports))
         return self.pool
+
+    @contextmanager
+    def instead(self, **calls: Any) -> Iterator[None]:
+        """Let calls to the servers do something else for the block."""
+        for name, call in calls.items():
+            setattr(self.transport, name, call)
+        try:
+            yield
+        finally:
+            for name in calls:
+                delattr(self.transport, name)
+
+    def without(self, *calls: str) -> AbstractContextManager[None]:
+        """Let these calls fail for the block, as while PostgreSQL does not answer."""
+        return self.instead(**dict.fromkeys(calls, away))
 
     def wake(self) -> None:
         """Let the next turn claim, as after a wake-up call."""
@@ -189,6 +213,21 @@ class StillWorker(Worker):
     def beat(self) -> bool:
         """Send a heartbeat."""
         return self._beat()
+
+    def answer(self) -> bool:
+        """Send a heartbeat, and another if its answer asks for it; return whether it did."""
+        turn = self.heartbeat._turn
+        turn.clear()
+        self.heartbeat.run_once()
+        return turn.is_set() and self.heartbeat.run_once()
+
+    def report_drain(self) -> None:
+        """Tell of a drain, as each turn of the loop does."""
+        self._report_drain()
+
+    def doubt(self) -> None:
+        """Take the last claim for one whose answer was lost."""
+        self.claimer._has_unacknowledged = True
 
     def store_reports(self) -> None:
         """Store what running attempts have reported."""

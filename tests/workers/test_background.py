@@ -18,6 +18,7 @@ from queue_app.workers.background import Heartbeat, WakeListener
 from queue_app.workers.lifecycle import Wakeup
 from queue_app.workers.transport.base import DirectTransport
 from tests.support.engine import put
+from tests.support.waiting import until
 from tests.workers.chores import quick
 
 
@@ -40,19 +41,24 @@ def listener(woken, transport, monkeypatch) -> WakeListener:
     return WakeListener(uuid.uuid4(), transport, lambda *, called: woken.append(called))
 
 
+def until_ended(name: str) -> None:
+    """Wait until no thread of this name runs."""
+    until(lambda: all(thread.name != name for thread in threading.enumerate()), f"the thread {name} ends")
+
+
 @pytest.mark.parametrize("called", [True, False])
-def test_a_wait(listener, woken, transport, monkeypatch, called):
-    monkeypatch.setattr(transport, "wait_for_wake", lambda *_: called)
+def test_a_wait(listener, woken, transport, called):
+    transport.wait_for_wake = lambda *_: called
     listener.run_once()
     assert woken == [called]
 
 
 @pytest.mark.parametrize("error", [IndexUnavailable("gone"), RuntimeError("anything")])
-def test_a_wait_that_fails_is_no_call(listener, woken, transport, monkeypatch, error):
+def test_a_wait_that_fails_is_no_call(listener, woken, transport, error):
     def wait(*_):
         raise error
 
-    monkeypatch.setattr(transport, "wait_for_wake", wait)
+    transport.wait_for_wake = wait
     listener.run_once()
     assert woken == [False]
 
@@ -69,14 +75,13 @@ def test_a_call_of_the_index(hire):
     service.deregister(worker.id, worker.profile, tasks_done=0)
 
 
-def test_it_ends_after_the_wait_under_way(listener, transport, monkeypatch):
+def test_it_ends_after_the_wait_under_way(listener, transport):
     waits = threading.Semaphore(0)
-    monkeypatch.setattr(transport, "wait_for_wake", lambda *_: waits.release())
+    transport.wait_for_wake = lambda *_: waits.release()
     listener.start()
     assert waits.acquire(timeout=60)
     listener.stop()
-    listener._thread.join(60)
-    assert not listener._thread.is_alive()
+    until_ended("wake-listener")
 
 
 # -- the wakeup ------------------------------------------------------------------------------------------------------
@@ -193,15 +198,14 @@ def test_it_beats_until_it_is_stopped(lost):
     for _ in range(3):
         assert beats.acquire(timeout=60)
     heart.stop()
-    assert not heart._thread.is_alive()
+    until_ended("heartbeat")
     assert lost == []
 
 
 def test_it_ends_when_the_worker_was_declared_dead(lost):
     heart = Heartbeat(0.001, lambda: False, lost.append)
     heart.start()
-    heart._thread.join(60)
-    assert not heart._thread.is_alive()
+    until_ended("heartbeat")
     assert lost == ["it was declared dead"]
 
 
@@ -212,7 +216,7 @@ def test_it_watches_the_supervisor(lost, supervisor, why):
     heart.start()
     assert beats.acquire(timeout=60)
     if why:
-        heart._thread.join(60)
+        until_ended("heartbeat")
     else:
         assert beats.acquire(timeout=60)
     heart.stop()
@@ -227,4 +231,4 @@ def test_a_hurried_beat_does_not_wait_for_its_turn(lost):
         heart.hurry()
         assert beats.acquire(timeout=60)
     heart.stop()
-    assert not heart._thread.is_alive()
+    until_ended("heartbeat")

@@ -1,10 +1,11 @@
 """A worker whose servers fail, and how it recovers."""
 
 import logging
+from contextlib import AbstractContextManager
 
 import pytest
 import redis
-from django.db import DataError, OperationalError
+from django.db import DataError
 
 from queue_app import signals
 from queue_app.core.states import Status
@@ -14,22 +15,30 @@ from queue_app.models import Task, TaskAttempt, TaskResult
 from queue_app.services.lifecycle import claim as claim_service
 from queue_app.workers.loop import RETRY_SECONDS, ErrorBackoff
 from tests.support.engine import assert_index_agrees, flush, index_away, put, put_many, status
+from tests.support.swaps import swapped
 from tests.workers.stage import ECHO, QUICK, SLOW, away, statuses, teach
 
 
-def test_outcomes_are_kept_until_they_are_written(hire, monkeypatch, warnings_logged, caplog):
+def rows_away() -> AbstractContextManager[None]:
+    """Let PostgreSQL not answer to claims for a block; the index goes on."""
+    return swapped((claim_service.claim_rows, "claim", away))
+
+
+def lose_the_reply() -> None:
+    raise redis.ConnectionError("the reply was lost")
+
+
+def test_outcomes_are_kept_until_they_are_written(hire, warnings_logged, caplog):
     [task_id] = put_many(1, ECHO, args=[5])
     worker = hire()
     worker.run_once()
     worker.pool.finish()
-    monkeypatch.setattr(worker.transport, "finish", away)
-    monkeypatch.setattr(worker.transport, "turn_over", away)
-    for _ in range(3):
-        worker.run_once()
-        worker.later(1)
+    with worker.without("finish", "turn_over"):
+        for _ in range(3):
+            worker.run_once()
+            worker.later(1)
     assert status(task_id) == Status.EXECUTING
     assert warnings_logged() == ["PostgreSQL failed: gone; trying again"]
-    monkeypatch.undo()
     worker.run_once()
     assert status(task_id) == Status.COMPLETED
     assert caplog.messages[-1] == f"worker {worker.options.name} works again"
@@ -57,12 +66,11 @@ def test_an_error_that_a_log_handler_lost_is_logged_when_it_comes_again(caplog):
     assert caplog.messages == ["worker w failed; trying again"]
 
 
-def test_it_pauses_before_it_tries_again(hire, monkeypatch):
+def test_it_pauses_before_it_tries_again(hire):
     worker = hire()
-    monkeypatch.setattr(worker.transport, "claim", away)
-    worker.run_once()
+    with worker.without("claim"):
+        worker.run_once()
     assert 0 < worker.pause <= RETRY_SECONDS
-    monkeypatch.undo()
     task_id = put(QUICK)
     worker.run_once()
     assert status(task_id) == Status.QUEUED
@@ -71,7 +79,7 @@ def test_it_pauses_before_it_tries_again(hire, monkeypatch):
     assert status(task_id) == Status.EXECUTING
 
 
-def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire, monkeypatch):
+def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire):
     ids = put_many(5, ECHO, args=["x"], max_retries=0)
     worker = hire(concurrency=5)
     worker.run_once()
@@ -83,8 +91,8 @@ def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire, monkeyp
             raise DataError("unsupported Unicode escape sequence")
         return plain(batch)
 
-    monkeypatch.setattr(worker.transport, "finish", refusing)
-    worker.run_once()
+    with worker.instead(finish=refusing):
+        worker.run_once()
     assert statuses(*ids) == ["completed", "completed", "dead_letter", "completed", "completed"]
     assert "unsupported Unicode" in TaskAttempt.objects.get(task_id=ids[2]).message
     assert len(worker.in_flight) == 0
@@ -113,15 +121,14 @@ def test_an_error_after_the_commit_does_no_harm(hire, warnings_logged):
     assert status(other) == Status.COMPLETED
 
 
-def test_a_failed_give_back_is_repeated(hire, monkeypatch):
+def test_a_failed_give_back_is_repeated(hire):
     put_many(2, QUICK)
     slow = put_many(3, SLOW)
     worker = hire(concurrency=1)
     teach(worker, QUICK)
-    monkeypatch.setattr(worker.transport, "give_back", away)
-    worker.run_once()
+    with worker.without("give_back"):
+        worker.run_once()
     assert statuses(*slow) == ["executing"] * 3
-    monkeypatch.undo()
     worker.later(1)
     worker.run_once()
     assert statuses(*slow) == ["queued"] * 3
@@ -141,19 +148,12 @@ def test_a_give_back_whose_notification_was_lost(hire):
     assert len(worker.in_flight) == 2
 
 
-def test_a_claim_whose_answer_was_lost_is_given_back(hire, monkeypatch, history):
+def test_a_claim_whose_answer_was_lost_is_given_back(hire, after, history):
     ids = put_many(4, QUICK)
     worker = hire(concurrency=2)
-    plain = claim_service.claim_rows.claim
-
-    def lost(*args):
-        plain(*args)
-        raise OperationalError("the connection broke")
-
-    monkeypatch.setattr(claim_service.claim_rows, "claim", lost)
+    after(claim_service.claim_rows, "claim", away)
     worker.run_once()
     assert statuses(*ids[:2]) == ["executing"] * 2
-    monkeypatch.undo()
     worker.later(1)
     worker.run_once()
     assert len(worker.in_flight) == 2
@@ -162,28 +162,16 @@ def test_a_claim_whose_answer_was_lost_is_given_back(hire, monkeypatch, history)
     assert_index_agrees()
 
 
-def test_postgresql_away_costs_the_index_one_proposal(hire, monkeypatch):
-    """A proposal holds its leases for a while: a worker must not take one with every try."""
+def test_postgresql_away_costs_the_index_one_proposal(hire):
+    """A proposal holds its leases: a worker takes none with every try, and ends them long before the reconciler."""
     put_many(20, QUICK)
     worker = hire(concurrency=2)
-    monkeypatch.setattr(claim_service.claim_rows, "claim", away)
-    monkeypatch.setattr(worker.transport, "give_back_unacknowledged", away)
-    for _ in range(5):
-        worker.run_once()
-        worker.later(1)
+    with rows_away(), worker.without("give_back_unacknowledged"):
+        for _ in range(5):
+            worker.run_once()
+            worker.later(1)
     assert get_index().depth("default").active == 2
-
-
-def test_the_worker_itself_ends_the_leases_of_a_broken_claim(hire, monkeypatch):
-    """The worker ends its leases itself, long before the reconciler would."""
-    put_many(3, QUICK)
-    worker = hire()
-    with monkeypatch.context() as patch:
-        patch.setattr(claim_service.claim_rows, "claim", away)
-        worker.run_once()
-    assert get_index().depth("default").active == 2
-    worker.later(1)
-    assert worker.until_empty() == 3
+    assert worker.until_empty() == 20
     assert_index_agrees()
 
 
@@ -210,19 +198,12 @@ def test_what_a_worker_holds_stays_its_own_at_a_heartbeat(hire):
     assert not Task.objects.filter(attempt__gt=1).exists()
 
 
-def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, monkeypatch):
+def test_a_lost_reply_of_the_claim_script_costs_one_pause(hire, after):
     """The reconciler does not run here."""
     put_many(6, QUICK)
     worker = hire(concurrency=2)
-    with monkeypatch.context() as patch:
-        plain = calls.in_one_write
-
-        def losing(*args):
-            plain(*args)
-            raise redis.ConnectionError("the reply was lost")
-
-        patch.setattr(calls, "in_one_write", losing)
-        worker.run_once()
+    after(calls, "in_one_write", lose_the_reply)
+    worker.run_once()
     assert get_index().depth("default").active == 2
     assert worker.pause <= RETRY_SECONDS
     worker.later(1)

@@ -1,5 +1,7 @@
 """Callbacks: exactly one follows each end of a task, whoever ends it."""
 
+import sys
+
 import pytest
 from django.tasks.exceptions import InvalidTask
 
@@ -100,21 +102,16 @@ def test_forty_reports_at_once_add_one_callback(held):
     assert followers() == [("thanks", [result.id])]
 
 
-def test_a_crash_before_the_commit_stores_neither_the_end_nor_the_callback(held, monkeypatch):
+def test_a_crash_before_the_commit_stores_neither_the_end_nor_the_callback(held, before):
     _hand, result, claimed = held()
     outcome = Outcome(claimed, claimed.started_at, claimed.started_at, "1")
-    with monkeypatch.context() as patch:
-        patch.setattr(admission, "push_on_commit", die)
-        with pytest.raises(SystemExit):
-            finish([outcome])
+    before(admission, "push_on_commit", sys.exit)
+    with pytest.raises(SystemExit):
+        finish([outcome])
     assert status(result.id) == Status.EXECUTING
     assert followers() == []
     finish([outcome])
     assert followers() == [("thanks", [result.id])]
-
-
-def die(*_args, **_options):
-    raise SystemExit
 
 
 def test_on_failure_follows_a_task_whose_workers_die(held, settings):

@@ -1,57 +1,46 @@
 """How many tasks a worker claims: for its free slots, and ahead of them."""
 
-import time
-from types import SimpleNamespace
-
 import pytest
 
 from queue_app.core.states import Status
 from queue_app.index import MAX_CLAIM, get_index
 from queue_app.models import Queue, Worker
 from queue_app.services.control.queues import set_queue_limits
-from queue_app.workers import claimer, claimer as claimer_module
-from queue_app.workers.claimer import FORGET_SECONDS, Prefetch
+from queue_app.workers.claimer import BURST_SECONDS, FORGET_SECONDS, Prefetch
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, row, status
+from tests.support.waiting import until
 from tests.workers.stage import QUICK, SLOW, statuses, teach
 
 
-def test_it_stops_claiming_after_it_found_nothing(hire, monkeypatch):
+def test_it_stops_claiming_after_it_found_nothing(hire):
     worker = hire()
     worker.run_once()
     calls = []
-    monkeypatch.setattr(worker.transport, "claim", lambda *_, **__: calls.append(1) or [])
-    worker.run_once()
-    assert calls == []
-    worker.turn()
-    worker.run_once()
+    with worker.instead(claim=lambda *_, **__: calls.append(1) or []):
+        worker.run_once()
+        assert calls == []
+        worker.turn()
+        worker.run_once()
     assert calls == [1]
 
 
-def test_a_call_during_the_claim_is_not_lost(hire, monkeypatch):
+def test_a_call_during_the_claim_is_not_lost(hire, after):
     worker = hire()
-    plain = worker.transport.claim
-
-    def called_meanwhile(*args, **options):
-        found = plain(*args, **options)
-        worker.wake()
-        return found
-
-    monkeypatch.setattr(worker.transport, "claim", called_meanwhile)
+    after(worker.transport, "claim", worker.wake)
     worker.run_once()
-    monkeypatch.undo()
     task_id = put(QUICK)
     worker.run_once()
     assert status(task_id) == Status.EXECUTING
 
 
-def test_more_slots_than_one_claim_may_fill(hire, monkeypatch):
-    monkeypatch.setattr(claimer_module, "MAX_CLAIM", 3)
-    put_many(5, QUICK)
-    worker = hire(concurrency=5)
+def test_more_slots_than_one_claim_may_fill(hire):
+    put_many(MAX_CLAIM + 2, QUICK)
+    worker = hire(concurrency=MAX_CLAIM + 2)
     worker.run_once()
     assert worker.pause == 0
+    assert len(worker.pool.begun) == MAX_CLAIM
     worker.run_once()
-    assert len(worker.pool.begun) == 5
+    assert len(worker.pool.begun) == MAX_CLAIM + 2
 
 
 def test_it_claims_quick_tasks_ahead(hire):
@@ -144,23 +133,20 @@ def rate(seconds: float) -> None:
     queue.save()
 
 
-def work(worker, is_over) -> None:
-    """Turn the loop without wake-up calls until ``is_over``; sleep as the loop would."""
-    deadline = time.monotonic() + 60
-    while not is_over():
-        worker.run_once()
-        worker.pool.finish()
-        assert time.monotonic() < deadline
-        time.sleep(min(worker.pause or 0.001, 0.05))
-
-
-def test_it_claims_again_when_a_limit_allows_a_start(hire):
-    """No wake-up call is needed: the claim that found nothing returned the time."""
+@pytest.mark.parametrize("burst", [False, True])
+def test_it_claims_again_when_a_limit_allows_a_start(hire, burst):
+    """No wake-up call is needed: the claim that found nothing returned the time. A burst waits for it."""
     rate(0.1)
     ids = put_many(3, QUICK)
-    worker = hire()
-    worker.run_once()
-    work(worker, lambda: statuses(*ids) == ["completed"] * 3)
+    worker = hire(burst=burst)
+
+    def turn() -> bool:
+        worker.run_once()
+        worker.pool.finish()
+        return worker.is_finished if burst else statuses(*ids) == ["completed"] * 3
+
+    until(turn, "all three have started")
+    assert statuses(*ids) == ["completed"] * 3
 
 
 def test_the_loop_sleeps_until_a_limit_allows_a_start(hire):
@@ -171,15 +157,7 @@ def test_the_loop_sleeps_until_a_limit_allows_a_start(hire):
     assert 0 < worker.pause <= 60
 
 
-def test_a_burst_waits_if_a_limit_soon_allows_a_start(hire):
-    rate(0.1)
-    ids = put_many(3, QUICK)
-    worker = hire(burst=True)
-    work(worker, lambda: worker.is_finished)
-    assert statuses(*ids) == ["completed"] * 3
-
-
-def test_a_burst_does_not_wait_for_a_later_start(hire, monkeypatch):
+def test_a_burst_does_not_wait_for_a_later_start(hire, clock):
     """It also does not wait for ever while tasks of other workers may start again and again."""
     rate(3600)
     task_id = put(QUICK)
@@ -189,7 +167,8 @@ def test_a_burst_does_not_wait_for_a_later_start(hire, monkeypatch):
     rate(5)
     worker.turn()
     assert not worker.is_finished
-    monkeypatch.setattr(claimer_module, "BURST_SECONDS", 1)
+    clock.now += BURST_SECONDS
+    worker.turn()
     assert worker.is_finished
     assert status(task_id) == Status.QUEUED
 
@@ -226,7 +205,7 @@ def reported(worker) -> int:
     return Worker.objects.get(pk=worker.id).free_slots
 
 
-def test_a_heartbeat_says_how_many_slots_the_last_claim_left_free(hire, monkeypatch):
+def test_a_heartbeat_says_how_many_slots_the_last_claim_left_free(hire):
     worker = hire(concurrency=3)
     assert reported(worker) == 0, "it has not claimed yet"
     put(SLOW)
@@ -243,7 +222,7 @@ def test_a_heartbeat_says_how_many_slots_the_last_claim_left_free(hire, monkeypa
     assert reported(worker) == 0
 
 
-def test_slots_that_a_claim_in_vain_left_free_are_reported_too(hire, monkeypatch):
+def test_slots_that_a_claim_in_vain_left_free_are_reported_too(hire):
     """The index may be what is broken, so an error is no reason to report nothing."""
     worker = hire(concurrency=2)
     with index_away("claim"):
@@ -268,32 +247,26 @@ def test_work_claimed_ahead_leaves_no_slot_free(hire):
     assert reported(worker) == 0, "it has one slot, and that is taken"
 
 
-def test_a_capped_worker_ends_tasks_and_claims_the_next_in_one_transaction(hire, monkeypatch):
+def test_a_capped_worker_ends_tasks_and_claims_the_next_in_one_transaction(hire):
     set_queue_limits("default", max_concurrent=2)
     ids = put_many(5, QUICK)
     worker = hire(concurrency=4, look_ahead_ms=0)
     worker.run_once()
-    called = []
-    for name in ("finish", "claim", "turn_over"):
-        plain = getattr(worker.transport, name)
-        monkeypatch.setattr(
-            worker.transport, name, lambda *a, _p=plain, _n=name, **k: called.append(_n) or _p(*a, **k), raising=False
-        )
-    worker.end()
+    with worker.without("finish", "claim"):
+        worker.end()
     assert statuses(*ids) == ["completed"] * 2 + ["executing"] * 2 + ["queued"]
-    assert called == ["turn_over"]
     assert worker.until_empty() == 5
     assert_index_agrees()
 
 
-def test_a_worker_without_a_limit_ends_many_and_claims_many(hire, monkeypatch):
+def test_a_worker_without_a_limit_ends_many_and_claims_many(hire):
     put_many(20, QUICK)
     worker = hire(concurrency=4, look_ahead_ms=0)
-    monkeypatch.setattr(worker.transport, "turn_over", None, raising=False)
-    worker.run_once()
-    worker.end()
-    assert len(worker.in_flight) == 4
-    assert worker.until_empty() == 20
+    with worker.without("turn_over"):
+        worker.run_once()
+        worker.end()
+        assert len(worker.in_flight) == 4
+        assert worker.until_empty() == 20
 
 
 def test_a_capped_worker_reports_while_redis_is_away(hire):
@@ -308,58 +281,39 @@ def test_a_capped_worker_reports_while_redis_is_away(hire):
 
 
 @pytest.mark.parametrize("is_loading", [True, False])
-def test_a_burst_waits_for_a_rebuild_however_long_it_loads(hire, monkeypatch, is_loading):
+def test_a_burst_waits_for_a_rebuild_however_long_it_loads(hire, clock, is_loading):
     """For a limit it waits only while starts follow each other soon."""
     worker = hire(burst=True)
-    monkeypatch.setattr(worker.transport, "claim", lambda *_, on_wait, **__: on_wait(0.1, is_loading) or [])
-    worker.claimer._last_granted -= 1000
-    worker.run_once()
+    clock.now += 1000
+    with worker.instead(claim=lambda *_, on_wait, **__: on_wait(0.1, is_loading) or []):
+        worker.run_once()
     assert worker.is_finished is not is_loading
 
 
 # -- how many it claims ahead ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def clock(monkeypatch) -> list[float]:
-    """The monotonic time of the module under test."""
-    now = [1000.0]
-    monkeypatch.setattr(claimer, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
-
-
-def test_it_claims_nothing_ahead_without_known_run_times():
-    assert Prefetch(20, 5).allowance() == 0
-
-
 @pytest.mark.parametrize(
-    ("slots", "seconds", "allowance"),
-    [(1, 0.001, 20), (5, 0.001, 100), (5, 0.02, 5), (1, 0.02, 1), (1, 0.021, 0), (5, 10, 0), (50, 0, MAX_CLAIM)],
+    ("budget_ms", "slots", "runs", "allowance"),
+    [
+        (20, 5, [], 0),  # no run times are known
+        (20, 1, [("a", 0.001)], 20),
+        (20, 5, [("a", 0.001)], 100),
+        (20, 5, [("a", 0.02)], 5),
+        (20, 1, [("a", 0.02)], 1),
+        (20, 1, [("a", 0.021)], 0),
+        (20, 5, [("a", 10)], 0),
+        (20, 50, [("a", 0)], MAX_CLAIM),
+        (20, 5, [("quick", 0.001), ("slow", 3)], 0),  # the slowest type counts
+        (0, 5, [("a", 0.001)], 0),
+        (20, 1, [("a", 0.001), ("a", 0.5)], 0),  # a run that is much slower counts in full
+    ],
 )
-def test_as_much_work_as_takes_the_budget(slots, seconds, allowance):
-    ahead = Prefetch(20, slots)
-    ahead.observe("a", seconds)
+def test_it_claims_as_much_ahead_as_takes_the_budget(budget_ms, slots, runs, allowance):
+    ahead = Prefetch(budget_ms, slots)
+    for kind, seconds in runs:
+        ahead.observe(kind, seconds)
     assert ahead.allowance() == allowance
-
-
-def test_the_slowest_type_counts():
-    ahead = Prefetch(20, 5)
-    ahead.observe("quick", 0.001)
-    ahead.observe("slow", 3)
-    assert ahead.allowance() == 0
-
-
-def test_a_budget_of_nothing():
-    ahead = Prefetch(0, 5)
-    ahead.observe("a", 0.001)
-    assert ahead.allowance() == 0
-
-
-def test_a_run_that_is_much_slower_counts_in_full():
-    ahead = Prefetch(20, 1)
-    ahead.observe("a", 0.001)
-    ahead.observe("a", 0.5)
-    assert ahead.allowance() == 0
 
 
 def test_a_slow_run_is_forgiven_gradually():
@@ -377,12 +331,12 @@ def test_a_slow_run_is_forgiven_gradually():
 def test_a_type_that_has_not_run_for_long_is_forgotten(clock):
     ahead = Prefetch(20, 1)
     ahead.observe("slow", 5)
-    clock[0] += FORGET_SECONDS - 1
+    clock.now += FORGET_SECONDS - 1
     ahead.observe("quick", 0.001)
     assert ahead.allowance() == 0
-    clock[0] += 2
+    clock.now += 2
     assert ahead.allowance() == 20
-    clock[0] += FORGET_SECONDS
+    clock.now += FORGET_SECONDS
     assert ahead.allowance() == 0
 
 
@@ -394,9 +348,9 @@ def test_types_met_without_having_run_here_stop_it(clock):
     ahead.observe("new", 0.002)
     assert ahead.allowance() == 10
     ahead.distrust("new")
-    clock[0] += FORGET_SECONDS - 1
+    clock.now += FORGET_SECONDS - 1
     ahead.observe("quick", 0.001)
-    clock[0] += 2
+    clock.now += 2
     assert ahead.allowance() == 20
 
 

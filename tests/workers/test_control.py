@@ -30,36 +30,22 @@ def run(hire, kind, **options):
     return row(task_id)
 
 
-def seconds_ahead(task):
-    return (task.run_after - task.created_at).total_seconds()
-
-
-def test_retry_after_its_own_time(hire):
-    task = run(hire, "retry")
-    assert (task.status, task.failures) == ("scheduled", 1)
-    assert 7 <= seconds_ahead(task) < 12
-
-
-def test_retry_by_the_usual_backoff(hire):
-    task = run(hire, "retry_by_backoff", retry_delay=60)
-    assert (task.status, task.failures) == ("scheduled", 1)
-    assert 60 <= seconds_ahead(task) < 65
-
-
-def test_retry_counts_against_the_budget(hire):
-    assert run(hire, "retry", max_retries=0).status == "dead_letter"
-    assert DeadLetter.objects.get().reason == "retries_exhausted"
-
-
-def test_discard_fails_for_good(hire):
-    task = run(hire, "discard")
-    assert (task.status, task.failures) == ("failed", 1)
-
-
-def test_snooze_spends_no_attempt(hire):
-    task = run(hire, "snooze", max_retries=0)
-    assert (task.status, task.failures) == ("scheduled", 0)
-    assert 30 <= seconds_ahead(task) < 35
+@pytest.mark.parametrize(
+    ("kind", "options", "status", "failures", "ahead"),
+    [
+        ("retry", {}, "scheduled", 1, 7),
+        ("retry_by_backoff", {"retry_delay": 60}, "scheduled", 1, 60),
+        ("retry", {"max_retries": 0}, "dead_letter", 1, None),
+        ("discard", {}, "failed", 1, None),
+        ("snooze", {"max_retries": 0}, "scheduled", 0, 30),  # it spends no attempt
+    ],
+)
+def test_an_exception_of_the_task_says_what_becomes_of_it(hire, kind, options, status, failures, ahead):
+    task = run(hire, kind, **options)
+    assert (task.status, task.failures) == (status, failures)
+    if ahead is not None:
+        assert ahead <= (task.run_after - task.created_at).total_seconds() < ahead + 5
+    assert [letter.reason for letter in DeadLetter.objects.all()] == ["retries_exhausted"] * (status == "dead_letter")
 
 
 @pytest.mark.parametrize("make", [lambda v: Retry(after=v), Snooze])
@@ -75,7 +61,7 @@ def test_a_discard_is_an_ordinary_exception_and_an_interruption_is_not():
 
 
 @pytest.fixture
-def interrupted(monkeypatch):
+def interrupted():
     """The attempts that the worker asked its pool to interrupt."""
     return []
 
@@ -98,15 +84,15 @@ def test_a_task_past_its_timeout_is_interrupted(hire, interrupted):
     assert interrupted == [(task_id, TaskTimeout)]
 
 
-def test_time_in_which_a_worker_was_frozen_does_not_count(hire, interrupted, monkeypatch):
+def test_time_in_which_a_worker_was_frozen_does_not_count(hire, interrupted):
     task_id = put(type_of(chores.quick), timeout=60)
     worker = hire()
     watch(worker, interrupted)
     worker.run_once()
     deadline = row(task_id).deadline
     worker.stuck(150)
-    monkeypatch.setattr(worker.guard, "take_frozen", lambda: frozen.pop() if frozen else 0.0)
     frozen = [145.0]
+    worker.guard.take_frozen = lambda: frozen.pop() if frozen else 0.0
     worker.run_once()
     worker.run_once()
     assert interrupted == []

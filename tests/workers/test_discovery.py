@@ -134,7 +134,7 @@ def test_it_serves_a_new_queue_from_the_next_heartbeat_on(hire):
     late, other = put(QUICK, queue="late"), put(QUICK, queue="video")
     worker.run_once()
     assert statuses(late, other) == ["queued", "queued"]
-    worker._discovery.requested = True  # as a heartbeat does
+    worker.discovery.requested = True  # as a heartbeat does
     worker.until_empty()
     assert statuses(late, other) == ["completed", "queued"]
     assert WorkerRow.objects.get(pk=worker.id).queues == ["default", "late"]

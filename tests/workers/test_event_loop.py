@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import uuid
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -16,9 +15,8 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.promote import make_due
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
-from queue_app.workers.pools.asynchronous import AsyncPool
-from tests.integration.processes import eventually
 from tests.support.engine import take
+from tests.workers.pools.stand import opened, outcomes
 from tests.workers.test_executor import claimed
 
 counted = []
@@ -77,15 +75,15 @@ def test_history_listeners_and_backoff_may_use_the_database(engine):
     try:
         hand = engine.worker(f"{__name__}.asks")
         result = asks.enqueue()
-        outcomes = []
+        ended = []
         for _ in range(3):
-            outcomes.append(attempt(hand))
+            ended.append(attempt(hand))
             Task.objects.filter(status="scheduled").update(run_after="2026-01-01T00:00Z")
             make_due()
     finally:
         for signal in (task_started, task_finished):
             signal.disconnect(listener)
-    assert [outcome.failure and outcome.failure.retry_after for outcome in outcomes] == [30, 60, None]
+    assert [outcome.failure and outcome.failure.retry_after for outcome in ended] == [30, 60, None]
     assert counted == [1, 1]
     assert heard == [("RUNNING", 1), ("FAILED", 1), ("RUNNING", 1), ("FAILED", 1), ("RUNNING", 1), ("SUCCESSFUL", 1)]
     result.refresh()
@@ -97,19 +95,12 @@ def test_a_timeout_that_comes_after_the_end_keeps_no_outcome_back():
     """The coroutine has failed, and its backoff takes long: the slot must not be lost."""
     begun.clear()
     go_on.clear()
-    pool = AsyncPool(1, Executor(uuid.uuid4()), lambda: None)
-    pool.start()
-    try:
+    with opened("async") as pool:
         held = claimed(fails)
         pool.submit([held])
         assert begun.wait(30)
         assert pool.interrupt(held, TaskTimeout)
         go_on.set()
-        outcomes = []
-        eventually(lambda: outcomes.extend(pool.take_outcomes()) or outcomes, "the outcome")
-        assert (outcomes[0].failure.exception_class, outcomes[0].failure.retry_after) == ("builtins.KeyError", 5)
+        [outcome] = outcomes(pool)
+        assert (outcome.failure.exception_class, outcome.failure.retry_after) == ("builtins.KeyError", 5)
         assert pool.running() == []
-    finally:
-        go_on.set()
-        pool.stop()
-        pool._loop._thread.join(30)

@@ -77,30 +77,24 @@ def heard():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("task", "value", "text"),
     [
-        (0, "0"),
-        (False, "false"),
-        ("", '""'),
-        ([], "[]"),
-        ({"a": [1, None]}, '{"a":[1,null]}'),
-        ("größer ✓", '"größer ✓"'),
+        (chores.echo, 0, "0"),
+        (chores.echo, False, "false"),
+        (chores.echo, "", '""'),
+        (chores.echo, [], "[]"),
+        (chores.echo, {"a": [1, None]}, '{"a":[1,null]}'),
+        (chores.echo, "größer ✓", '"größer ✓"'),
+        (chores.echo, None, None),
+        (chores.returns, "tuple", "[1,[2,3]]"),  # made plain as Django does it
+        (chores.returns, "bytes", '"raw"'),
+        (chores.returns, "deep bytes", '{"a":["raw",[0,1],{"b":1}]}'),
+        (chores.later, 21, "42"),  # a coroutine function
     ],
 )
-def test_a_result_is_json(run, value, text):
-    assert run(chores.echo, value).result == text
-
-
-def test_null_is_no_result(run):
-    outcome = run(chores.echo, None)
-    assert (outcome.result, outcome.failure) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"), [("tuple", "[1,[2,3]]"), ("bytes", '"raw"'), ("deep bytes", '{"a":["raw",[0,1],{"b":1}]}')]
-)
-def test_a_result_is_made_plain_as_django_does_it(run, kind, text):
-    assert run(chores.returns, kind).result == text
+def test_a_result_is_json(run, task, value, text):
+    outcome = run(task, value)
+    assert (outcome.result, outcome.failure) == (text, None)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +162,15 @@ def test_an_exception_that_cannot_be_printed(run):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("exit", "builtins.SystemExit"), ("interrupt", "builtins.KeyboardInterrupt")]
+    ("task", "args", "name"),
+    [
+        (chores.raises, ["exit"], "SystemExit"),
+        (chores.raises, ["interrupt"], "KeyboardInterrupt"),
+        (chores.leaves, [], "SystemExit"),  # a coroutine, whose event loop it would end
+    ],
 )
-def test_an_exception_that_would_end_the_process_ends_only_the_attempt(run, kind, name):
-    assert run(chores.raises, kind).failure.exception_class == name
+def test_an_exception_that_would_end_the_process_ends_only_the_attempt(run, task, args, name):
+    assert run(task, *args).failure.exception_class == f"builtins.{name}"
 
 
 def test_groups_of_exceptions_are_shown(run):
@@ -255,14 +254,6 @@ def test_a_failure_is_in_djangos_own_log_if_that_has_only_errors(run, caplog):
     run(chores.raises, "value")
     [record] = caplog.records
     assert (record.name, record.levelname, record.exc_info[0]) == ("django.tasks", "ERROR", ValueError)
-
-
-def test_async_functions_run(run):
-    assert run(chores.later, 21).result == "42"
-
-
-def test_an_exception_that_would_end_the_event_loop_ends_only_the_attempt(run):
-    assert run(chores.leaves).failure.exception_class == "builtins.SystemExit"
 
 
 def test_times_are_by_the_databases_clock(run, monkeypatch):

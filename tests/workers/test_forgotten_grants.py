@@ -1,9 +1,7 @@
 """PostgreSQL forgets claims whose commits did not reach the disk, while their tasks run."""
 
-import time
-
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from queue_app.core.states import Status
 from queue_app.index import get_index
@@ -14,7 +12,7 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql.claim import unanswered
 from tests.support.crashes import begin_run, forget_claims
 from tests.support.engine import Side, assert_index_agrees, flush, put, row, status
-from tests.workers.stage import ECHO, SLOW, away
+from tests.workers.stage import ECHO, SLOW
 
 
 @pytest.fixture
@@ -31,9 +29,7 @@ def running(hire):
 
 def answer(worker) -> None:
     """Send the two heartbeats with which a worker answers in a new run of PostgreSQL, and turn its loop."""
-    worker.heartbeat.run_once()
-    assert worker.heartbeat._turn.is_set(), "the first one asks for another"
-    worker.heartbeat.run_once()
+    assert worker.answer(), "the first one asks for another"
     worker.run_once()
 
 
@@ -44,9 +40,9 @@ def reconcile(turns: int = 3) -> None:
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire, monkeypatch, debug):
+def test_the_worker_keeps_its_task_and_nobody_else_starts_it(running, hire, settings, debug):
     """Under ``DEBUG``, each statement is sent by itself."""
-    monkeypatch.setattr(connections["default"], "force_debug_cursor", debug)
+    settings.DEBUG = debug
     worker, (first, second) = running
     granted = row(first)
     forget_claims()
@@ -121,7 +117,7 @@ def test_an_outcome_ends_only_the_grant_that_it_belongs_to(running, warnings_log
 def test_a_claim_that_failed_gives_up_no_lease_of_a_running_task(running):
     worker, (first, _) = running
     forget_claims()
-    worker.claimer._has_unacknowledged = True
+    worker.doubt()
     worker.run_once()
     assert [lease.id for lease in get_index().leases("default")] == [first]
 
@@ -137,58 +133,33 @@ def test_a_dead_worker_gets_nothing_back(running):
     assert_index_agrees()  # it has no lease any more
 
 
-def test_a_claim_whose_worker_met_another_postgresql_meanwhile_is_confirmed(hire, monkeypatch):
-    task_id = put(SLOW)
-    worker = hire()
-    plain = worker.transport.claim
-
-    def claim(*args, **options):
-        tasks = plain(*args, **options)
-        forget_claims()
-        Task.objects.update(status="cancelled", finished_at="2026-01-01T00:00Z")
-        worker.heartbeat.run_once()  # it does not name the new task
-        return tasks
-
-    monkeypatch.setattr(worker.transport, "claim", claim)
-    worker.run_once()
-    assert len(worker.in_flight) == 0
-    assert status(task_id) is Status.CANCELLED
-
-
-def test_a_heartbeat_between_the_answer_of_a_claim_and_its_start_is_not_missed(hire, monkeypatch):
+@pytest.mark.parametrize("when", ["after the claim", "before the task is held"])
+def test_a_claim_whose_worker_met_another_postgresql_meanwhile_is_confirmed(hire, before, after, when):
     """The worker must hold the task before it looks whether it has met another PostgreSQL meanwhile."""
     task_id = put(SLOW)
     worker = hire()
-    add = worker.in_flight.add
 
-    def crash_first(held):
+    def crash():
         forget_claims()
         Task.objects.update(status="cancelled", finished_at="2026-01-01T00:00Z")
         worker.heartbeat.run_once()  # it does not name the new task
-        add(held)
 
-    monkeypatch.setattr(worker.in_flight, "add", crash_first)
+    if when == "after the claim":
+        after(worker.transport, "claim", crash)
+    else:
+        before(worker.in_flight, "add", crash)
     worker.run_once()
     assert (len(worker.in_flight), worker.pool.begun) == (0, [])
     assert status(task_id) is Status.CANCELLED
 
 
-def test_a_claim_that_cannot_be_confirmed_goes_back(hire, monkeypatch):
+def test_a_claim_that_cannot_be_confirmed_goes_back(hire, before):
     task_id = put(SLOW)
     worker = hire()
-    add, compare = worker.in_flight.add, worker.transport.compare
-
-    def restart_first(held):
-        begin_run()
-        worker.heartbeat.run_once()
-        add(held)
-
-    monkeypatch.setattr(worker.in_flight, "add", restart_first)
-    monkeypatch.setattr(worker.transport, "compare", away)
-    worker.run_once()
+    before(worker.in_flight, "add", lambda: begin_run() or worker.heartbeat.run_once())
+    with worker.without("compare"):
+        worker.run_once()
     assert worker.pool.begun == []
-    monkeypatch.setattr(worker.in_flight, "add", add)
-    monkeypatch.setattr(worker.transport, "compare", compare)
     for _ in range(2):  # it gives the task back, and claims it again
         worker.wake()
         worker.later(60)
@@ -232,18 +203,11 @@ def test_a_rebuild_waits_for_the_answers_of_living_workers(running, engine, monk
     assert_index_agrees()
 
 
-def test_a_rebuild_does_not_open_if_postgresql_crashed_meanwhile(running, engine, hire, monkeypatch):
+def test_a_rebuild_does_not_open_if_postgresql_crashed_meanwhile(running, engine, hire, before):
     """A pooler may hide it from this session."""
     worker, (first, second) = running
     flush()
-    plain = rebuilds.snapshot.raise_generation
-
-    def crash_first(**options):
-        monkeypatch.setattr(rebuilds.snapshot, "raise_generation", plain)
-        forget_claims()
-        return plain(**options)
-
-    monkeypatch.setattr(rebuilds.snapshot, "raise_generation", crash_first)
+    before(rebuilds.snapshot, "raise_generation", forget_claims)
     assert rebuilds.rebuild() is None
     assert get_index().generation().state == "rebuilding", "it opened without the lease of the first task"
     answer(worker)
@@ -263,17 +227,16 @@ def test_a_rebuild_declares_a_worker_dead_that_does_not_answer(hire):
     assert WorkerRow.objects.get().status == "dead"
 
 
-def test_a_freeze_during_a_rebuild_declares_no_worker_dead(hire, monkeypatch):
+def test_a_freeze_during_a_rebuild_declares_no_worker_dead(hire, clock):
     worker = hire()
     begin_run()
-    real, frozen = time.monotonic, []
-    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(frozen))
+    frozen = [1000.0]
 
     def pause(_seconds):
         if frozen:
-            worker.heartbeat.run_once()
+            clock.now += frozen.pop()
         else:
-            frozen.append(1000.0)
+            worker.heartbeat.run_once()
 
     rebuilds.await_answers(pause=pause)
     assert WorkerRow.objects.get().status == "active"

@@ -13,6 +13,7 @@ from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.services.notify.index import breaker
 from tests.support.damage import MANNERS, by_kind, dump, inflict, restore
 from tests.support.engine import assert_index_agrees, put, put_many, redis_client
+from tests.support.waiting import until
 from tests.workers.stage import ECHO, QUICK, SLOW, StillWorker, tick
 
 #: Steps of the reconciler within which the index is whole again; one comes every 5 s.
@@ -125,14 +126,14 @@ def heal(floor) -> None:
 
 def finish_all(floor) -> None:
     """Work until all tasks have ended, without any repair."""
-    for _ in range(200):
+    left = Task.objects.exclude(status__in=TERMINAL)
+
+    def turn() -> bool:
         assert floor.over_caps() == []
         floor.work()
-        left = Task.objects.exclude(status__in=TERMINAL)
-        if not left.exists():
-            break
-        time.sleep(0.01)  # the rate of a queue
-    assert dict(left.values_list("task_type", "queue")) == {}, "every task ends"
+        return not left.exists()
+
+    until(turn, "every task ends")
     floor.work()
     for worker in floor.workers:
         worker.run_once()

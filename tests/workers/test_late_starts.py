@@ -13,12 +13,9 @@ from queue_app.services.lifecycle import claim as claims, finish
 from queue_app.services.repair.rebuild import copy_limits
 from queue_app.workers import executor
 from queue_app.workers.executor import Executor
-from queue_app.workers.pools.asynchronous import AsyncPool
-from queue_app.workers.pools.processes import ProcessPool
-from queue_app.workers.pools.threads import ThreadPool
-from queue_app.workers.resources import ResourceLimits
-from tests.support.engine import assert_index_agrees, put_many, redis_client, row, until
+from tests.support.engine import assert_index_agrees, put_many, redis_client, row
 from tests.workers import chores
+from tests.workers.pools.stand import opened, outcomes
 from tests.workers.stage import QUICK, StillWorker, statuses
 from tests.workers.test_executor import claimed
 
@@ -27,22 +24,13 @@ RATE = {"rate_count": 3, "rate_seconds": 3600.0, "rate_burst": 3}
 
 
 @pytest.fixture
-def stall(monkeypatch):
-    """Return a function that lets PostgreSQL answer the grants of claims and turn-overs later, by so many seconds."""
-    real, passed = time.monotonic, [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + passed[0])
+def stall(clock, after):
+    """Return a function that lets PostgreSQL answer the next grants later, by so many seconds."""
+    clock.step = 0.0001  # the loop waits for others
 
     def answer_later(seconds: float) -> None:
         for rows, name in ((claims.claim_rows, "claim"), (finish.finish_rows, "turn_over")):
-            monkeypatch.setattr(rows, name, answered_later(getattr(rows, name), seconds))
-
-    def answered_later(grant, seconds):
-        def answer(*args):
-            granted = grant(*args)
-            passed[0] += seconds
-            return granted
-
-        return answer
+            after(rows, name, lambda: setattr(clock, "now", clock.now + seconds))
 
     return answer_later
 
@@ -112,18 +100,11 @@ def test_so_does_a_turn_over_and_tasks_without_a_rate_start_at_any_time(stall):
 
 
 @pytest.mark.parametrize("task", [chores.echo, chores.later], ids=["thread", "loop"])
-def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, monkeypatch):
+def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, clock, after):
     """Before the function starts, results that flow into the task, or its earlier attempts, may be read."""
-    held, started = claimed(task, 1), time.monotonic()
-    held.task = replace(held.task, start_by=started + 1000)
-    moved = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: started + moved[0])
-
-    def slowly(found):
-        moved[0] += 1001
-        return found
-
-    monkeypatch.setattr(executor, "with_results", slowly)
+    held = claimed(task, 1)
+    held.task = replace(held.task, start_by=clock.now + 1000)
+    after(executor, "with_results", lambda: setattr(clock, "now", clock.now + 1001))
     runner = Executor(uuid.uuid4())
     outcome = asyncio.run(runner.arun(held)) if task is chores.later else runner.run(held)
     assert (outcome.is_late, outcome.is_completion, outcome.failure) == (True, False, None)
@@ -132,22 +113,13 @@ def test_a_start_that_waits_for_postgresql_looks_at_the_clock_again(task, monkey
 @pytest.mark.parametrize("kind", ["threads", "processes", "async"])
 def test_each_pool_looks_at_the_clock_when_a_slot_starts_the_task(kind):
     """Not when it gets the task: that may wait for a slot."""
-    runner = Executor(uuid.uuid4())
-    pool = {
-        "threads": lambda: ThreadPool(1, runner, lambda: None),
-        "processes": lambda: ProcessPool(1, runner, lambda: None, ResourceLimits()),
-        "async": lambda: AsyncPool(1, runner, lambda: None),
-    }[kind]()
-    pool.start()
-    try:
-        found, task = [], chores.later if kind == "async" else chores.echo
+    with opened(kind) as pool:
+        task = chores.later if kind == "async" else chores.echo
         late, timely = claimed(task, 1), claimed(task, 1)
         late.task = replace(late.task, start_by=time.monotonic() - 0.001)
         timely.task = replace(timely.task, start_by=time.monotonic() + 1000)
         pool.submit([late, timely])
-        until(lambda: found.extend(pool.take_outcomes()) or len(found) == 2, "both outcomes")
-    finally:
-        pool.stop()
+        found = outcomes(pool, 2)
     assert [(one.is_late, one.is_completion, one.result) for one in found] == [
         (True, False, None),
         (False, True, "2" if kind == "async" else "1"),

@@ -9,8 +9,9 @@ from queue_app.models import Worker
 from queue_app.registry import type_of
 from queue_app.workers.lifecycle import HURRY, on_hangup, on_signals, signals_held
 from tests.integration.app import tasks
-from tests.integration.processes import eventually, lines
+from tests.integration.processes import lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
+from tests.support.waiting import until
 
 HOLD, NOTE = type_of(tasks.hold), type_of(tasks.note)
 
@@ -21,7 +22,7 @@ def held(fleet, log, tmp_path):
     gate = tmp_path / "gate"
     ids = [put(HOLD, args=[log, "a", str(gate)]), *put_many(3, NOTE, args=[log, "later"])]
     process = fleet.worker("--concurrency", "1", heartbeat=0.1)
-    eventually(lambda: lines(log), "the task begins")
+    until(lambda: lines(log), "the task begins")
     return process, gate, ids
 
 
@@ -45,7 +46,7 @@ def test_signals_are_held_and_delivered():
 def test_a_signal_drains_and_nothing_more_starts(held, log, number):
     process, gate, ids = held
     process.send(number)
-    eventually(drains, "the worker says that it drains")
+    until(drains, "the worker says that it drains")
     gate.touch()
     assert process.exit_code() == 0
     assert [status(task_id) for task_id in ids] == [Status.COMPLETED, *[Status.QUEUED] * 3]
@@ -60,7 +61,7 @@ def test_a_second_signal_or_a_closed_terminal_gives_back_what_runs(held, number)
     process, _, ids = held
     process.send(number)
     if number == signal.SIGTERM:
-        eventually(drains, "the worker says that it drains")
+        until(drains, "the worker says that it drains")
         process.send(number)
     assert process.exit_code() == 5
     first = row(ids[0])
@@ -77,28 +78,23 @@ def test_a_closed_terminal_does_not_end_what_nohup_started():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_grace_expires(fleet, log, tmp_path):
-    task_id = put(HOLD, args=[log, "a", str(tmp_path / "gate")])
+@pytest.mark.parametrize("kind", ["hold", "hold_async"])
+def test_the_grace_expires(fleet, log, tmp_path, kind):
+    """An event loop does not keep the process."""
+    args = [log, "a", str(tmp_path / "gate")] if kind == "hold" else [log]
+    task_id = put(type_of(getattr(tasks, kind)), args=args)
     process = fleet.worker("--grace", "0.1")
-    eventually(lambda: lines(log), "the task begins")
+    until(lambda: lines(log), "the task begins")
     process.send(signal.SIGTERM)
     assert process.exit_code() == 5
     assert status(task_id) == Status.QUEUED
-
-
-def test_an_event_loop_does_not_keep_the_process(fleet, log):
-    put(type_of(tasks.hold_async), args=[log])
-    process = fleet.worker("--grace", "0")
-    eventually(lambda: lines(log), "the task begins")
-    process.send(signal.SIGTERM)
-    assert process.exit_code() == 5
 
 
 @pytest.mark.serial
 def test_max_tasks_ends_the_process_at_once(fleet, log):
     put_many(5, NOTE, args=[log, "x"])
     process = fleet.worker("--max-tasks", "3", "--concurrency", "2")
-    eventually(lambda: len(lines(log)) == 3, "the tasks end")
+    until(lambda: len(lines(log)) == 3, "the tasks end")
     assert process.exit_code(seconds=8) == 0, "it needs no wake-up call to see that it is done"
     assert len(lines(log)) == 3
 
@@ -106,7 +102,7 @@ def test_max_tasks_ends_the_process_at_once(fleet, log):
 def test_a_worker_that_was_declared_dead_leaves(fleet, log, tmp_path):
     task_id = put(HOLD, args=[log, "a", str(tmp_path / "gate")])
     process = fleet.worker(heartbeat=0.1)
-    eventually(lambda: lines(log), "the task begins")
+    until(lambda: lines(log), "the task begins")
     Worker.objects.update(status="dead")
     assert process.exit_code() == 3
     assert "it was declared dead" in process.log

@@ -13,8 +13,9 @@ from queue_app.models import Task
 from queue_app.registry import type_of
 from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.integration.app import tasks
-from tests.integration.processes import eventually, lines
+from tests.integration.processes import lines
 from tests.support.engine import REFUSALS, index_refusing, put
+from tests.support.waiting import until
 
 DEFAULT = {"DJANGO_SETTINGS_MODULE": "tests.workers.default_logging"}
 FAIL, HOLD = type_of(tasks.fail), type_of(tasks.hold)
@@ -74,11 +75,11 @@ def test_a_worker_that_stops_says_what_it_finishes_and_what_it_gives_back(fleet,
     for name in "ab":
         put(HOLD, args=[log, name, str(tmp_path / "gate")])
     worker = fleet.worker("--name", "w1", **DEFAULT, PYTHONUNBUFFERED="")
-    eventually(lambda: len(lines(log)) == 2, "both tasks begin")
+    until(lambda: len(lines(log)) == 2, "both tasks begin")
     put(type_of(tasks.say), args=["now"])
-    eventually(lambda: "now\n" in worker.log, "what a task prints appears at once")
+    until(lambda: "now\n" in worker.log, "what a task prints appears at once")
     worker.send(signal.SIGINT)
-    eventually(lambda: "worker w1 finishes 2 tasks, 30 s at most; Ctrl-C or SIGTERM again" in worker.log, "it says so")
+    until(lambda: "worker w1 finishes 2 tasks, 30 s at most; Ctrl-C or SIGTERM again" in worker.log, "it says so")
     worker.send(signal.SIGINT)
     assert worker.exit_code() == 5
     assert f"worker w1 has stopped: 1 completed, 2 tasks given back ({HOLD} 2)" in worker.log
@@ -104,7 +105,7 @@ def test_a_scheduler_says_whether_it_leads_and_what_it_does(fleet, engine):
     put(type_of(tasks.add), args=[1, 2], delay=3600)
     Task.objects.update(run_after=timezone.now())
     scheduler = fleet.scheduler(**DEFAULT)
-    eventually(lambda: "done in" in scheduler.log, "its first summary")
+    until(lambda: "done in" in scheduler.log, "its first summary")
     scheduler.send(signal.SIGTERM)
     assert scheduler.exit_code() == 0
     for part in (", scheduler ", "maintenance: only what Celery", " leads", "1 became due", " has stopped"):
@@ -157,11 +158,11 @@ def test_a_worker_says_that_redis_refuses_writes_instead_of_missing_a_scheduler(
     assert warning.startswith("Redis refuses writes, so no task starts and no scheduler leads. ")
 
 
-def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog, monkeypatch):
-    def away() -> str:
+def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog):
+    def gone() -> str:
         raise IndexUnavailable("gone")
 
     worker = hire()
-    monkeypatch.setattr(worker.transport, "why_unled", away)
-    assert worker.beat()
+    with worker.instead(why_unled=gone):
+        assert worker.beat()
     assert caplog.messages == []

@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.support.waiting import let_pass
 
 SCRIPT = """
 import ctypes, threading, time
@@ -17,24 +18,30 @@ shutdown = Shutdown(0.1)
 guard = process_guard.ProcessGuard(0.5, shutdown)
 guard.fork_watcher()
 guard.__enter__()
-time.sleep(1)
+def waits(seconds=60): time.sleep(seconds)
+waits(1)
 print("alive", flush=True)
 """
 ENDS = {
     "keeps the lock of Python": ("def keeps(): ctypes.PyDLL(None).sleep(60)\nkeeps()", -signal.SIGALRM, "in keeps"),
     "keeps it in a thread": (
-        "threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(60)).start()\ntime.sleep(60)",
+        "threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(60)).start()\nwaits()",
         -signal.SIGALRM,
         "in <lambda>",
     ),
-    "does not end after a drain": ("def waits(): time.sleep(60)\nshutdown.drain()\nwaits()", 1, "in waits"),
-    "does not end when hurried": ("def waits(): time.sleep(60)\nshutdown.hurry()\nwaits()", 1, "in waits"),
-    "does not end when dead": ("def waits(): time.sleep(60)\nshutdown.lose('dead')\nwaits()", 1, "in waits"),
-    "ends": ("guard.__exit__()\ntime.sleep(1)", 0, ""),
+    "does not end after a drain": ("shutdown.drain()\nwaits()", 1, "in waits"),
+    "does not end when hurried": ("shutdown.hurry()\nwaits()", 1, "in waits"),
+    "does not end when dead": ("shutdown.lose('dead')\nwaits()", 1, "in waits"),
+    "ends": ("guard.__exit__()\nwaits(1)", 0, ""),
 }
 
 
-@pytest.mark.parametrize("kind", ENDS)
+SIMILAR = {"does not end when hurried", "does not end when dead"}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SIMILAR else []) for kind in ENDS]
+)
 def test_a_process_that_cannot_end_by_itself_is_ended(kind):
     code, exit_code, stack = ENDS[kind]
     found = subprocess.run(
@@ -85,7 +92,7 @@ def test_a_freeze_ends_no_process_and_is_measured():
         assert ask() == 0
         for _ in range(2):
             os.killpg(process.pid, signal.SIGSTOP)
-            time.sleep(2)  # the fault itself
+            let_pass(1.5)  # the fault itself
             os.killpg(process.pid, signal.SIGCONT)
             assert 1 <= ask() < 30
         assert ask() == 0

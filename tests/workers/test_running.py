@@ -16,15 +16,16 @@ from queue_app.models import TaskLog, TaskPayload, TaskProgress, Worker
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.workers import resources, summary as module
+from queue_app.workers import resources
 from queue_app.workers.context import NO_REPORTS, ClaimedAttempt, QueueTaskContext
 from queue_app.workers.health import HealthMonitor, LoopHeartbeat
-from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.progress import ProgressReports
 from queue_app.workers.resources import UsageMeter
 from queue_app.workers.summary import Summary
 from tests.support.engine import put, row
+from tests.support.waiting import until
 from tests.workers import chores
+from tests.workers.pools.stand import opened
 
 pytestmark = pytest.mark.usefixtures("captured")
 
@@ -57,10 +58,10 @@ def test_reports_of_an_attempt_that_lost_its_task_are_dropped(hire):
     assert not TaskLog.objects.exists()
 
 
-def test_lines_are_bounded_and_progress_coalesced():
+def test_lines_are_bounded_and_progress_coalesced(settings):
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "TASK_LOGS": {"MAX_LINES": 3}}
     rings = []
     notes = ProgressReports(lambda: rings.append(1))
-    notes._max_lines = 3
     held = ClaimedAttempt(chores_task(), 0.0)
     for number in range(1000):
         notes.progress(held, number / 1000, "step")
@@ -145,7 +146,7 @@ def test_a_dump_names_what_runs_with_stacks(hire, capfd):
     assert "test_a_dump_names_what_runs_with_stacks" in text
 
 
-def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch):
+def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch, clock):
     import socket  # noqa: PLC0415
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -163,7 +164,7 @@ def test_health_follows_the_loop_and_not_the_process(tmp_path, monkeypatch):
     health.check()
     health.check()
     assert [listener.recv(100), listener.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
-    health._stale = -1
+    clock.now += 6
     health.check()
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -185,29 +186,12 @@ def test_a_loop_heartbeat_is_shared_with_a_fork():
 
 
 def test_an_async_worker_serves_coroutine_functions_only(hire):
-    pool = AsyncPool(1, None, lambda: None)
-    assert pool.can_run(chores.later)
-    assert not pool.can_run(chores.quick)
-    pool._loop._loop.close()
+    with opened("async") as pool:
+        assert pool.can_run(chores.later)
+        assert not pool.can_run(chores.quick)
 
 
 # -- the summary -----------------------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Stands still until the test moves it."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
-    return made
 
 
 @pytest.fixture
@@ -272,9 +256,8 @@ def test_a_busy_process_shows_processor_time_and_memory():
     assert 2**20 < busy.memory_bytes < 2**34
 
 
-def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch):
-    clock, used = [100.0], {os.getpid(): 7.0, 4711: 3.0}
-    monkeypatch.setattr(resources.time, "monotonic", lambda: clock[0])
+def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch, clock):
+    used = {os.getpid(): 7.0, 4711: 3.0}
     monkeypatch.setattr(resources, "_cpu_seconds", used.get)
     meter = UsageMeter(lambda: [4711, 4712])
     for seconds, changes, percent in [
@@ -283,7 +266,7 @@ def test_the_share_is_that_of_the_time_between_two_readings(monkeypatch):
         (4, {4712: 1.0}, 25.0),  # started since
         (4, {4711: 0.5}, 0.0),  # another process with the same pid
     ]:
-        clock[0] += seconds
+        clock.now += seconds
         used |= changes
         assert meter.read().cpu_percent == percent
 
@@ -293,11 +276,8 @@ def test_the_processes_of_the_pool_count():
     try:
         meter = UsageMeter(lambda: [child.pid])
         alone = UsageMeter()
-        end = time.monotonic() + 20
-        while (found := meter.read()).cpu_percent < 5 and time.monotonic() < end:
-            time.sleep(0.1)
-        assert found.cpu_percent >= 5
-        assert found.memory_bytes > alone.read().memory_bytes
+        until(lambda: meter.read().cpu_percent >= 5, "it uses the processor")
+        assert meter.read().memory_bytes > alone.read().memory_bytes
     finally:
         child.kill()
         child.wait()

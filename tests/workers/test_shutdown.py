@@ -13,7 +13,7 @@ from queue_app.services.repair.rebuild import rebuild_lock
 from queue_app.services.worker import registration as service
 from queue_app.workers.lifecycle import Exit
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, redis_client, row, status
-from tests.workers.stage import ECHO, QUICK, away, statuses, teach
+from tests.workers.stage import ECHO, QUICK, statuses, teach
 
 
 def test_a_drain_claims_nothing_and_gives_back_what_has_not_started(hire):
@@ -106,7 +106,7 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     [held] = worker.pool.begun
     worker.leave()
     other.run_once()
-    worker.in_flight.record(worker.pool._executor.run(held))
+    worker.in_flight.record(worker.pool.executor.run(held))
     worker.in_flight.report()
     assert status(held.task.id) == Status.EXECUTING
     assert "came too late and was refused" in warnings_logged()[-1]
@@ -115,13 +115,13 @@ def test_an_attempt_that_was_given_back_is_refused_later(hire, warnings_logged):
     assert row(held.task.id).attempt == 2
 
 
-def test_each_step_of_the_exit_runs_even_if_another_fails(hire, monkeypatch, warnings_logged):
+def test_each_step_of_the_exit_runs_even_if_another_fails(hire, warnings_logged):
     ids = put_many(2, QUICK)
     worker = hire(concurrency=2)
     worker.run_once()
     worker.pool.finish(1)
-    monkeypatch.setattr(worker.transport, "finish", away)
-    assert worker.leave() is Exit.CRASHED
+    with worker.without("finish"):
+        assert worker.leave() is Exit.CRASHED
     assert statuses(*ids) == ["executing", "queued"]
     assert WorkerRow.objects.get(pk=worker.id).status == "stopped"
     assert warnings_logged() == ["worker still cannot report: gone"]
@@ -175,15 +175,15 @@ def test_staff_may_ask_a_worker_to_drain(hire):
     assert worker.shutdown.draining
 
 
-def test_a_drain_is_reported_at_once_and_once(hire, monkeypatch):
+def test_a_drain_is_reported_at_once_and_once(hire):
     """The row of the worker says draining within a second, not with the next heartbeat in ten."""
     worker, hurried = hire(), []
-    monkeypatch.setattr(worker.heartbeat, "hurry", lambda: hurried.append(1))
-    worker._report_drain()
+    worker.heartbeat.hurry = lambda: hurried.append(1)
+    worker.report_drain()
     assert hurried == []
     worker.drain()
-    worker._report_drain()
-    worker._report_drain()
+    worker.report_drain()
+    worker.report_drain()
     assert hurried == [1]
 
 

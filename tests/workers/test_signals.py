@@ -22,8 +22,9 @@ from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import steps as rows
 from queue_app.sql.steps import awaited
 from queue_app.sql.upkeep import pending_work
-from tests.support.engine import Side, assert_index_agrees, at_once, put, row, somebody_waits_for_a_lock, until
+from tests.support.engine import Side, assert_index_agrees, at_once, put, row, somebody_waits_for_a_lock
 from tests.support.factories import StaffFactory
+from tests.support.waiting import until
 from tests.workers import step_tasks
 from tests.workers.test_steps import clean, run  # noqa: F401 - a fixture
 
@@ -126,18 +127,6 @@ def test_a_signal_between_the_look_and_the_end_of_the_attempt_is_not_missed(hire
     make_due()
     assert run(worker, task_id).status == Status.COMPLETED
     assert result(task_id) == [7]
-
-
-def test_a_signal_during_the_end_of_the_attempt_waits_for_it(hire):
-    task_id, worker = put(type_of(step_tasks.collect), args=[1]), hire()
-    worker.turn()
-    worker.pool.finish()
-    with transaction.atomic():
-        finish(worker.pool.take_outcomes())
-        side = Side(lambda: signal(task_id, "item", 1))
-        until(somebody_waits_for_a_lock, "the signal waits for the row")
-    assert side.result() is True
-    assert row(task_id).status == Status.QUEUED
 
 
 def test_two_signals_at_once_are_both_kept(hire):
@@ -298,15 +287,16 @@ def test_a_task_that_is_cancelled_before_it_takes_the_signal_leaves_it_to_anothe
     assert Signal.objects.get().taken_at is not None
 
 
-def test_a_signal_to_a_workflow_waits_for_an_attempt_that_begins_to_wait(hire):
-    flow, [task_id] = flow_of(1)
+@pytest.mark.parametrize("to_workflow", [False, True])
+def test_a_signal_during_the_end_of_the_attempt_waits_for_it(hire, to_workflow):
+    flow, [task_id] = flow_of(1) if to_workflow else (None, [put(type_of(step_tasks.collect), args=[1])])
     worker = hire()
     worker.turn()
     worker.pool.finish()
     with transaction.atomic():
         finish(worker.pool.take_outcomes())
-        side = Side(lambda: signal(flow, "item", 1))
-        until(somebody_waits_for_a_lock, "the signal waits for the workflow")
+        side = Side(lambda: signal(flow or task_id, "item", 1))
+        until(somebody_waits_for_a_lock, "the signal waits for the row")
     assert side.result() is True
     assert row(task_id).status == Status.QUEUED
 

@@ -21,8 +21,9 @@ from queue_app.workers.process_guard import CHECKS, LifeWatch
 from queue_app.workers.supervisor import DONE, KILL_SECONDS, Child, Supervisor
 from queue_app.workers.transport.base import DirectTransport
 from tests.integration.app import tasks
-from tests.integration.processes import Process, eventually, lines
+from tests.integration.processes import Process, lines
 from tests.support.engine import assert_index_agrees, put, put_many, row, status
+from tests.support.waiting import until
 
 HOLD, NOTE, WORK = type_of(tasks.hold), type_of(tasks.note), type_of(tasks.work)
 
@@ -38,7 +39,7 @@ def pair(fleet, log, gate):
     """Two worker processes of one slot, each with a task that holds: (supervisor, ids, pid of each task)."""
     ids = [put(HOLD, args=[log, name, str(gate)]) for name in "ab"]
     process = fleet.worker("--processes", "2", "--concurrency", "1", heartbeat=0.2)
-    eventually(lambda: len(lines(log)) == 2, "both tasks begin")
+    until(lambda: len(lines(log)) == 2, "both tasks begin")
     return process, ids, holders(log)
 
 
@@ -70,15 +71,15 @@ def test_a_killed_child_is_replaced_and_its_task_given_back_at_once(fleet, log, 
     """No heartbeat decides here: the supervisor sees the end."""
     ids = [put(HOLD, args=[log, name, str(gate)]) for name in "ab"]
     process = fleet.worker("--processes", "2", "--concurrency", "1", heartbeat=60)
-    eventually(lambda: len(lines(log)) == 2, "both tasks begin")
+    until(lambda: len(lines(log)) == 2, "both tasks begin")
     victim = holders(log)["a"]
     os.kill(victim, signal.SIGKILL)
-    eventually(lambda: len(lines(log)) == 3, "another worker begins the task again")
+    until(lambda: len(lines(log)) == 3, "another worker begins the task again")
     assert holders(log)["a"] != victim
     assert len(process.children()) == 2
     assert "died with code -9" in process.log
     gate.touch()
-    eventually(lambda: [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2, "both complete")
+    until(lambda: [status(task_id) for task_id in ids] == [Status.COMPLETED] * 2, "both complete")
     assert row(ids[0]).attempt == 2
     assert row(ids[0]).failures == 0
     process.send(signal.SIGTERM)
@@ -90,7 +91,7 @@ def test_a_killed_child_is_replaced_and_its_task_given_back_at_once(fleet, log, 
 def test_a_task_that_ends_its_process_with_a_code_of_the_worker_is_noticed_at_once(fleet, log, code):
     task_id = put(type_of(tasks.end_once), args=[log, str(int(code))])
     process = fleet.worker("--processes", "2", "--concurrency", "1", heartbeat=60)
-    eventually(lambda: status(task_id) == Status.COMPLETED, "the task completes")
+    until(lambda: status(task_id) == Status.COMPLETED, "the task completes")
     assert f"died with code {int(code)}" in process.log
     process.send(signal.SIGTERM)
     assert process.exit_code() == 0
@@ -100,9 +101,9 @@ def test_a_task_that_ends_its_process_with_a_code_of_the_worker_is_noticed_at_on
 def test_a_child_that_ends_with_0_unasked_is_replaced(fleet, log, how):
     task_id = put(type_of(tasks.end_once), args=[log, how])
     process = fleet.worker("--processes", "2", "--concurrency", "1")
-    eventually(lambda: status(task_id) == Status.COMPLETED, "the task completes")
-    eventually(lambda: "ended with code 0, but was not asked to" in process.log, "the supervisor sees it")
-    eventually(lambda: len(process.children()) == 2, "it is replaced")
+    until(lambda: status(task_id) == Status.COMPLETED, "the task completes")
+    until(lambda: "ended with code 0, but was not asked to" in process.log, "the supervisor sees it")
+    until(lambda: len(process.children()) == 2, "it is replaced")
     assert row(task_id).attempt == (2 if how == "exit" else 1)
     process.send(signal.SIGTERM)
     assert process.exit_code() == 0
@@ -120,10 +121,10 @@ def test_a_burst_does_not_end_while_work_is_left(fleet, log):
 def test_a_task_that_keeps_the_lock_of_python_costs_one_process(fleet, log):
     stuck = put(type_of(tasks.keep_lock), args=[log])
     process = fleet.worker("--processes", "2", "--concurrency", "2", heartbeat=0.05, TASKQUEUE__RETRY__MAX_CRASHES="1")
-    eventually(lambda: lines(log), "it begins")
-    eventually(lambda: status(stuck) == Status.DEAD_LETTER, "it is given up")
+    until(lambda: lines(log), "it begins")
+    until(lambda: status(stuck) == Status.DEAD_LETTER, "it is given up")
     after = put(NOTE, args=[log, "after"])
-    eventually(lambda: len(process.children()) == 2 and status(after) == Status.COMPLETED, "two processes work")
+    until(lambda: len(process.children()) == 2 and status(after) == Status.COMPLETED, "two processes work")
     assert "ran no Python code for too long" in process.log
     assert "in keep_lock" in process.log, "the stack"
     process.send(signal.SIGTERM)
@@ -147,7 +148,7 @@ def test_a_task_that_never_ends_costs_one_process_and_breaks_no_limit(fleet, log
     stuck = put(WORK, args=[log, "stuck", 600], timeout=1, max_retries=0, concurrency_key="k")
     after = put(WORK, args=[log, "after", 0], concurrency_key="k")
     process = fleet.start("runworker", "--processes", str(processes), program=("-c", IMPATIENT))
-    eventually(lambda: status(after) == Status.COMPLETED, "another process runs the next one")
+    until(lambda: status(after) == Status.COMPLETED, "another process runs the next one")
     assert lines(log) == ["+stuck", "+after", "-after"]
     assert (row(stuck).status, row(stuck).crashes) == (Status.DEAD_LETTER, 0)
     assert "its process is replaced" in process.log
@@ -160,14 +161,14 @@ def test_a_process_whose_own_code_fails_is_replaced(fleet, log):
     """A task has lowered the recursion limit, and the worker's threads cannot go on."""
     poison = put(type_of(tasks.lower_limit), args=[log])
     process = fleet.worker("--processes", "2", "--concurrency", "1", TASKQUEUE__RETRY__MAX_CRASHES="1")
-    eventually(lambda: status(poison) == Status.DEAD_LETTER, "it is given up")
+    until(lambda: status(poison) == Status.DEAD_LETTER, "it is given up")
     ids = put_many(10, NOTE, args=["/dev/null", "after"])
-    eventually(lambda: {status(task_id) for task_id in ids} == {Status.COMPLETED}, "the others run")
-    eventually(lambda: len(process.children()) == 2, "it is replaced")
+    until(lambda: {status(task_id) for task_id in ids} == {Status.COMPLETED}, "the others run")
+    until(lambda: len(process.children()) == 2, "it is replaced")
 
 
 def all_drain() -> None:
-    eventually(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
+    until(lambda: Worker.objects.filter(status="draining").count() == 2, "both say that they drain")
 
 
 @pytest.mark.parametrize("how", ["a signal", "Ctrl-C in a terminal", "a service manager"])
@@ -206,7 +207,7 @@ def test_a_second_signal_or_a_closed_terminal_gives_back_what_runs(pair, number)
 def test_children_end_when_their_supervisor_is_killed(pair):
     process, ids, pids = pair
     os.kill(process.pid, signal.SIGKILL)
-    eventually(lambda: gone(process, pids.values()), "the children end")
+    until(lambda: gone(process, pids.values()), "the children end")
     assert [status(task_id) for task_id in ids] == [Status.QUEUED] * 2
     assert living() == 0
 
@@ -309,22 +310,20 @@ def test_a_child_that_shows_no_life_is_ended_and_a_stopped_one_killed(supervisor
     assert signals == [signal.SIGALRM, signal.SIGKILL]
 
 
-def test_a_freeze_counts_as_one_check_however_long_it_was(supervisor, signals, monkeypatch):
+def test_a_freeze_counts_as_one_check_however_long_it_was(supervisor, signals, clock):
     """A paused container stops the supervisor and its children; all continue at the same moment."""
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
     for _ in range(3 * CHECKS):
         supervisor.heartbeats[0].beat()
         supervisor.run_once()
-        now += 150
+        clock.now += 150
         supervisor.run_once()
     supervisor.stop()
     supervisor.run_once()
-    now += 150  # longer than the grace period
+    clock.now += 150  # longer than the grace period
     supervisor.run_once()
     assert signals == [signal.SIGTERM], "the child still has the rest of its grace period"
     for _ in range(8):
-        now += 5
+        clock.now += 5
         supervisor.heartbeats[0].beat()
         supervisor.run_once()
     assert signals == [signal.SIGTERM, signal.SIGKILL]

@@ -23,9 +23,9 @@ from tests.support.engine import assert_index_agrees, flush, put, put_many, redi
 from tests.workers.stage import ECHO, QUICK, RAISES, SLOW, away, statuses, teach, tick
 
 
-def test_postgresql_away_at_the_start(engine, monkeypatch, warnings_logged):
+def test_postgresql_away_at_the_start(engine, warnings_logged):
     transport = DirectTransport()
-    monkeypatch.setattr(transport, "register", away)
+    transport.register = away
     assert Worker(WorkerOptions(name="early"), transport).run() is Exit.UNREACHABLE
     assert warnings_logged() == ["worker early cannot register: gone"]
 
@@ -62,14 +62,14 @@ def test_urgent_tasks_come_first(hire, history):
     assert history.starts() == [urgent, first, second, low]
 
 
-def test_outcomes_are_written_in_one_batch(hire, monkeypatch):
+def test_outcomes_are_written_in_one_batch(hire):
     put_many(30, QUICK)
     worker = hire(concurrency=30)
     batches = []
     plain = worker.transport.finish
-    monkeypatch.setattr(worker.transport, "finish", lambda batch: batches.append(len(batch)) or plain(batch))
-    worker.run_once()
-    worker.end()
+    with worker.instead(finish=lambda batch: batches.append(len(batch)) or plain(batch)):
+        worker.run_once()
+        worker.end()
     assert batches == [30]
 
 
@@ -201,26 +201,25 @@ def test_a_burst_with_a_scheduler_of_its_own_looks_itself(hire, full_redis, make
     assert statuses(*ids) == ["completed"] * 3
 
 
-def test_a_burst_looks_for_lost_tasks_only_at_its_end(hire, monkeypatch):
+def test_a_burst_looks_for_lost_tasks_only_at_its_end(hire, clock):
     """Not each time that it waits for a rate: the look reads all queued rows."""
     Queue.objects.filter(name="default").update(rate_count=1, rate_seconds=3, rate_burst=1)
     reconcile_everything()
     put(QUICK)
     worker, looks = hire(burst=True), []
-    monkeypatch.setattr(worker.transport, "push_missing", lambda: looks.append(1) or 0)
-    worker.run_once()
-    assert (worker.is_finished, looks) == (False, [])
-    monkeypatch.setattr(claimer, "BURST_SECONDS", 0)
-    worker.turn()
-    assert (worker.is_finished, looks) == (True, [1])
+    with worker.instead(push_missing=lambda: looks.append(1) or 0):
+        worker.run_once()
+        assert (worker.is_finished, looks) == (False, [])
+        clock.now += claimer.BURST_SECONDS
+        worker.turn()
+        assert (worker.is_finished, looks) == (True, [1])
 
 
-def test_a_burst_goes_on_when_postgresql_is_away_at_its_end(hire, monkeypatch):
+def test_a_burst_goes_on_when_postgresql_is_away_at_its_end(hire):
     worker = hire(burst=True)
-    monkeypatch.setattr(worker.transport, "make_due", away)
-    worker.run_once()
+    with worker.without("make_due"):
+        worker.run_once()
     assert not worker.is_finished
-    monkeypatch.undo()
     worker.later(1)
     worker.run_once()
     assert worker.is_finished

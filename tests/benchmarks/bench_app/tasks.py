@@ -3,7 +3,6 @@
 import os
 import time
 
-from django.contrib.auth import get_user_model
 from django.tasks import TaskContext, task
 
 
@@ -26,18 +25,6 @@ def ordinary(context: TaskContext, number: int, note: str) -> dict[str, object]:
     if number % 1000 == 0 or (number % 100 == 0 and context.attempt == 1):
         raise ValueError(f"no {number}")
     return {"number": number, "words": len(note.split())}
-
-
-@task
-def read(number: int) -> int:
-    """Ask the database for something."""
-    return get_user_model().objects.filter(pk__lt=number).count()
-
-
-@task
-async def aread(number: int) -> int:
-    """Ask the database for something, from a coroutine."""
-    return await get_user_model().objects.filter(pk__lt=number).acount()
 
 
 def _number(number: int) -> int:

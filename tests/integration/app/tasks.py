@@ -14,8 +14,7 @@ from django.db import connection
 
 from queue_app import task
 from queue_app.exceptions import Discard, Throttle
-
-POLL_SECONDS = 0.005
+from tests.support.waiting import until
 
 
 def write(log: str, line: str) -> None:
@@ -51,8 +50,7 @@ def add(a: int, b: int) -> int:
 def hold(log: str, text: str, gate: str) -> str:
     """Write that it began, and wait until the file ``gate`` exists."""
     write(log, f"+{text} {os.getpid()}")
-    while not Path(gate).exists():
-        time.sleep(POLL_SECONDS)
+    until(Path(gate).exists, "the gate opens", 600)
     write(log, f"-{text} {os.getpid()}")
     return text
 
@@ -87,16 +85,6 @@ def keep_lock(log: str) -> None:
     """Call C code that never releases Python's lock."""
     write(log, str(os.getpid()))
     ctypes.PyDLL(None).sleep(600)
-
-
-@task
-def spawn(log: str, depth: int, width: int) -> int:
-    """Enqueue ``width`` tasks of its own kind, ``depth`` levels down."""
-    write(log, f"depth {depth}")
-    if depth:
-        for _ in range(width):
-            spawn.enqueue(log, depth - 1, width)
-    return depth
 
 
 @task(max_retries=0)
@@ -165,8 +153,7 @@ def job(log: str, text: str, seconds: float, gate: str = "") -> int:
     """Write that it began, take so long (and as long as ``gate`` is missing), write that it ended; return its pid."""
     write(log, f"+{text}")
     time.sleep(seconds)
-    while gate and not Path(gate).exists():
-        time.sleep(POLL_SECONDS)
+    until(lambda: not gate or Path(gate).exists(), "the gate opens", 600)
     write(log, f"-{text}")
     return os.getpid()
 

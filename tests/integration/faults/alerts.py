@@ -32,7 +32,8 @@ from tests.integration.faults import stalls
 from tests.integration.faults.prometheus import HURRY, Prometheus
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.faults.timing import ready
-from tests.integration.processes import Process, eventually
+from tests.integration.processes import Process
+from tests.support.waiting import let_pass, until
 
 #: The longest of the rules' times is ten minutes: nothing that has not fired by then will.
 HEALTH_SECONDS = 600 / HURRY + 10
@@ -86,9 +87,9 @@ class Plant:
     def expect(self, what: str, *alerts: str, began: float) -> None:
         """Wait until exactly these alerts fire; note which did since ``began``."""
         with suppress(AssertionError):
-            eventually(lambda: self.prometheus.firing() >= set(alerts), f"{alerts} fire", PATIENCE)
+            until(lambda: self.prometheus.firing() >= set(alerts), f"{alerts} fire", PATIENCE)
         seconds = time.time() - began
-        time.sleep(2)  # what else would fire now
+        let_pass(2)  # what else would fire now
         self.lines.append((what, set(alerts), self.prometheus.fired_since(began), seconds))
 
     def calm(self) -> None:
@@ -100,7 +101,7 @@ class Plant:
                     self.start(name)
             return not self.prometheus.firing()
 
-        eventually(mended, "no alert fires", PATIENCE)
+        until(mended, "no alert fires", PATIENCE)
 
 
 def load(stop: threading.Event, log: str) -> None:
@@ -128,7 +129,7 @@ def workers_killed(plant: Plant) -> Iterator[None]:
 def beat_stopped(plant: Plant) -> Iterator[None]:
     """Kill Celery: the scheduler does what it leaves undone, so nobody need be woken."""
     with plant.without("celery"):
-        time.sleep(HEALTH_SECONDS)
+        let_pass(HEALTH_SECONDS)
         yield
 
 
@@ -151,7 +152,7 @@ def flushed(plant: Plant) -> Iterator[None]:
     """Empty Redis five times: each time the index is rebuilt at once, and nobody need be woken."""
     for _ in range(5):
         plant.run.arena.flush()
-        time.sleep(HEALTH_SECONDS / 5)
+        let_pass(HEALTH_SECONDS / 5)
     yield
 
 
@@ -168,7 +169,7 @@ def rebuild_hangs(plant: Plant) -> Iterator[None]:
         while not stop.wait(0.5):
             get_index().lock("rebuild", token, LOCK_SECONDS)
 
-    eventually(taken, "the lock is ours")
+    until(taken, "the lock is ours")
     thread = threading.Thread(target=hold)
     thread.start()
     yield
@@ -234,7 +235,7 @@ def many_wait(plant: Plant, count: int, band: Band) -> Iterator[None]:
     enqueue_many(new)
     yield
     resume("paused")
-    eventually(lambda: get_index().depth("paused").total == 0, "they have run", PATIENCE)
+    until(lambda: get_index().depth("paused").total == 0, "they have run", PATIENCE)
 
 
 @contextmanager
@@ -261,7 +262,7 @@ def stalled(plant: Plant) -> Iterator[None]:
     for name in WORKERS:
         plant.processes[name].kill()
         plant.processes[name] = stalls.gets_nothing(plant.run)
-    eventually(lambda: Level.FAIL in stalls.levels(), "the doctor says that work stands still", PATIENCE)
+    until(lambda: Level.FAIL in stalls.levels(), "the doctor says that work stands still", PATIENCE)
     waiting = Task.objects.filter(status="queued", queue="default").earliest("queued_at")
     assert "stalled" in {reason.code for reason in explain(waiting.id).reasons}
     yield
@@ -273,13 +274,13 @@ def stalls_again(plant: Plant) -> Iterator[None]:
     """Let the index, but not the rows, say three times that all is paused, while only the watchdog repairs."""
     plant.processes["scheduler"].kill()
     scheduler = plant.processes["scheduler"] = plant.run.fleet.scheduler(**QUICK, **stalls.NO_RECONCILER)
-    eventually(lambda: "leads" in scheduler.log, "the scheduler leads", PATIENCE)
-    time.sleep(5)  # its first comparison
+    until(lambda: "leads" in scheduler.log, "the scheduler leads", PATIENCE)
+    let_pass(5)  # its first comparison
     for number in range(3):
         if number:
-            eventually(lambda: stalls.levels() == {Level.OK}, "the watchdog has ended it", PATIENCE)
+            until(lambda: stalls.levels() == {Level.OK}, "the watchdog has ended it", PATIENCE)
         stalls.pause_the_index_only(plant.run, plant.processes["worker 1"])
-        eventually(lambda: Level.FAIL in stalls.levels(), "the watchdog notices", PATIENCE)
+        until(lambda: Level.FAIL in stalls.levels(), "the watchdog notices", PATIENCE)
     yield
     with plant.without("scheduler"):
         pass
@@ -371,10 +372,10 @@ def running(run: Run) -> Iterator[Plant]:
 def fire_all(run: Run, only: list[int]) -> bool:
     """Play every scene, or those of these numbers; return whether each fired exactly what it should."""
     with running(run) as plant:
-        time.sleep(HEALTH_SECONDS / 2)
+        let_pass(HEALTH_SECONDS / 2)
         plant.calm()
         began = time.time()
-        time.sleep(HEALTH_SECONDS)
+        let_pass(HEALTH_SECONDS)
         plant.expect("nothing", began=began)
         for what, fault, alerts in [SCENES[number] for number in only or range(len(SCENES))]:
             began = time.time()

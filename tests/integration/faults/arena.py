@@ -22,7 +22,8 @@ from taskqueue_project.embedded.postgres import Postgres
 from taskqueue_project.embedded.server import Server
 from taskqueue_project.embedded.valkey import Valkey
 from tests.integration.faults.stepping import Clock
-from tests.integration.processes import ROOT, SETTINGS, eventually
+from tests.integration.processes import ROOT, SETTINGS
+from tests.support.waiting import until
 
 
 class Stepping(Server):
@@ -259,5 +260,5 @@ def patient[T](question: Callable[[], T]) -> T:
             return False
         return True
 
-    eventually(ask, "PostgreSQL answers")
+    until(ask, "PostgreSQL answers")
     return answers[0]

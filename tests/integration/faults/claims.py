@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections import Counter
 
 import psutil
@@ -22,8 +21,9 @@ from tests.integration.app import tasks
 from tests.integration.faults.failover import standby_of, take_over
 from tests.integration.faults.network import Network
 from tests.integration.faults.run import CAPS, Run
-from tests.integration.processes import Process, eventually, lines
+from tests.integration.processes import Process, lines
 from tests.support.proxy import Proxy
+from tests.support.waiting import let_pass, until
 
 KEYS = CAPS["long"]  # so all run at once
 #: Longer than two steps of the reconciler, and shorter than the interval of the heartbeats.
@@ -51,7 +51,7 @@ def started(run: Run) -> list[str]:
 
 def judge(run: Run, crew: list[Process]) -> None:
     """Wait for the ends; find keys under which two functions ran at once, and functions that ran twice."""
-    eventually(lambda: run.ended() >= len(run.order), "all long tasks end", 6 * SECONDS)
+    until(lambda: run.ended() >= len(run.order), "all long tasks end", 6 * SECONDS)
     again = sum(int(count) for worker in crew for count in re.findall(r"had forgotten (\d+) grants", worker.log))
     run.measured["claims that PostgreSQL had forgotten"] = again
     if not again:
@@ -81,7 +81,7 @@ def postgres_dies_after_claims(run: Run) -> None:
     stop_log_writer(run)
     with transaction.atomic():
         long_tasks(run)
-    eventually(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
+    until(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
     connection.close()
     with run.watch.away():
         run.arena.kill_postgres()
@@ -100,12 +100,12 @@ def standby_lacks_claims(run: Run) -> None:
     for worker in crew:
         worker.send(signal.SIGSTOP)
     long_tasks(run)
-    eventually(lambda: standby.has(Task.objects.count()), "the standby has the tasks", 30)
+    until(lambda: standby.has(Task.objects.count()), "the standby has the tasks", 30)
     way.forget()
     for worker in crew:
         worker.send(signal.SIGCONT)
-    eventually(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
-    time.sleep(3)  # so much is lost
+    until(lambda: len(started(run)) >= KEYS, "one task of each key runs", 30)
+    let_pass(3)  # so much is lost
     with run.watch.away():
         take_over(run, standby, network)
         judge(run, crew)
@@ -115,10 +115,10 @@ def workers(run: Run, **env: str) -> list[Process]:
     """Start a scheduler and two workers; return the workers once they know the tasks."""
     run.fleet.scheduler(**env)
     crew = [run.fleet.worker("--concurrency", "6", **env) for _ in range(2)]
-    eventually(lambda: Worker.objects.filter(status="active").count() == len(crew), "they have registered", 60)
+    until(lambda: Worker.objects.filter(status="active").count() == len(crew), "they have registered", 60)
     known = Worker.objects.filter(task_types__contains=[type_of(tasks.work)])
     put(run, "first", 0.0)
-    eventually(lambda: known.count() == len(crew) and run.ended(), "they have discovered the tasks", 60)
+    until(lambda: known.count() == len(crew) and run.ended(), "they have discovered the tasks", 60)
     return crew
 
 

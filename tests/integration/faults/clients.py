@@ -13,7 +13,8 @@ from typing import Any
 from queue_app.services.worker import tokens
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
-from tests.integration.processes import Fleet, eventually
+from tests.integration.processes import Fleet
+from tests.support.waiting import until
 
 #: Number of half-sent requests.
 CLIENTS = 60
@@ -38,9 +39,9 @@ def beside(fleet: Fleet) -> dict[str, float]:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
     web = fleet.shipped_web(port)
-    eventually(lambda: _listens(port), "it listens")
+    until(lambda: _listens(port), "it listens")
     secret = tokens.create("far")[1]
-    worker = eventually(lambda: _ask(port, "register", secret, {}).get("worker_id"), "a worker registers")
+    worker = until(lambda: _ask(port, "register", secret, {}).get("worker_id"), "a worker registers")
     heads = [
         "POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Len",
         "POST /admin/login/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n ",

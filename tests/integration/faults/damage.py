@@ -24,6 +24,7 @@ from tests.integration.faults.starts import start
 from tests.integration.processes import ROOT
 from tests.support.damage import MANNERS, by_kind, change_type, dump, inflict
 from tests.support.engine import redis_client
+from tests.support.waiting import let_pass
 
 #: Whoever damages these takes a limit away, until the next step of the reconciler copies it or gives leases back.
 LIMITING = {"settings", "limited", "limits", "queue:", "limit:", "leases", "leases:", "held:"}
@@ -95,7 +96,7 @@ def damage_again_and_again(run: Run, times: int = 10) -> None:
         change_type(redis_client(), f"{index.keys.prefix}:settings".encode())
         _load(run, WAITING)
         run.flowing_again("flowing after repeated damage (s)", began)
-        time.sleep(max(0.0, began + 6 - time.monotonic()))  # the fault itself
+        let_pass(max(0.0, began + 6 - time.monotonic()))
 
 
 # -- load ------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def _until_done(run: Run, since: float, left: int = 0, case: str = "the start") 
                 longest = max(longest, now - above.setdefault(name, now))
             else:
                 above.pop(name, None)
-        time.sleep(0.02)
+        let_pass(0.02)
     waiting = Task.objects.exclude(status__in=TERMINAL).first()
     if len(run.order) - run.ended() > left:
         raise AssertionError(f"after {case}, {waiting} does not end: {explain(waiting.id)}")

@@ -18,8 +18,9 @@ from queue_app.services.upkeep.maintenance import JOBS, run_overdue
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, is_running, kill, leads, start, supervised
-from tests.integration.processes import Process, eventually, lines
+from tests.integration.processes import Process, lines
 from tests.support.engine import Side
+from tests.support.waiting import let_pass, until
 
 
 def kill_children(run: Run) -> None:
@@ -27,7 +28,7 @@ def kill_children(run: Run) -> None:
     run.load()
     above, _ = start(run)
     for _ in run.moments(3):
-        children = eventually(above.children, "the supervisor has started a worker", PATIENCE)
+        children = until(above.children, "the supervisor has started a worker", PATIENCE)
         kill(run.chance.choice(children))
         run.flowing_again("flowing after a kill of a child (s)", time.monotonic())
 
@@ -43,7 +44,7 @@ def kill_supervisor(run: Run) -> None:
         above.exit_code()
         above = supervised(run)
         run.flowing_again("flowing after a kill of a supervisor (s)", killed_at)
-        eventually(lambda gone=orphans: not any(is_running(pid) for pid in gone), "orphaned workers leave", PATIENCE)
+        until(lambda gone=orphans: not any(is_running(pid) for pid in gone), "orphaned workers leave", PATIENCE)
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -74,8 +75,8 @@ def stop_and_continue(run: Run, **env: str) -> None:
     one.send(signal.SIGSTOP)
     supervised(run)
     worker = Worker.objects.get(pid=one.pid)
-    eventually(lambda: Worker.objects.filter(pk=worker.id, status="dead").exists(), "it is declared dead")
-    eventually(lambda: not Task.objects.filter(worker_id=worker.id, status="executing").exists(), "its tasks go on")
+    until(lambda: Worker.objects.filter(pk=worker.id, status="dead").exists(), "it is declared dead")
+    until(lambda: not Task.objects.filter(worker_id=worker.id, status="executing").exists(), "its tasks go on")
     run.gate.touch()
     one.send(signal.SIGCONT)  # before its own watchdog would end it
     assert one.exit_code() == 3, f"it is not told that it was declared dead:\n{one.log}"
@@ -93,7 +94,7 @@ def suspend_host(run: Run, seconds: float = 12) -> None:
         with run.watch.away():
             for group in groups:
                 os.killpg(group, signal.SIGSTOP)
-            time.sleep(seconds)  # the fault itself
+            let_pass(seconds)
             for group in groups:
                 os.killpg(group, signal.SIGCONT)
         run.flowing_again("flowing after a suspended host went on (s)", time.monotonic())
@@ -111,11 +112,11 @@ def freeze_everything(run: Run, seconds: float = 150) -> None:
             stack.enter_context(run.arena.stopped(server))
         for each in frozen:
             each.suspend()
-        time.sleep(seconds)  # the fault itself
+        let_pass(seconds)
         for each in frozen:
             each.resume()
     run.flowing_again("flowing after a freeze of everything (s)", time.monotonic())
-    eventually(lambda: run.ended() >= len(run.order), "all tasks end", 2 * PATIENCE)
+    until(lambda: run.ended() >= len(run.order), "all tasks end", 2 * PATIENCE)
     run.broken += [f"{process.arguments} has ended" for process in processes if not process.alive]
     run.broken += [f"process {each.pid} has ended" for each in frozen if not is_running(each.pid)]
     run.broken += [f"{task_id} counts a crash" for task_id in Task.objects.filter(crashes__gt=0).values_list("id")]
@@ -134,13 +135,13 @@ def kill_scheduler(run: Run) -> None:
     schedulers = [run.fleet.start("runscheduler", "--with-maintenance", **env) for _ in range(2)]
     above, one = supervised(run), alone(run)
     for _ in run.moments(1):
-        eventually(lambda: any(leads(each) for each in schedulers), "one leads", PATIENCE)
+        until(lambda: any(leads(each) for each in schedulers), "one leads", PATIENCE)
         leader = next(each for each in schedulers if leads(each))
         other = next(each for each in schedulers if each is not leader)
         leader.kill()
         killed_at = time.monotonic()
         one.kill()
-        eventually(lambda heir=other: leads(heir), "the other one takes over", PATIENCE)
+        until(lambda heir=other: leads(heir), "the other one takes over", PATIENCE)
         run.measured["second scheduler leads after (s)"] = time.monotonic() - killed_at
         assert above.alive
 
@@ -160,11 +161,11 @@ def kill_celery(run: Run) -> None:
 
 def kill_upkeep(run: Run, celery: Process) -> None:
     """Kill this Celery once it works, and wait until others have done every job."""
-    eventually(lambda: len(PROMOTED.findall(celery.log)) > 1, "Celery keeps things up", PATIENCE)
+    until(lambda: len(PROMOTED.findall(celery.log)) > 1, "Celery keeps things up", PATIENCE)
     celery.kill()
     killed_at, since = time.monotonic(), timezone.now()
     done = MaintenanceJob.objects.filter(name__in=JOBS, succeeded_at__gt=since)
-    eventually(lambda: patient(done.count) == len(JOBS), "the scheduler does what is overdue", PATIENCE)
+    until(lambda: patient(done.count) == len(JOBS), "the scheduler does what is overdue", PATIENCE)
     run.measured["upkeep done again after a kill of Celery (s)"] = time.monotonic() - killed_at
 
 

@@ -18,8 +18,9 @@ from queue_app.services.repair.rebuild import rebuild
 from taskqueue_project.embedded.server import Server
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import Run
-from tests.integration.faults.starts import start
+from tests.integration.faults.starts import disturbed, start
 from tests.integration.faults.stepping import Skipped
+from tests.support.waiting import turns
 
 ROOM_MB = 48
 
@@ -78,14 +79,12 @@ def fill_disk_of_postgres(run: Run, seconds: float = 10) -> None:
     for _ in run.moments(1):
         with run.watch.away():
             with full(place):
-                until = time.monotonic() + seconds
-                while time.monotonic() < until:
+                for _ in turns(seconds, pause=0.1):
                     try:
                         run.load(20)
                     except (DatabaseError, TaskQueueError):
                         refused += 1
                         connection.close()
-                    time.sleep(0.1)
             if (
                 not run.arena.postgres.is_running()
             ):  # it ends if it cannot write its log; a service manager starts it again
@@ -100,12 +99,7 @@ def fill_disk_of_valkey(run: Run, seconds: float = 10) -> None:
     run.arena.keep_append_only_file()
     index.breaker.reset()
     patient(rebuild)
-    run.load()
-    start(run)
-    for _ in run.moments(1):
+    for _ in disturbed(run, 1, "the disk had room again"):
         with run.watch.away(), full(place):
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
+            for _ in turns(seconds, pause=0.1):
                 run.load(5)
-                time.sleep(0.1)
-        run.flowing_again("flowing after the disk had room again (s)", time.monotonic())

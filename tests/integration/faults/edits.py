@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 from queue_app.core.limits import ORDERS
@@ -11,7 +10,7 @@ from queue_app.models import Limit, Queue, Task
 from queue_app.registry import type_of
 from tests.integration.app import tasks
 from tests.integration.faults.run import CAPS, Run
-from tests.integration.faults.starts import start
+from tests.integration.faults.starts import disturbed
 
 #: Tasks of the queue ``other`` that may start in a second; three slots alone would start a hundred.
 RATE = 40
@@ -25,13 +24,10 @@ def edit_limits(run: Run) -> None:
     other = Queue.objects.get(pk="other")
     other.rate_count, other.rate_seconds, other.rate_burst = RATE, 1.0, BURST
     other.save()
-    run.load()
-    start(run)
-    for number, _ in enumerate(run.moments(9)):
+    for number in disturbed(run, 9, "an edit of limits"):
         _edit(run, number)
         if number % 3 == 2:
             run.arena.flush()
-        run.flowing_again("flowing after an edit of limits (s)", time.monotonic())
     run.reach(1)
     wrong = over_rate(starts("other"), RATE, BURST + IN_HAND)
     run.broken += wrong

@@ -17,8 +17,9 @@ from taskqueue_project.embedded.data_directory import DataDirectory
 from tests.integration.faults.arena import Arena, Rows, patient
 from tests.integration.faults.network import Network
 from tests.integration.faults.run import HEARTBEAT, Run
-from tests.integration.processes import eventually, lines
+from tests.integration.processes import lines
 from tests.support.proxy import Proxy
+from tests.support.waiting import let_pass, until
 
 
 class Standby(Rows):
@@ -92,7 +93,7 @@ def fail_over(run: Run) -> None:
     next(run.moments(1))
     way.forget()
     run.load(run.count // 10)
-    time.sleep(1)  # so much is lost
+    let_pass(1)  # so much is lost
     with run.watch.away():
         take_over(run, standby, network)
     promoted_at = time.monotonic()
@@ -107,8 +108,8 @@ def fail_over(run: Run) -> None:
     run.measured["acknowledged tasks that the failover lost"] = len(gone)
     assert gone, "the standby lacks some"
     run.flowing_again("flowing after a failover of PostgreSQL (s)", promoted_at)
-    time.sleep(max(0.0, promoted_at + 3 - time.monotonic()))
+    let_pass(max(0.0, promoted_at + 3 - time.monotonic()))
     begun = len(lines(run.log))
-    eventually(lambda: run.ended() >= len(run.order), "all that is left ends", 120)
+    until(lambda: run.ended() >= len(run.order), "all that is left ends", 120)
     wrong = {f"+{run.texts[task_id]}" for task_id in gone} & set(lines(run.log)[begun:])
     run.broken += [f"ran although its row is gone: {line}" for line in wrong]

@@ -18,9 +18,9 @@ from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, kill, start
 from tests.integration.faults.timing import uncapped
-from tests.integration.processes import eventually
 from tests.queue_app.services.workflows.test_graphs import by_task, judge
 from tests.support import graphs
+from tests.support.waiting import until
 
 LARGE = 400  # tasks of a run whose graphs are as large as they may be
 #: Share of the workflows with which staff do something that need not be.
@@ -41,7 +41,7 @@ def workflows(run: Run) -> None:
     for share in (0.8, 0.6, 0.4, 0.2):
         _wait(lambda least=share: staff.left() <= least * number, "workflows end")
         one.kill()
-        kill(run.chance.choice(eventually(above.children, "there are workers", PATIENCE)))
+        kill(run.chance.choice(until(above.children, "there are workers", PATIENCE)))
         scheduler.kill()
         run.arena.flush()
         run.arena.restart_postgres_at_once()
@@ -60,7 +60,7 @@ def workflows(run: Run) -> None:
 def _wait(condition: Callable[[], bool], what: str) -> None:
     """Wait, and say what is left if that is in vain."""
     try:
-        eventually(condition, what, 3 * PATIENCE)
+        until(condition, what, 3 * PATIENCE)
     except AssertionError as error:
         left = Row.objects.filter(finished_at=None)
         told = [

@@ -13,7 +13,7 @@ from typing import Self
 from tests.integration.faults.network import Network
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.faults.stepping import Skipped
-from tests.integration.processes import eventually
+from tests.support.waiting import until
 
 HERE, THERE = "10.213.77.1", "10.213.77.2"
 #: The address of no interface: packets to it are lost silently.
@@ -101,7 +101,7 @@ def machine_vanishes(run: Run) -> None:
             with machine.cut_off():
                 began = time.monotonic()
                 assert machine.connections(network.rows.port) > 0
-                eventually(lambda: not machine.connections(network.rows.port), "connections break", GIVEN_UP_SECONDS)
+                until(lambda: not machine.connections(network.rows.port), "connections break", GIVEN_UP_SECONDS)
                 run.measured["connections to PostgreSQL given up after (s)"] = time.monotonic() - began
                 network.rows.forget()
                 network.index.forget()

@@ -11,6 +11,7 @@ from tests.integration.faults.arena import Arena
 from tests.integration.faults.run import HEARTBEAT, Run
 from tests.integration.processes import Process
 from tests.support.proxy import HOST, Proxy
+from tests.support.waiting import let_pass
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def slow_network(run: Run) -> None:
         proxy = (network.rows, network.index)[number % 2]
         with run.watch.away():
             proxy.stall()
-            time.sleep(run.chance.uniform(1, 5))  # the fault itself; three silent seconds are a death
+            let_pass(run.chance.uniform(1, 5))  # three silent seconds are a death
             proxy.resume()
         run.flowing_again("flowing after a stalled network (s)", time.monotonic())
     assert network.rows.passed > 0
@@ -87,7 +88,7 @@ def partition(run: Run) -> None:
     for proxy, _ in zip(pairs, run.moments(len(pairs)), strict=True):
         with run.watch.away():
             proxy.stall()
-            time.sleep(6)  # the fault itself: twice the budget of a heartbeat of a second
+            let_pass(6)  # twice the budget of a heartbeat of a second
             proxy.resume()
         run.flowing_again("flowing after a partition healed (s)", time.monotonic())
 

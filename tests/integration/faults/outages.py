@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 from queue_app.services.notify import index as notify
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import Run
-from tests.integration.faults.starts import start
+from tests.integration.faults.starts import disturbed, start
+from tests.support.waiting import let_pass, turns
 
 # -- the index -------------------------------------------------------------------------
 
 
 def flush(run: Run) -> None:
     """Empty the index at random moments."""
-    run.load()
-    start(run)
-    for _ in run.moments(5):
+    for _ in disturbed(run, 5, "FLUSHALL"):
         run.arena.flush()
-        run.flowing_again("flowing after FLUSHALL (s)", time.monotonic())
 
 
 def flush_every_second(run: Run, seconds: int = 60) -> None:
     """Empty the index every second for a while, with work for all of that time."""
     start(run)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    for _ in turns(seconds, pause=1):
         missing = 400 - (len(run.order) - run.ended())
         if missing > 0:
             run.load(missing)
-        time.sleep(1)  # the fault itself
         run.arena.flush()
         run.measured["flushes"] = run.measured.get("flushes", 0) + 1
 
 
 def restart_valkey(run: Run) -> None:
     """Kill Valkey, which keeps nothing, and start it again."""
-    run.load()
-    start(run)
-    for _ in run.moments(3):
+    for _ in disturbed(run, 3, "a restart of Valkey"):
         run.arena.kill_valkey()
         run.arena.start_valkey()
-        run.flowing_again("flowing after a restart of Valkey (s)", time.monotonic())
 
 
 def valkey_away(run: Run, seconds: float = 10) -> None:
@@ -51,9 +43,9 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
     start(run)
     run.reach(run.chance.uniform(0.05, 0.5))
     run.arena.kill_valkey()
-    until, errors, slowest = time.monotonic() + seconds, 0, 0.0
+    errors, slowest = 0, 0.0
     before = len(run.order)
-    while time.monotonic() < until:
+    for _ in turns(seconds, pause=0.01):  # a hundred a second, not as many as fit
         began = time.monotonic()
         try:
             run.one()
@@ -61,7 +53,6 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
             errors += 1
             print(f"enqueue: {error!r}")
         slowest = max(slowest, time.monotonic() - began)
-        threading.Event().wait(0.01)  # a hundred a second, not as many as fit
     run.arena.start_valkey()
     back_at = time.monotonic()
     run.flowing_again("flowing after Valkey came back (s)", back_at)
@@ -77,17 +68,14 @@ def valkey_away(run: Run, seconds: float = 10) -> None:
 
 def pause_valkey(run: Run, seconds: float = 10) -> None:
     """Let Valkey keep all commands waiting for a while (CLIENT PAUSE), and stop it as long (SIGSTOP)."""
-    run.load()
-    start(run)
-    for number, _ in enumerate(run.moments(2)):
+    for number in disturbed(run, 2, "Valkey went on"):
         with run.watch.away():
             if number:
                 with run.arena.stopped(run.arena.valkey):
-                    time.sleep(seconds)  # the fault itself
+                    let_pass(seconds)
             else:
                 run.arena.pause_valkey(seconds)
-                time.sleep(seconds)
-        run.flowing_again("flowing after Valkey went on (s)", time.monotonic())
+                let_pass(seconds)
 
 
 # -- the rows --------------------------------------------------------------------------
@@ -95,38 +83,26 @@ def pause_valkey(run: Run, seconds: float = 10) -> None:
 
 def restart_postgres(run: Run) -> None:
     """Shut PostgreSQL down in its immediate mode, and start it again."""
-    run.load()
-    start(run)
-    for _ in run.moments(2):
+    for _ in disturbed(run, 2, "a restart of PostgreSQL"):
         run.arena.restart_postgres_at_once()
-        run.flowing_again("flowing after a restart of PostgreSQL (s)", time.monotonic())
 
 
 def stop_postgres(run: Run, seconds: float = 10) -> None:
     """Stop all processes of PostgreSQL for a while (SIGSTOP), and let them go on."""
-    run.load()
-    start(run)
-    for _ in run.moments(2):
+    for _ in disturbed(run, 2, "PostgreSQL went on"):
         with run.watch.away(), run.arena.stopped(run.arena.postgres):
-            time.sleep(seconds)  # the fault itself
-        run.flowing_again("flowing after PostgreSQL went on (s)", time.monotonic())
+            let_pass(seconds)
 
 
 def use_up_connections(run: Run, seconds: float = 20) -> None:
     """Cut all sessions of PostgreSQL, and let others take every connection that it allows for a while."""
-    run.load()
-    start(run)
-    for _ in run.moments(1):
+    for _ in disturbed(run, 1, "connections became free"):
         with run.watch.away(), run.arena.connections_taken():
-            time.sleep(seconds)  # the fault itself
-        run.flowing_again("flowing after connections became free (s)", time.monotonic())
+            let_pass(seconds)
 
 
 def cut_connections(run: Run) -> None:
     """End every session of PostgreSQL, several times."""
-    run.load()
-    start(run)
-    for _ in run.moments(4):
+    for _ in disturbed(run, 4, "all connections were cut"):
         cut = patient(run.arena.cut_connections)
         run.measured["connections cut"] = run.measured.get("connections cut", 0) + cut
-        run.flowing_again("flowing after all connections were cut (s)", time.monotonic())

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import yaml
 
-from tests.integration.processes import ROOT, eventually
+from tests.integration.processes import ROOT
+from tests.support.waiting import until
 
 RULES = ROOT / "taskqueue_project/deploy/prometheus/alerts.yml"
 #: By so much all times of the rules are divided: ``for``, windows, and limits on metrics that are times.
@@ -69,7 +70,7 @@ class Prometheus:
                 stdout=log,
                 stderr=log,
             )
-        eventually(self._is_ready, "Prometheus is ready")
+        until(self._is_ready, "Prometheus is ready")
         return self
 
     def __exit__(self, *_: object) -> None:

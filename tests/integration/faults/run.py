@@ -28,10 +28,11 @@ from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap
 from tests.integration.faults.arena import Arena, patient
 from tests.integration.faults.watch import Watch
-from tests.integration.processes import Fleet, Process, eventually, fleet_on
+from tests.integration.processes import Fleet, Process, fleet_on
 from tests.support.engine import assert_index_agrees
 from tests.support.history import Event, History, installed
 from tests.support.rows import reset_rows
+from tests.support.waiting import until
 
 #: How many tasks of a queue may run at once; "" stands for all queues together.
 CAPS = {"default": 5, "other": 3, "long": 3, "": 7}
@@ -144,7 +145,7 @@ class Run:
         self.note(new, ids)
         worker = Worker.objects.filter(pid=process.pid).values("id")
         held = Task.objects.filter(pk__in=ids, status=Status.EXECUTING, worker_id__in=worker)
-        eventually(lambda: patient(held.count) == count, "it holds tasks", PATIENCE)
+        until(lambda: patient(held.count) == count, "it holds tasks", PATIENCE)
 
     def one(self) -> None:
         """Enqueue one."""
@@ -169,7 +170,7 @@ class Run:
     def reach(self, share: float) -> None:
         """Wait until this share of the tasks has ended."""
         least = int(share * self.count)
-        eventually(lambda: self.ended() >= least, f"{least} tasks have ended", PATIENCE)
+        until(lambda: self.ended() >= least, f"{least} tasks have ended", PATIENCE)
 
     def moments(self, number: int) -> Iterator[float]:
         """Wait for so many random moments, one after the other; yield the share that has ended at each."""
@@ -180,14 +181,14 @@ class Run:
     def flowing_again(self, name: str, since: float) -> None:
         """Measure the seconds from an instant until ten more tasks (or all) have ended."""
         least = min(self.ended() + 10, self.short_count())
-        eventually(lambda: self.ended() >= least, "tasks end again", PATIENCE)
+        until(lambda: self.ended() >= least, "tasks end again", PATIENCE)
         self.measured[name] = max(self.measured.get(name, 0.0), time.monotonic() - since)
 
     def finish(self) -> Metrics:
         """Wait for the end of all tasks, and judge."""
         try:
             patience = PATIENCE + 3 * LONG_SECONDS[-1] * bool(self.long_count)
-            eventually(lambda: self.ended() >= len(self.order), "all tasks end", patience)
+            until(lambda: self.ended() >= len(self.order), "all tasks end", patience)
         except AssertionError:
             left = Task.objects.exclude(status__in=TERMINAL)
             said = [finding for finding in examine() if finding.level is not Level.OK]
@@ -266,7 +267,7 @@ class Part(History):
 def with_room(condition: Callable[[], bool]) -> None:
     """Wait for a condition that is judged afterwards."""
     try:
-        eventually(condition, "it holds", 30)
+        until(condition, "it holds", 30)
     except AssertionError:
         return
 

@@ -22,8 +22,9 @@ from queue_app.sql import snapshot
 from tests.integration.app import tasks
 from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import alone
-from tests.integration.processes import Process, eventually
+from tests.integration.processes import Process
 from tests.support.engine import index_away, redis_client
+from tests.support.waiting import turns, until
 
 #: The reconciler gets no turn for the whole run.
 NO_RECONCILER = {"TASKQUEUE__SCHEDULER__RECONCILE_SECONDS": "3600"}
@@ -44,19 +45,19 @@ def work_stands_still(run: Run) -> None:
     """Damage the index in four ways while the scheduler's own comparison is switched off."""
     run.fleet.scheduler(**NO_RECONCILER)
     worker = alone(run)
-    eventually(lambda: levels() == {Level.OK}, "the watchdog looks", PATIENCE)
+    until(lambda: levels() == {Level.OK}, "the watchdog looks", PATIENCE)
     for damage in (lose_entries, leak_slots, pause_the_index_only, lose_heads):
         run.load(COUNT)
-        eventually(lambda: run.ended() == len(run.order), "all are done before the damage", PATIENCE)
+        until(lambda: run.ended() == len(run.order), "all are done before the damage", PATIENCE)
         began = time.monotonic()
         damage(run, worker)
-        eventually(lambda: Level.FAIL in levels(), f"the doctor notices: {damage.__name__}", PATIENCE)
+        until(lambda: Level.FAIL in levels(), f"the doctor notices: {damage.__name__}", PATIENCE)
         noticed = time.monotonic() - began
-        eventually(lambda: run.ended() == len(run.order), f"the watchdog ends it: {damage.__name__}", PATIENCE)
+        until(lambda: run.ended() == len(run.order), f"the watchdog ends it: {damage.__name__}", PATIENCE)
         seconds = time.monotonic() - began
         said = f"{damage.__name__}: noticed after {noticed:.1f} s, all done after {seconds:.1f} s"
         print(said, file=sys.stderr, flush=True)
-        eventually(lambda: levels() == {Level.OK}, "the doctor is green again", PATIENCE)
+        until(lambda: levels() == {Level.OK}, "the doctor is green again", PATIENCE)
         name = "longest standstill until the watchdog ended it (s)"
         run.measured[name] = max(run.measured.get(name, 0.0), seconds)
         assert seconds <= LONGEST, damage.__name__
@@ -71,15 +72,13 @@ def nothing_stands_still(run: Run, seconds: float = 45.0) -> None:
     scheduler = run.fleet.scheduler()
     alone(run)
     run.fleet.worker("--concurrency", "2", "--max-tasks", "50", heartbeat=HEARTBEAT)
-    eventually(lambda: levels() == {Level.OK}, "the watchdog looks", PATIENCE)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    until(lambda: levels() == {Level.OK}, "the watchdog looks", PATIENCE)
+    for _ in turns(seconds, pause=0.5):
         new = [mixed(run) for _ in range(2)]
         run.note(new, [stored.id for stored in enqueue_many(new)])
-        time.sleep(0.5)
         assert levels() <= {Level.OK}, list(work.check_stalls())
     limit(Queue.objects.get(pk="other"), rate_count=None, rate_seconds=None, rate_burst=None)
-    eventually(lambda: run.ended() == len(run.order), "all are done", PATIENCE)
+    until(lambda: run.ended() == len(run.order), "all are done", PATIENCE)
     assert "stands still" not in scheduler.log
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Iterator
 
 import psutil
 
 from tests.integration.faults.run import HEARTBEAT, PATIENCE, Run
-from tests.integration.processes import Process, eventually
+from tests.integration.processes import Process
+from tests.support.waiting import until
 
 
 def start(run: Run, **env: str) -> tuple[Process, Process]:
@@ -17,8 +20,17 @@ def start(run: Run, **env: str) -> tuple[Process, Process]:
     The workers start once the scheduler leads: if a fault took a server away before, the scheduler would exit.
     """
     scheduler = run.fleet.scheduler(**env)
-    eventually(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
+    until(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
     return supervised(run), alone(run)
+
+
+def disturbed(run: Run, number: int, what: str, **env: str) -> Iterator[int]:
+    """Start everything under load, and yield at so many moments; measure after each when tasks end again."""
+    run.load()
+    start(run, **env)
+    for moment, _ in enumerate(run.moments(number)):
+        yield moment
+        run.flowing_again(f"flowing after {what} (s)", time.monotonic())
 
 
 def leads(scheduler: Process) -> bool:

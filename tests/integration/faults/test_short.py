@@ -15,7 +15,8 @@ from tests.integration.faults.run import run_on
 from tests.integration.faults.starts import alone, kill, start
 from tests.integration.faults.stepping import Skipped
 from tests.integration.faults.timing import uncapped
-from tests.integration.processes import eventually, lines
+from tests.integration.processes import lines
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +46,7 @@ def kill_workers(run):
     above, one = start(run)
     moments = run.moments(3)
     next(moments)
-    kill(run.chance.choice(eventually(above.children, "there are workers")))
+    kill(run.chance.choice(until(above.children, "there are workers")))
     next(moments)
     kill(above.pid)
     next(moments)
@@ -116,11 +117,11 @@ def test_the_checker_sees_tasks_that_nobody_returns(arena, tmp_path):
         run.held_by(one, 4)  # in all its slots
         other = alone(run)
         # A worker that starts looks for dead neighbours, and would take over what this one held.
-        eventually(lambda: " waits for tasks" in other.log, "both work")
+        until(lambda: " waits for tasks" in other.log, "both work")
         one.kill()
         run.load()
 
-        eventually(lambda: run.ended() == COUNT, "the other one does the rest")
+        until(lambda: run.ended() == COUNT, "the other one does the rest")
         assert len(run.judge().lost) == 4, "it died with something in hand"
         run.gate.touch()
         run.fleet.scheduler()

@@ -18,7 +18,8 @@ from queue_app.services.repair.rebuild import rebuild
 from queue_app.sql import snapshot
 from tests.integration.app import tasks
 from tests.integration.faults.run import PATIENCE, Run
-from tests.integration.processes import Process, eventually, lines
+from tests.integration.processes import Process, lines
+from tests.support.waiting import until
 
 HEARTBEAT = 1.0
 
@@ -38,7 +39,7 @@ def uncapped() -> None:
 def ready(*processes: Process) -> None:
     """Wait until the workers have registered."""
     pids = [process.pid for process in processes]
-    eventually(lambda: Worker.objects.filter(pid__in=pids).count() == len(pids), "they have registered", PATIENCE)
+    until(lambda: Worker.objects.filter(pid__in=pids).count() == len(pids), "they have registered", PATIENCE)
 
 
 def death_to_rerun(run: Run, *, silent: bool) -> float:
@@ -52,14 +53,14 @@ def death_to_rerun(run: Run, *, silent: bool) -> float:
     one = run.fleet.worker("--concurrency", "1", heartbeat=HEARTBEAT)
     ready(one)
     enqueue_many([NewTask(task_type=type_of(tasks.hold), args=[run.log, "held", gate])])
-    eventually(lambda: len(lines(run.log)) == 1, "it runs")
+    until(lambda: len(lines(run.log)) == 1, "it runs")
     ready(run.fleet.worker("--concurrency", "1", heartbeat=HEARTBEAT))
     os.kill(one.pid, signal.SIGSTOP if silent else signal.SIGKILL)
     died_at = time.monotonic()
-    eventually(lambda: len(lines(run.log)) == 2, "it runs again", PATIENCE)
+    until(lambda: len(lines(run.log)) == 2, "it runs again", PATIENCE)
     seconds = time.monotonic() - died_at
     Path(gate).touch()
-    eventually(lambda: Task.objects.filter(status="completed").count() == 1, "it ends")
+    until(lambda: Task.objects.filter(status="completed").count() == 1, "it ends")
     return seconds
 
 
@@ -73,12 +74,12 @@ def everything_killed(run: Run) -> tuple[float, int]:
     new = [NewTask(task_type=type_of(tasks.work), args=[run.log, str(number), 0.2]) for number in range(200)]
     enqueue_many(new)
     first = processes()
-    eventually(lambda: Task.objects.filter(status__in=TERMINAL).count() >= 80, "80 are done", PATIENCE)
+    until(lambda: Task.objects.filter(status__in=TERMINAL).count() >= 80, "80 are done", PATIENCE)
     for process in first:
         process.kill()
     killed_at = time.monotonic()
     processes()
-    eventually(lambda: Task.objects.filter(status="completed").count() == 200, "all are done", PATIENCE)
+    until(lambda: Task.objects.filter(status="completed").count() == 200, "all are done", PATIENCE)
     seconds = time.monotonic() - killed_at
     ends = [line for line in lines(run.log) if line[0] == "-"]
     assert not TaskAttempt.objects.exclude(exception_class="queue_app.exceptions.WorkerDied").exists()
@@ -93,7 +94,7 @@ def flush_to_claims(run: Run, queued: int) -> float:
         enqueue_calls(check_spec(NewTask(task_type=type_of(tasks.note))), calls, len)
     scheduler(run)
     run.fleet.start("runworker", "--processes", "2")
-    eventually(lambda: len(lines(run.log)) >= 200, "tasks end", PATIENCE)
+    until(lambda: len(lines(run.log)) >= 200, "tasks end", PATIENCE)
     before = snapshot.generation()
     run.arena.flush()
     flushed_at = time.monotonic()
@@ -102,8 +103,8 @@ def flush_to_claims(run: Run, queued: int) -> float:
         found = get_index().generation()
         return found.state in ("ready", "loading") and found.number > before
 
-    eventually(is_open, "claims are allowed", PATIENCE)
+    until(is_open, "claims are allowed", PATIENCE)
     done = len(lines(run.log))
-    eventually(lambda: len(lines(run.log)) >= done + 200, "tasks end again", PATIENCE)
+    until(lambda: len(lines(run.log)) >= done + 200, "tasks end again", PATIENCE)
     assert Task.objects.filter(status="queued").count() > queued / 2
     return time.monotonic() - flushed_at

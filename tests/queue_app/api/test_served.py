@@ -21,8 +21,8 @@ from queue_app.index import get_index
 from queue_app.models import ApiKey
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.lifecycle.actions import cancel
-from tests.support.engine import until
 from tests.support.serving import serving
+from tests.support.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "client.py"
 PROGRAM = """

@@ -19,8 +19,9 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events, subscribe
-from tests.support.engine import Side, until
+from tests.support.engine import Side
 from tests.support.faults import failing
+from tests.support.waiting import until
 
 TASKS = "/api/v1/tasks"
 GPU = "taskqueue_project.demo.tasks.needs_gpu"

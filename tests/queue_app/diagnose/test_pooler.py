@@ -11,8 +11,8 @@ from django.db import connection, connections
 from queue_app.checks import check_server
 from queue_app.core.reasons import Level
 from queue_app.diagnose import servers
-from tests.support.engine import until
 from tests.support.programs import require
+from tests.support.waiting import until
 
 PASSWORD = "not-a-secret"
 

@@ -10,8 +10,8 @@ from queue_app.core.ids import uuid7
 from queue_app.core.records import Entry
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, scripts
-from tests.support.engine import until
 from tests.support.index_state import client_of
+from tests.support.waiting import until
 
 LANE = "default\x1fapp.task\x1f"
 

@@ -17,9 +17,10 @@ from queue_app.management.verbs import tail as verb
 from queue_app.management.verbs.tail import Tail, as_json, as_line
 from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.services.read.log_lines import LogLines
-from tests.integration.processes import eventually, fleet_on
+from tests.integration.processes import fleet_on
 from tests.support.engine import done, failed, put, take
 from tests.support.faults import failing
+from tests.support.waiting import until
 
 EVERYTHING = EventFilter()
 ADD, NOTE = "a", "b"  # types that the workers of these tests know
@@ -213,7 +214,7 @@ def test_as_a_process_it_ends_with_ctrl_c(engine, process_env, tmp_path):
             put(ADD, args=[1, 2])
             return '"Accepted"' in process.log
 
-        eventually(follows, "it shows an event")
+        until(follows, "it shows an event")
         process.send(signal.SIGINT)
         assert process.exit_code() == 0
         assert {json.loads(line)["name"] for line in process.log.splitlines()} == {"Accepted"}

@@ -14,8 +14,8 @@ from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.schedules.tick import run_due
 from queue_app.sql import database, snapshot
 from queue_app.sql.database import atomic, fetch_all
-from tests.integration.processes import eventually
 from tests.support.engine import Side, put, take
+from tests.support.waiting import until
 from tests.workers import chores
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -41,9 +41,7 @@ def test_a_scheduler_that_freezes_within_a_tick_loses_its_locks(engine, monkeypa
     monkeypatch.setattr(tick, "_handle", freeze)
     first = Side(lambda: run_due(now=NOON + timedelta(minutes=1)))
     assert frozen.wait(60)
-    eventually(
-        lambda: run_due(now=NOON + timedelta(minutes=1)) == 1, "PostgreSQL ends the transaction of the frozen one"
-    )
+    until(lambda: run_due(now=NOON + timedelta(minutes=1)) == 1, "PostgreSQL ends the transaction of the frozen one")
     thaws.set()
     with pytest.raises(DatabaseError, match="idle-in-transaction"):
         first.result()
@@ -77,7 +75,7 @@ def test_a_scheduler_of_another_role_is_told_what_to_grant(role, override):
                 return snapshot.abandon(1)
             return False
 
-        eventually(is_raised, "the session of the frozen grant is ended")
+        until(is_raised, "the session of the frozen grant is ended")
         with pytest.raises(psycopg.errors.AdminShutdown):
             raw.execute("SELECT 1")
 
@@ -110,17 +108,17 @@ def test_a_rebuild_ends_a_grant_whose_worker_has_gone(engine, override, is_compl
             )
 
         before = snapshot.generation()
-        eventually(holds_the_lock, "the grant has the lock")
+        until(holds_the_lock, "the grant has the lock")
         override(database, FROZEN_SECONDS=60.0)
         assert not is_raised()
         override(database, FROZEN_SECONDS=0.2)
-        eventually(is_raised, "the generation can be changed")
+        until(is_raised, "the generation can be changed")
         assert snapshot.generation() == before
 
 
 def test_a_rebuild_ends_no_session_that_does_nothing(engine):
     with closing(connection.get_new_connection(connection.get_connection_params())) as idle:
-        eventually(
+        until(
             lambda: fetch_all(
                 "SELECT FROM pg_stat_activity WHERE pid = %s AND state_change < clock_timestamp() - interval '0.3 s'",
                 [idle.info.backend_pid],

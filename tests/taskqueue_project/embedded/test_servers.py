@@ -20,13 +20,13 @@ from taskqueue_project.embedded.data_directory import DataDirectory
 
 ROOT = Path(__file__).parent.parent.parent.parent
 OWNER = """
-import signal, sys, time
+import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests deaf to it
 from taskqueue_project.embedded import EmbeddedServers
 EmbeddedServers(Path(sys.argv[1])).start()
 print("ready", flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -114,10 +114,12 @@ def test_the_servers_end_with_their_owner(directory, number):
 
 
 def test_servers_that_outlived_their_guard_are_replaced(directory):
+    before = set(psutil.Process().children())
     servers = EmbeddedServers(directory).start()
     orphans = list(server_processes(directory))
-    servers._guard.kill()
-    servers._guard.wait()
+    [guard] = set(psutil.Process().children()) - before
+    guard.kill()
+    guard.wait()
     servers.stop()
     assert all(process.is_running() for process in orphans)
     with EmbeddedServers(directory) as servers:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-import time
+import threading
 
 import pytest
 
@@ -16,7 +16,7 @@ def ended_by(number: signal.Signals) -> None:
     with _signals_as_interrupts():
         try:
             os.kill(os.getpid(), number)
-            time.sleep(10)  # the signal ends it
+            threading.Event().wait(10)  # the signal ends it
         finally:
             for again in SIGNALS:
                 os.kill(os.getpid(), again)

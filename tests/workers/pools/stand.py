@@ -16,7 +16,7 @@ from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
 from queue_app.workers.progress import ProgressReports
 from queue_app.workers.resources import ResourceLimits
-from tests.support.engine import until
+from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.test_executor import claimed
 

@@ -9,7 +9,7 @@ import pytest
 from queue_app import task
 from queue_app.exceptions import TaskTimeout
 from queue_app.workers.pools import asynchronous
-from tests.support.engine import until
+from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.pools.stand import INTERRUPTIONS, begun, opened, outcomes, threads_of
 from tests.workers.test_executor import claimed

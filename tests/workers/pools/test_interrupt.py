@@ -17,7 +17,7 @@ from queue_app import task
 from queue_app.exceptions import TaskCancelled, TaskTimeout
 from queue_app.workers import deadlines
 from queue_app.workers.deadlines import end_by_force, enforce, must_be_replaced, next_due
-from tests.support.engine import until
+from tests.support.waiting import let_pass, until
 from tests.workers import chores
 from tests.workers.pools.stand import INTERRUPTIONS, KINDS, begun, opened, outcomes, threads_of
 from tests.workers.test_executor import claimed
@@ -144,7 +144,7 @@ def swallows(name: str, where: str) -> None:
 def test_an_interruption_that_python_swallows_is_raised_again(pool, monkeypatch, where):
     swallowed = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
-    monkeypatch.setattr(pool, "repeat_after", 0.05)
+    pool.repeat_after = 0.05
     name = uuid.uuid4().hex
     held = begun(pool, swallows, name, where)
     assert enforce(pool, {held.task.id}) == []
@@ -175,7 +175,7 @@ def test_a_thread_that_blocks_outside_of_python_keeps_its_slot_until_it_ends(poo
     assert (ended[0].failure.reason, ended[1].result) == ("timeout", "1")
 
 
-def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool, monkeypatch):
+def test_a_thread_that_never_ends_is_forgotten_when_the_process_ends(pool):
     name = uuid.uuid4().hex
     held = begun(pool, chores.hold, name)
     pool.interrupt(held, TaskTimeout)
@@ -241,9 +241,9 @@ def test_an_error_of_the_database_without_an_interruption_is_the_failure(pool):
 def test_an_interruption_in_a_transaction_is_the_failure(engine, pool, interruption, reason):
     """The rollback fails when it begins in the middle of a query; that error is only a consequence."""
     failures = []
-    for number in range(150):
+    for number in range(75):
         held = begun(pool, query, uuid.uuid4().hex)
-        time.sleep(number * 0.00003)
+        let_pass(number * 0.00006)
         pool.interrupt(held, interruption)
         failures.append(outcomes(pool)[0].failure)
     assert {(each.reason, each.exception_class) for each in failures} == {
@@ -264,8 +264,7 @@ def shielded(context, folder: str) -> None:
     with context.shield():
         with context.shield():
             (log / "begun").touch()
-            while not (log / "gate").exists():
-                time.sleep(0.005)
+            until((log / "gate").exists, "the gate opens")
         (log / "done").write_text(str(context.cancelled))
     (log / "after").touch()
 
@@ -296,7 +295,7 @@ def test_the_block_ends_and_then_the_attempt(each_pool, tmp_path):
     if pool.name == "processes":  # else the signal would follow later
         until(lambda: bool(pool.pids), "the pool knows its process")
     assert pool.interrupt(held, TaskCancelled)
-    time.sleep(0.05)  # one that is not put off would arrive
+    let_pass(0.05)  # one that is not put off would arrive
     assert pool.take_outcomes() == []
     (tmp_path / "gate").touch()
     assert outcomes(pool)[0].failure.reason == "cancelled"

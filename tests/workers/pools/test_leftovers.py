@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.cache import caches
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -30,7 +30,8 @@ from queue_app.workers.pools import threads
 from queue_app.workers.pools.asynchronous import AsyncPool
 from queue_app.workers.pools.processes import ProcessPool
 from queue_app.workers.pools.threads import ThreadPool
-from tests.support.engine import until
+from tests.support.sessions import connections_kept
+from tests.support.waiting import until
 from tests.workers.pools.stand import opened, outcomes
 from tests.workers.test_executor import claimed
 
@@ -126,15 +127,17 @@ def is_stored(name: str) -> bool:
 
 
 @pytest.fixture
-def persistent(engine, monkeypatch) -> None:
+def persistent(engine) -> Iterator[None]:
     """Let connections stay open between tasks."""
-    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
+    with connections_kept(None):
+        yield
 
 
 @pytest.fixture
-def default_age(engine, monkeypatch) -> None:
+def default_age(engine) -> Iterator[None]:
     """Let web processes close a connection after each request, as Django does by default."""
-    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
+    with connections_kept(0):
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from queue_app.workers.options import WorkerOptions
 from queue_app.workers.pools.slot import Slot
 from queue_app.workers.resources import ResourceLimits, parse_rlimit
 from queue_app.workers.transport.http import Reader
-from tests.support.engine import until
+from tests.support.waiting import let_pass, until
 from tests.workers import chores
 from tests.workers.pools.stand import INTERRUPTIONS, opened, outcomes
 from tests.workers.test_discovery import new_module
@@ -89,7 +88,7 @@ def test_a_blocking_task_is_interrupted_and_a_resisting_one_is_killed(open_pool,
     pool.submit([held, claimed(chores.whoami)])
     assert begun(pool, tmp_path / "hard") == pid, "the process lives on"
     pool.interrupt(held, kind)
-    time.sleep(0.05)
+    let_pass(0.05)
     assert pool.abandon(held, kind()).failure.reason == reason
     assert pool.abandon(held, kind()) is None
     assert json.loads(outcomes(pool)[0].result) != pid
@@ -101,18 +100,16 @@ def swallows_once(path: str) -> None:
     """Swallow the first interruption, go on, and clean up after the second."""
     try:
         with suppress(Interruption):
-            Path(path).write_text(str(os.getpid()), encoding="utf-8")
-            time.sleep(600)
-        time.sleep(600)
+            chores.tell_and_wait(path)
+        chores.tell_and_wait(os.devnull)
     finally:
-        time.sleep(0.3)  # longer than the pause between two interruptions
+        let_pass(0.3)  # longer than the pause between two interruptions
         Path(path).write_text("cleaned up", encoding="utf-8")
 
 
-def test_an_attempt_that_swallows_its_interruption_gets_another(open_pool, monkeypatch, tmp_path):
+def test_an_attempt_that_swallows_its_interruption_gets_another(open_pool, tmp_path):
     pool = open_pool()
-    monkeypatch.setattr(pool, "repeat_after", 0.1)
-    monkeypatch.setattr(pool, "kill_after", 60)
+    pool.repeat_after, pool.kill_after = 0.1, 60
     held = claimed(swallows_once, str(tmp_path / "state"))
     pool.submit([held, claimed(chores.whoami)])
     pid = begun(pool, tmp_path / "state")
@@ -129,7 +126,7 @@ def writes_to_the_worker() -> None:
     """Write to the connection on which its process gets tasks."""
     reader = next(item for item in gc.get_objects() if isinstance(item, Reader))
     reader._source.sendall(b"\0\0\0\4junk")
-    time.sleep(600)
+    chores.tell_and_wait(os.devnull)
 
 
 def test_a_process_that_sends_no_message_is_killed(open_pool):

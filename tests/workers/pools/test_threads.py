@@ -10,7 +10,7 @@ import pytest
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.pools import base, threads
 from queue_app.workers.pools.threads import ThreadPool
-from tests.support.engine import until
+from tests.support.waiting import until
 from tests.workers import chores
 from tests.workers.pools.stand import opened, outcomes
 from tests.workers.test_executor import claimed

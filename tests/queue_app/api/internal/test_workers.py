@@ -27,9 +27,10 @@ from queue_app.registry import type_of
 from queue_app.services import cancel, enqueue
 from queue_app.services.worker import registration as service_of_workers, remote as service, tokens
 from tests.support.crashes import forget_claims
-from tests.support.engine import Side, assert_index_agrees, until
+from tests.support.engine import Side, assert_index_agrees
 from tests.support.factories import StaffFactory
 from tests.support.index_state import client_of
+from tests.support.waiting import until
 from tests.workers.flow_tasks import large, lengths
 
 TYPE = "shop.tasks.render"

@@ -19,9 +19,9 @@ from tests.support.engine import (
     new,
     put,
     put_many,
-    somebody_waits_for_a_lock as somebody_waits,
-    until,
+    somebody_waits_for_a_lock,
 )
+from tests.support.waiting import until
 
 # -- never exceeded -----------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ def test_only_a_small_limit_makes_submitters_take_turns(engine, of, free, waits)
         cursor.execute(f"SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, {admission.SEED}))", [name])
         side = Side(lambda: outcome_of(lambda: from_outside(user="ada")))
         if waits:
-            until(somebody_waits, "the submission waits for its turn")
+            until(somebody_waits_for_a_lock, "the submission waits for its turn")
         else:
             assert side.result() == "stored"
     assert side.result() == "stored"

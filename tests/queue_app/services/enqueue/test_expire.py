@@ -30,8 +30,8 @@ from tests.support.engine import (
     status,
     take,
     take_ids,
-    until,
 )
+from tests.support.waiting import until
 
 
 def waiting(seconds: float, **options) -> uuid.UUID:

@@ -15,7 +15,8 @@ from queue_app.services.lifecycle.claim import give_back, recover
 from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.sql import finish as finish_rows
 from queue_app.sql.database import fetch_all, once_more_after_deadlock
-from tests.support.engine import Side, at_once, done, failed, new, put, put_many, status, take, take_ids, until
+from tests.support.engine import Side, at_once, done, failed, new, put, put_many, status, take, take_ids
+from tests.support.waiting import until
 
 COUNT = 20
 

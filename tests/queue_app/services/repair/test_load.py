@@ -13,20 +13,10 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import copy_limits, is_needed, rebuild, rebuild_if_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
-from tests.support.engine import (
-    Side,
-    assert_index_agrees,
-    done,
-    flush,
-    put,
-    put_many,
-    row,
-    take,
-    take_ids,
-    until,
-)
+from tests.support.engine import Side, assert_index_agrees, done, flush, put, put_many, row, take, take_ids
 from tests.support.faults import failing
 from tests.support.index_state import client_of, read
+from tests.support.waiting import until
 
 
 def claim_again(engine, hand, want=1):

@@ -22,8 +22,8 @@ from tests.support.engine import (
     put_many,
     row,
     take,
-    until,
 )
+from tests.support.waiting import until
 
 
 def test_a_rebuild_waits_for_the_claims_that_are_being_committed(engine):

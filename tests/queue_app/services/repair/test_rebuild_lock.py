@@ -12,8 +12,9 @@ from django.core.management import call_command
 from queue_app.exceptions import IndexUnavailable
 from queue_app.services.repair import rebuild as module
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed, rebuild_lock
-from tests.support.engine import assert_index_agrees, flush, index_away, put_many, until
+from tests.support.engine import assert_index_agrees, flush, index_away, put_many
 from tests.support.index_state import client_of
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from queue_app.services.operations.run import advance, run_operations
 from queue_app.services.simulate import operation as module, recorded, simulate as simulation
 from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
 from queue_app.workers.scheduler import Scheduler
-from tests.support.engine import until
 from tests.support.faults import failing
 from tests.support.recorded import history, last_window
+from tests.support.waiting import until
 
 CHANGES = {"limits": {"queue:imports": {"max_concurrent": 4}}, "bands": {"low": {"promote_after_seconds": 120}}}
 FORM = reverse("admin:queue_app_operation_what_if")
