@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from queue_app.index import Index, notifier
-from queue_app.index.pipeline import Pipeline
+from queue_app.index.notifier import Pipeline
 
 
 class Clock:
