@@ -1,7 +1,8 @@
 """The pages of queues, and what all pages with limits and pauses share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -157,14 +158,19 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         until = form.resume_at if paused else None
         before = {"paused": found.paused, "by": found.paused_by, "reason": found.paused_reason}
         after = {"paused": paused} | ({"resume_at": until.isoformat()} if until else {})
-        kind, names = _kind(found)
-        pause_it, resume_it = BY_KIND[kind]
+        pause_it, resume_it = self.how_to_pause(found)
         if paused:
-            pause_it(*names, by=request.user.get_username(), reason=reason, resume_at=until)
+            pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
             self.audit(request, [found], "Paused.", action="pause", before=before, after=after, reason=reason)
         else:
-            resume_it(*names)
+            resume_it()
             self.audit(request, [found], "Resumed.", action="resume", before=before, after=after, reason=reason)
+
+    def how_to_pause(self, found: M) -> tuple[Callable[..., Any], Callable[[], Any]]:
+        """Return the services that pause and resume an object."""
+        kind, names = _kind(found)
+        pause_it, resume_it = BY_KIND[kind]
+        return partial(pause_it, *names), partial(resume_it, *names)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
         adaptive = {} if isinstance(found, Schedule) else adaptive_context(found)
@@ -188,12 +194,10 @@ def _posted(request: HttpRequest) -> PauseForm:
     return form
 
 
-def _kind(found: Queue | Limit | RuntimeSettings | Schedule) -> tuple[str, list[str]]:
+def _kind(found: Any) -> tuple[str, list[str]]:
     """Return the kind of an object for the services, and its name if it has one."""
     if isinstance(found, RuntimeSettings):
         return EVERYTHING, []
-    if isinstance(found, Schedule):
-        return "schedule", [found.name]
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]
 
 

@@ -14,7 +14,6 @@ from queue_app.api.answers import (
     FLAG,
     FORMER,
     NUMBER,
-    STATUS,
     TEXT,
     Shape,
     answer,
@@ -47,18 +46,17 @@ from queue_app.services.control.limits import PACE
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import OVERALL_FIELDS, POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.inspect import TaskDetail
-from queue_app.services.schedules.edit import FIELDS, overridden
 
 #: What a task and a dead letter say about payloads that the caller may not read.
 _HIDDEN: Final = FLAG | {
     "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task belongs"
     " to another user and the caller lacks queue_app.view_payload."
 }
-_ARGS: Final = {
+ARGS: Final = {
     "anyOf": [listed(ANYTHING), OBJECT],
     "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
 }
-_SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
+SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
 
 submitted: Final = Shape(
     models.Task, "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority",
@@ -76,7 +74,7 @@ summary: Final = Shape(
 answer("Task", summary.schemas, optional=SUMMARY_FIELDS)  # the parameter ``fields`` selects them
 #: The options of a task that its summary does not say.
 OPTIONS: Final = Shape(
-    models.Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES
+    models.Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **SOURCES
 )
 IN_FORCE: Final = Shape(
     models.Task, "timeout_seconds", "max_retries", "retry_delay", timeout_seconds=("timeout", NUMBER),
@@ -209,7 +207,7 @@ LETTER: Final = Shape(
 )  # fmt: skip
 _LETTER: Final = LETTER.schemas | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}
 answer("DeadLetter", _LETTER)
-answer("DeadLetterDetail", _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)})
+answer("DeadLetterDetail", _LETTER | {"task_status": maybe(TEXT), "args": maybe(ARGS), "parameters": maybe(OBJECT)})
 answer("DiscardedDeadLetter", {"id": UUID, "task_id": UUID, "state": TEXT})
 answer("ReplayedDeadLetter", {"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)})
 _DISCARDED: Final = answer("Discarded", {"discarded": COUNT, "remaining": COUNT})
@@ -227,21 +225,10 @@ audit_entry: Final = Shape(
 )  # fmt: skip
 answer("AuditEntry", audit_entry.schemas)
 
-SCHEDULE: Final = Shape(
-    models.Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
-    *PAUSE.names, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(_ARGS),
-    parameters=maybe(OBJECT), instants=listed(TIME), **_SOURCES,
-)  # fmt: skip
-answer("Schedule", SCHEDULE.schemas | {"overridden": listed(TEXT)})
-tick: Final = Shape(
-    models.ScheduleTick, "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count",
-    "run_seconds",
-)  # fmt: skip
-_PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
-answer("Preview", _PREVIEW | {"sample": listed(UUID)})
-answer("BackfillPreview", _PREVIEW | {"sample": listed(TIME)})
-answer("StartedTick", {"id": UUID, "task_id": UUID, "instant": TIME})
-answer("Tick", tick.schemas | {"status": maybe(STATUS)})
+#: The former name of the cursor of a page of ticks or workflows.
+NEXT_BEFORE: Final = maybe(FORMER | TEXT)
+PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
+answer("Preview", PREVIEW | {"sample": listed(UUID)})
 
 WORKFLOW: Final = Shape(
     models.Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
@@ -262,10 +249,9 @@ answer("WorkflowGraph", {"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP
 answer("SteeredWorkflow", _WORKFLOW | {"changed": COUNT})
 answer("SubmittedWorkflow", _WORKFLOW | {"tasks": named(UUID)})
 
-for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit", "Schedule"):
+for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit"):
     page(_name)
-for _name in ("Tick", "Workflow"):
-    page(_name, next_before=maybe(FORMER | TEXT))
+page("Workflow", next_before=NEXT_BEFORE)
 
 
 def step(found: Step) -> dict[str, Any]:
@@ -297,7 +283,7 @@ answer(
         "error": maybe(record({"class": TEXT, "message": TEXT, "retriable": FLAG})),
         "payload_hidden": _HIDDEN,
         "parameters": maybe(OBJECT),
-        "args": maybe(_ARGS),
+        "args": maybe(ARGS),
         "metadata": maybe(OBJECT),
         "attempts": listed(
             record(
@@ -387,18 +373,6 @@ def worker(found: models.Worker, running: Sequence[tuple[uuid.UUID, int]]) -> di
     """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
     load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
     return WORKER(found) | load
-
-
-def schedule(found: models.Schedule, user: Any) -> dict[str, Any]:
-    """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
-    visible = may_view_payload(user, found.user)
-    _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
-    return SCHEDULE(found) | {
-        "priority": Band(found.priority).label,
-        "args": args if visible else None,
-        "parameters": parameters if visible else None,
-        "overridden": [API_NAMES.get(name, name) for name in overridden(found)],
-    }
 
 
 def workflow(found: models.Workflow, user: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from queue_app import registry
+from queue_app.core import rooms
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.limits import Scope, names_of
 from queue_app.core.reasons import (
@@ -43,7 +44,6 @@ from queue_app.models import (
     Limit,
     Queue,
     RuntimeSettings,
-    ScheduleTick,
     StepResult,
     Task,
     TaskAttempt,
@@ -80,7 +80,7 @@ class Case:
 
 
 type Finder = Callable[[Case], Iterator[Reason]]
-#: Functions that find reasons, and the states of their tasks; another room adds its own with ``finds_tasks``.
+#: Functions that find reasons, and the states of their tasks; rooms have more.
 FINDERS: Final[list[tuple[frozenset[Status], Finder]]] = []
 
 
@@ -107,6 +107,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     """Return why a task that was just read is not running; like ``explain``."""
     status, case = Status(task.status), Case(task, visible)
     found = [each for statuses, find in FINDERS if status in statuses for each in find(case)]
+    found += [each for find in rooms.each("reasons") for each in find(case)]
     if any(each.blocks for each in found):  # the first of a queue is not next while it is blocked
         found = [_first_of_queue(each) if each.code == "position" else each for each in found]
     return Explanation(task.id, status.value, tuple(decisive_first(found)))
@@ -150,14 +151,6 @@ def _unique(case: Case) -> Iterator[Reason]:
         rule = getattr(registry.known(case.task.task_type), "unique", None)
         words = rule.words if rule else sentence("until it has ended, no second task of its key is stored")
         yield reason("unique", rule=words, details={"key": case.task.unique_key})
-
-
-@finds_tasks(*Status)
-def _of_schedule(case: Case) -> Iterator[Reason]:
-    tick = ScheduleTick.objects.using(alias()).filter(task_id=case.task.id).select_related("schedule").first()
-    if tick is not None:
-        details = {"schedule": tick.schedule.name, "instant": tick.instant, "kind": tick.kind}
-        yield reason("schedule", time=moment(tick.instant), name=tick.schedule.name, details=details)
 
 
 @finds_tasks(Status.EXECUTING)

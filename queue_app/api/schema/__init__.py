@@ -25,8 +25,8 @@ from queue_app.api.serializers.kinds import NAME, UUID
 from queue_app.core.options import KEY_LENGTH
 from queue_app.core.priorities import BAND_NAMES
 
-#: Module of a view -> tag of its endpoints; other modules have the name of the tag.
-_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}
+#: Module or room of a view -> tag of its endpoints; others have the name of the tag.
+_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "internal": "remote workers"}
 _NUMBER: Final = {"type": "integer", "minimum": 1}
 #: Part of an address -> its schema; other parts are UUIDs.
 _PATH: Final[dict[str, Schema]] = {
@@ -89,7 +89,8 @@ class EndpointSchema(AutoSchema):
         return self.accepted.id
 
     def get_tags(self) -> list[str]:
-        module = type(self.view).__module__.rpartition(".")[2]
+        *_, folder, module = type(self.view).__module__.split(".")
+        module = folder if module == "views" else module  # of a room
         return [self.accepted.tag or _TAGS.get(module, module)]
 
     def get_summary(self) -> str:

@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from queue_app.management import verbs
 from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSettings, Schedule, Task
+from queue_app.schedules.edit import version_of
 from queue_app.services.control.pause import pause_type
-from queue_app.services.schedules.edit import version_of
 from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, own_admins, stage  # noqa: F401 - a fixture
 from tests.support.contents import rows_without
 from tests.support.engine import rolled_back

@@ -12,12 +12,12 @@ from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import add_options, duration, format_table, instant, json_object, parameter
 from queue_app.models import Schedule
-from queue_app.services.control.pause import pause_schedule, resume_schedule
-from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
+from queue_app.schedules import edit
+from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
+from queue_app.schedules.declare import find_entries, import_entries, synchronise
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.tick import RecentTick, recent
 from queue_app.services.operations.request import OperationOptions
-from queue_app.services.schedules import edit
-from queue_app.services.schedules.declare import find_entries, import_entries, synchronise
-from queue_app.services.schedules.tick import RecentTick, recent
 from queue_app.sql.database import alias, atomic
 
 EXAMPLE = 'taskqueue schedule add nightly shop.tasks.report --cron "0 3 * * *" --zone Europe/Berlin --param days=1'

@@ -3,9 +3,9 @@
 import pytest
 
 from queue_app.models import Schedule, ScheduleTick, Task
+from queue_app.schedules.sql import RECENT, SOUGHT, copy_outcomes, failing
+from queue_app.schedules.tick import failures_in_a_row, last_success, recent, run_due
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.schedules.tick import failures_in_a_row, last_success, recent, run_due
-from queue_app.sql.schedules import RECENT, SOUGHT, copy_outcomes, failing
 from tests.support.engine import done, failed, take
 from tests.support.schedules import every_minute, minutes
 from tests.workers import chores

@@ -12,15 +12,14 @@ from queue_app.core.ids import uuid7
 from queue_app.diagnose.explain import explain
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload
-from queue_app.services.control.pause import pause_schedule, resume_schedule
+from queue_app.schedules import sql as rows, tick
+from queue_app.schedules.backfill import run_schedule
+from queue_app.schedules.edit import delete_schedule, update_schedule
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.sql import copy_outcomes
+from queue_app.schedules.tick import run_due
 from queue_app.services.lifecycle.actions import retry_many
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations.backfill import run_schedule
-from queue_app.services.schedules import tick
-from queue_app.services.schedules.edit import delete_schedule, update_schedule
-from queue_app.services.schedules.tick import run_due
-from queue_app.sql import schedules as rows
-from queue_app.sql.schedules import copy_outcomes
 from tests.support.engine import assert_index_agrees, at_once, done, failed, held_up, take
 from tests.support.schedules import ECHO, NOON, every_minute, minutes
 

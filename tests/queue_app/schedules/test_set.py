@@ -7,8 +7,8 @@ from asgiref.sync import async_to_sync
 
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.models import Schedule
+from queue_app.schedules.edit import values_of
 from queue_app.services import adelete_schedule, aset_schedule, delete_schedule, pause_schedule, set_schedule
-from queue_app.services.schedules.edit import values_of
 from tests.support.engine import at_once
 from tests.workers import chores
 

@@ -1,4 +1,4 @@
-"""Record the ticks that the pause of a schedule passes over.
+"""Pause and resume a schedule, and record the ticks that its pause passes over.
 
 A pause passes over each tick that has no task when the pause begins, and each tick before its end. The end counts, not
 the time at which a scheduler looks: the ticks may be recorded by the check of a paused schedule, by the first check
@@ -14,14 +14,35 @@ from functools import partial
 
 from queue_app.core.counters import TICK
 from queue_app.core.recurrence import Policy, jitter_of, plan
+from queue_app.exceptions import ScheduleNotFound
 from queue_app.models import Schedule
 from queue_app.models.schedule import TickKind
+from queue_app.schedules import sql as rows
+from queue_app.schedules.sql import NewTick
+from queue_app.services.control.pause import pause_row, resume_row
 from queue_app.services.notify import events
-from queue_app.sql import schedules as rows
-from queue_app.sql.database import call_on_commit
-from queue_app.sql.schedules import NewTick
+from queue_app.sql.database import alias, atomic, call_on_commit, clock
 
 _log = logging.getLogger("taskqueue")
+
+
+def pause_schedule(name: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Schedule:
+    """Pause a schedule, like ``pause``; raise ``ScheduleNotFound``, or ``InvalidTaskData``."""
+    return pause_row(lambda: lock_schedule(name), by, reason, resume_at)
+
+
+def resume_schedule(name: str, *, now: datetime | None = None) -> Schedule:
+    """Resume a schedule, which continues with its next tick; raise ``ScheduleNotFound``."""
+    with atomic():
+        return resume_row(lock_schedule(name), now)
+
+
+def lock_schedule(name: str) -> Schedule:
+    """Return a schedule and lock its row; raise ``ScheduleNotFound``."""
+    found = Schedule.objects.using(alias()).select_for_update().filter(name=name).first()
+    if found is None:
+        raise ScheduleNotFound(f"There is no schedule {name!r}.")
+    return found
 
 
 def is_paused(schedule: Schedule, now: datetime) -> bool:
@@ -51,6 +72,12 @@ def passed_over(
     reason = f"The schedule was paused{by}{why}"
     tick = NewTick(schedule.pk, missed.last, TickKind.DUE, now, late, None, reason, missed.first, missed.number)
     return tick, following
+
+
+def settle_if_paused(row: object, now: datetime | None = None) -> None:
+    """Settle the pause of a row if it is a schedule's; the kernel calls this for every row that can be paused."""
+    if isinstance(row, Schedule):
+        settle_pause(row, now or clock())
 
 
 def settle_pause(schedule: Schedule, now: datetime) -> None:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from queue_app.api import representation
-from queue_app.api.base import ApiView, for_staff, parse_number
+from queue_app.api.base import ApiView, for_staff, parse_number, route
 from queue_app.api.etags import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
-from queue_app.api.serializers import schedules as serializers
 from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
 from queue_app.api.serializers.tasks import NamePage
 from queue_app.api.views.operations import accepted
 from queue_app.exceptions import ScheduleNotFound
 from queue_app.models import Schedule, ScheduleTick
-from queue_app.services.control.pause import pause_schedule, resume_schedule
-from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
+from queue_app.schedules import edit, serializers
+from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.tick import with_status
 from queue_app.services.operations.request import SAMPLE, OperationOptions
-from queue_app.services.schedules import edit
-from queue_app.services.schedules.tick import with_status
 from queue_app.sql.database import alias
 
 
@@ -33,7 +31,7 @@ class ScheduleListView(ApiView):
     def get(self, request: Request) -> dict[str, Any]:
         """List schedules by name."""
         query, schedules = self.read_query(request), Schedule.objects.using(alias()).all()
-        shown = each(partial(representation.schedule, user=request.user))
+        shown = each(partial(serializers.schedule, user=request.user))
         return paged(request, schedules, query, "name", shown)
 
     @for_staff(
@@ -50,7 +48,7 @@ class ScheduleListView(ApiView):
         name = values.pop("name")
         with self.recording(request):
             found = edit.create_schedule(name, {"zone": timezone.get_default_timezone_name()} | values)
-        return representation.schedule(found, request.user)
+        return serializers.schedule(found, request.user)
 
 
 class ScheduleView(ApiView):
@@ -61,7 +59,7 @@ class ScheduleView(ApiView):
         An edit must send the ETag of this answer as ``If-Match``.
         """
         found = _find(schedule_id)
-        return with_version(edit.version_of(found), representation.schedule(found, request.user))
+        return with_version(edit.version_of(found), serializers.schedule(found, request.user))
 
     @for_staff(
         "change_schedule", "view_schedule", body=serializers.ScheduleEdit, headers=(IF_MATCH,), id="edit_schedule",
@@ -78,7 +76,7 @@ class ScheduleView(ApiView):
         version = expected_version(request, edit.version_of(found))
         with self.recording(request):
             found = edit.update_schedule(found.name, changes, version=version)
-        return with_version(edit.version_of(found), representation.schedule(found, request.user))
+        return with_version(edit.version_of(found), serializers.schedule(found, request.user))
 
     @for_staff("delete_schedule", "view_schedule", id="delete_schedule", answer="Deleted")
     def delete(self, request: Request, schedule_id: str) -> dict[str, Any]:
@@ -102,7 +100,7 @@ class SchedulePauseView(ApiView):
         options = self.read_body(request)
         with self.recording(request):
             found = pause_schedule(_find(schedule_id).name, by=self.username(request), **options)
-        return representation.schedule(found, request.user)
+        return serializers.schedule(found, request.user)
 
 
 class ScheduleResumeView(ApiView):
@@ -112,7 +110,7 @@ class ScheduleResumeView(ApiView):
         self.read_body(request)
         with self.recording(request):
             found = resume_schedule(_find(schedule_id).name)
-        return representation.schedule(found, request.user)
+        return serializers.schedule(found, request.user)
 
 
 class RunView(ApiView):
@@ -160,7 +158,7 @@ class TickListView(ApiView):
 
 
 def _with_status(ticks: Sequence[ScheduleTick]) -> list[dict[str, Any]]:
-    return [representation.tick(found.tick) | {"status": found.status} for found in with_status(ticks)]
+    return [serializers.tick(found.tick) | {"status": found.status} for found in with_status(ticks)]
 
 
 def _find(schedule_id: str) -> Schedule:
@@ -170,3 +168,15 @@ def _find(schedule_id: str) -> Schedule:
     if found is None:
         raise missing
     return found
+
+
+#: What ``queue_app.urls`` gets.
+ADDRESSES: Final = (
+    route("api/v1/schedules", ScheduleListView, "schedule-list"),
+    route("api/v1/schedules/<schedule_id>", ScheduleView, "schedule"),
+    route("api/v1/schedules/<schedule_id>/pause", SchedulePauseView, "schedule-pause"),
+    route("api/v1/schedules/<schedule_id>/resume", ScheduleResumeView, "schedule-resume"),
+    route("api/v1/schedules/<schedule_id>/run", RunView, "schedule-run"),
+    route("api/v1/schedules/<schedule_id>/backfill", BackfillView, "schedule-backfill"),
+    route("api/v1/schedules/<schedule_id>/ticks", TickListView, "schedule-ticks"),
+)

@@ -177,6 +177,11 @@ RECENT: Final = 20
 #: Newest ticks of a schedule among which those failures are sought: some wait, or were skipped.
 SOUGHT: Final = 100
 
+#: For ``pending_work``; null: none ticks.
+SECONDS_UNTIL_DUE: Final = (
+    "(SELECT EXTRACT(EPOCH FROM min(due_at) - statement_timestamp())::float8 FROM queue_app_schedule)"
+)
+
 # A schedule at which a scheduler has looked in vain is put off: then only the instant tells how late it is.
 _OVERDUE: Final = """
 SELECT name, EXTRACT(EPOCH FROM statement_timestamp() - since)::float8 FROM (

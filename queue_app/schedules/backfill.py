@@ -19,12 +19,12 @@ from queue_app.models import Operation, Schedule, ScheduleTick
 from queue_app.models.fields import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationTarget
 from queue_app.models.schedule import TickKind
-from queue_app.services.control.pause import lock_schedule
+from queue_app.schedules.pause import lock_schedule
+from queue_app.schedules.sql import NewTick
+from queue_app.schedules.tick import store, task_of
 from queue_app.services.enqueue.validate import check_aware, check_reason
 from queue_app.services.operations.request import OperationOptions, check_options, store_operation
-from queue_app.services.schedules.tick import store, task_of
 from queue_app.sql.database import alias, atomic, clock
-from queue_app.sql.schedules import NewTick
 
 MAX_INSTANTS: Final = 10_000
 
@@ -78,6 +78,11 @@ def next_instants(operation: Operation, count: int) -> list[tuple[uuid.UUID, dat
     # Without the checks of the request: an edit may have made the schedule denser meanwhile.
     left = _unfilled(schedule, start, end, islice(_instants(schedule.recurrence, start, end), MAX_INSTANTS))
     return [(uuid.UUID(int=0), instant) for instant in left[:count]]
+
+
+def fill_page(operation: Operation, page: Sequence[tuple[uuid.UUID, datetime]]) -> list[uuid.UUID]:
+    """Enqueue the tasks of a page of ``next_instants``; return the ids of the stored ones."""
+    return fill(operation, [instant for _no_id, instant in page])
 
 
 def fill(operation: Operation, instants: Sequence[datetime]) -> list[uuid.UUID]:

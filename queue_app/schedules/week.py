@@ -17,7 +17,7 @@ from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate, word
 from queue_app.models import Schedule
-from queue_app.services.schedules.tick import RecentTick
+from queue_app.schedules.tick import RecentTick
 
 #: Ticks that a preview shows.
 PREVIEWED = 10

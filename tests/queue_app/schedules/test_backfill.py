@@ -7,11 +7,11 @@ import pytest
 
 from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.models import Operation, Schedule, ScheduleTick, Task
-from queue_app.services.operations.backfill import preview_backfill, start_backfill
+from queue_app.schedules.backfill import preview_backfill, start_backfill
+from queue_app.schedules.edit import create_schedule, delete_schedule
+from queue_app.schedules.tick import run_due
 from queue_app.services.operations.request import OperationOptions, cancel_operation
 from queue_app.services.operations.run import advance, run_operations
-from queue_app.services.schedules.edit import create_schedule, delete_schedule
-from queue_app.services.schedules.tick import run_due
 from tests.support.engine import assert_index_agrees, rolled_back
 from tests.support.schedules import ECHO, NOON, minutes
 

@@ -9,12 +9,11 @@ from django.db import transaction
 
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Schedule, ScheduleTick, Task, TaskPayload
-from queue_app.services.control.pause import pause_schedule
+from queue_app.schedules import backfill, tick
+from queue_app.schedules.edit import create_schedule, give_back, update_schedule, values_of
+from queue_app.schedules.pause import pause_schedule
+from queue_app.schedules.tick import run_due
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations import backfill
-from queue_app.services.schedules import tick
-from queue_app.services.schedules.edit import create_schedule, give_back, update_schedule, values_of
-from queue_app.services.schedules.tick import run_due
 from tests.support.engine import at_once, done, rolled_back, take
 from tests.support.schedules import ECHO, NOON, every_minute, minutes
 

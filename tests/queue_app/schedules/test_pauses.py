@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from queue_app.models import Schedule, ScheduleTick, Task
-from queue_app.services.control.pause import pause_schedule, resume_due, resume_schedule
-from queue_app.services.schedules import declare
-from queue_app.services.schedules.edit import create_schedule, update_schedule
-from queue_app.services.schedules.tick import run_due
+from queue_app.schedules import declare
+from queue_app.schedules.edit import create_schedule, update_schedule
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.tick import run_due
+from queue_app.services.control.pause import resume_due
 from tests.workers import chores
 
 #: The first instant of the schedule is a minute later.

@@ -1,17 +1,24 @@
-"""What requests about schedules may hold."""
+"""What requests about schedules may hold, and what answers hold."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from queue_app.api.answers import BAND, FLAG, STATUS, TEXT, Shape, answer, listed, maybe, page
+from queue_app.api.representation import ARGS, NEXT_BEFORE, PAUSE, PREVIEW, SOURCES
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.control import Edit, WithReason, columns
+from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
-from queue_app.core.options import Door
+from queue_app.api.visibility import may_view_payload
+from queue_app.core.options import API_NAMES, Door
 from queue_app.core.parsing import timestamp
+from queue_app.core.priorities import Band
 from queue_app.core.recurrence import MAX_INSTANTS
-from queue_app.models import Schedule
+from queue_app.encryption.displayed import displayed_payload
+from queue_app.models import Schedule, ScheduleTick
 from queue_app.models.fields import NAME_LENGTH, TYPE_LENGTH
+from queue_app.schedules.edit import FIELDS, overridden
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE
 
 MAX_ARGS: Final = 100
@@ -64,3 +71,34 @@ class TickQuery(Query):
     aliases: ClassVar[Mapping[str, str]] = FORMER_PAGE
     page_size = page_size()
     cursor = cursor(timestamp)
+
+
+# Answers.
+
+SCHEDULE: Final = Shape(
+    Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
+    *PAUSE.names, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(ARGS),
+    parameters=maybe(OBJECT), instants=listed(TIME), **SOURCES,
+)  # fmt: skip
+answer("Schedule", SCHEDULE.schemas | {"overridden": listed(TEXT)})
+tick: Final = Shape(
+    ScheduleTick, "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count",
+    "run_seconds",
+)  # fmt: skip
+answer("Tick", tick.schemas | {"status": maybe(STATUS)})
+page("Schedule")
+page("Tick", next_before=NEXT_BEFORE)
+answer("BackfillPreview", PREVIEW | {"sample": listed(TIME)})
+answer("StartedTick", {"id": UUID, "task_id": UUID, "instant": TIME})
+
+
+def schedule(found: Schedule, user: Any) -> dict[str, Any]:
+    """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
+    visible = may_view_payload(user, found.user)
+    _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
+    return SCHEDULE(found) | {
+        "priority": Band(found.priority).label,
+        "args": args if visible else None,
+        "parameters": parameters if visible else None,
+        "overridden": [API_NAMES.get(name, name) for name in overridden(found)],
+    }

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Unpack
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import IntegrityError
 from django.tasks.base import Task
@@ -26,10 +27,10 @@ from queue_app.models.fields import NAME_LENGTH
 from queue_app.models.schedule import MAX_CATCH_UP, MAX_GRACE, MAX_JITTER
 from queue_app.registry import AnyTask
 from queue_app.schedules import ScheduleOptions, fields_of
+from queue_app.schedules.pause import lock_schedule
+from queue_app.schedules.tick import finish_due, next_check, task_of
 from queue_app.services.control.limits import translated_errors
-from queue_app.services.control.pause import lock_schedule
 from queue_app.services.enqueue.validate import check_aware, check_spec, check_text
-from queue_app.services.schedules.tick import finish_due, next_check, task_of
 from queue_app.sql.database import alias, atomic, clock
 
 #: Options of the task; missing ones are those of the registered task when the schedule is made.
@@ -130,6 +131,10 @@ def delete_schedule(name: str) -> Schedule:
             raise InvalidTaskData("name", "This schedule is declared in the code: delete it there, or pause it here.")
         Schedule.objects.using(alias()).filter(pk=schedule.pk).delete()
     return schedule
+
+
+adelete_schedule = sync_to_async(delete_schedule)
+aset_schedule = sync_to_async(set_schedule)
 
 
 def with_options(values: Mapping[str, Any]) -> dict[str, Any]:

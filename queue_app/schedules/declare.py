@@ -24,8 +24,7 @@ from queue_app import schedules
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import MaintenanceJob, Schedule
 from queue_app.schedules import Declaration
-from queue_app.services.control.passed_ticks import settle_pause
-from queue_app.services.schedules.edit import (
+from queue_app.schedules.edit import (
     FIELDS,
     WHEN,
     create_schedule,
@@ -37,7 +36,8 @@ from queue_app.services.schedules.edit import (
     values_of,
     with_options,
 )
-from queue_app.services.schedules.tick import finish_due
+from queue_app.schedules.pause import settle_pause
+from queue_app.schedules.tick import finish_due
 from queue_app.sql.database import alias, atomic, clock
 
 #: Name of the row that knows the versions of the declarations.

@@ -28,14 +28,14 @@ from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.models.schedule import CatchUp, Overlap, TickKind
-from queue_app.services.control.passed_ticks import is_paused, passed_over
+from queue_app.schedules import sql as rows
+from queue_app.schedules.pause import is_paused, passed_over
+from queue_app.schedules.sql import RECENT, NewTick
 from queue_app.services.enqueue.store import store_many
 from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.actions import cancel_many
 from queue_app.services.notify import events
-from queue_app.sql import schedules as rows
 from queue_app.sql.database import alias, atomic, bound_transaction, call_on_commit, clock
-from queue_app.sql.schedules import RECENT, NewTick
 
 # What became of the ticks of schedules.
 

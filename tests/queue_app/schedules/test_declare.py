@@ -10,10 +10,10 @@ from queue_app import schedule, schedules
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Schedule
 from queue_app.schedules import Declaration
-from queue_app.services.control.pause import pause_schedule, resume_schedule
-from queue_app.services.schedules.declare import GONE, synchronise
-from queue_app.services.schedules.edit import create_schedule, delete_schedule, give_back, overridden, update_schedule
-from queue_app.services.schedules.tick import run_due
+from queue_app.schedules.declare import GONE, synchronise
+from queue_app.schedules.edit import create_schedule, delete_schedule, give_back, overridden, update_schedule
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.tick import run_due
 from tests.support.schedules import ECHO, NOON, minutes
 from tests.workers import chores
 

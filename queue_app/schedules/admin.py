@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import batched
 from typing import Any, Final
 
@@ -25,21 +26,21 @@ from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
 from queue_app.core.recurrence import Recurrence
 from queue_app.core.redaction import unmask
-from queue_app.dashboard import labels, schedules as pages
+from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Schedule
 from queue_app.models.fields import NAME_LENGTH
+from queue_app.schedules import edit, sql as schedule_health, week as pages
+from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.sql import MANY_FAILURES, RECENT, SOUGHT, times
+from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
-from queue_app.services.operations.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions
-from queue_app.services.schedules import edit
-from queue_app.services.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.upkeep.maintenance import JOBS
-from queue_app.sql import schedules as schedule_health
 from queue_app.sql.database import atomic
-from queue_app.sql.schedules import MANY_FAILURES, RECENT, SOUGHT, times
 
 # The forms of a schedule, its preview, and its backfill.
 
@@ -189,6 +190,9 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     lateness = column(
         _lazy("late by"), lambda found: labels.duration(found.recent[0].tick.late_seconds) if found.recent else "-"
     )
+
+    def how_to_pause(self, found: Schedule) -> tuple[Callable[..., Schedule], Callable[[], Schedule]]:
+        return partial(pause_schedule, found.name), partial(resume_schedule, found.name)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         schedules = list(rows)
