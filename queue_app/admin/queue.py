@@ -37,7 +37,7 @@ from queue_app.models.fields import TYPE_LENGTH
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
-from queue_app.services.control.adapt import dismiss
+from queue_app.services.control.advice import dismiss
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.services.read.stats import QueueSummary
 from queue_app.sql.database import atomic

@@ -1,6 +1,6 @@
 """Read what adaptive limits are computed from: run times, failures and throttles of the tasks that pass a gate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -13,11 +13,6 @@ WINDOW_SECONDS: Final = 60
 SAMPLE: Final = 200
 MAX_READ: Final = 10_000
 
-#: Whether any limit is adaptive: a question of ``sql.upkeep``.
-ANY_ADAPTIVE: Final = " OR ".join(
-    f"EXISTS (SELECT FROM {table} WHERE adaptive <> '')"
-    for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
-)
 # A limit of a key without a colon is also one of each key "name:...".
 _PASSES: Final = {
     "everything": "true",
@@ -84,119 +79,3 @@ def activity(  # noqa: PLR0913 - by name
         last_attempt=last,
         throttled_until=fetch_value(_THROTTLED, params),
     )
-
-
-class Adaptive(NamedTuple):
-    """An adaptive limit as metrics show it."""
-
-    scope: str
-    name: str
-    value: int
-    ratio: float | None
-
-
-def adaptive() -> list[Adaptive]:
-    """Return the adaptive limits with their newest values, by name."""
-    found = fetch_all("""
-        SELECT scope, name, value, ratio FROM (
-            SELECT 'everything' AS scope, '' AS name, 'a' AS gate FROM queue_app_runtimesettings WHERE adaptive <> ''
-            UNION ALL SELECT 'queue', name, 'q:' || name FROM queue_app_queue WHERE adaptive <> ''
-            UNION ALL SELECT scope, name, left(scope, 1) || ':' || name FROM queue_app_limit WHERE adaptive <> ''
-        ) AS row CROSS JOIN LATERAL (
-            SELECT value, ratio FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
-        ) AS newest ORDER BY scope, name
-    """)
-    return [Adaptive(*row) for row in found]
-
-
-# Read what advice is made of: the snapshots of the last half hour, and the workers that are gone.
-
-_WAITING: Final = "(SELECT COALESCE(sum(value::int), 0) FROM jsonb_each_text(depth))"
-_HELD: Final = f"""
-SELECT queue, count(*), count(*) FILTER (WHERE waiting > 0 AND active >= max_concurrent),
-    percentile_cont(0.5) WITHIN GROUP (ORDER BY oldest_seconds) FILTER (WHERE waiting > 0),
-    avg(waiting)::float8, avg(active)::float8, sum(enqueued), sum(completed + failed)
-FROM (SELECT *, {_WAITING} AS waiting FROM queue_app_queuestats WHERE taken_at >= %(since)s) AS snapshot
-WHERE max_concurrent IS NOT NULL GROUP BY queue
-"""
-_BANDS: Final = """
-SELECT key, sum(value::int), count(DISTINCT taken_at)
-FROM queue_app_queuestats, jsonb_each_text(depth) WHERE taken_at >= %(since)s GROUP BY key
-"""
-#: Number of waiting and of ended tasks that are read to judge types and keys.
-
-_WAITING_KINDS: Final = f"""
-SELECT task_type, concurrency_key, count(*)::float8,
-    EXTRACT(EPOCH FROM statement_timestamp() - min(queued_at))::float8
-FROM (SELECT task_type, concurrency_key, queued_at FROM queue_app_task WHERE status = 'queued'
-    ORDER BY queued_at, id LIMIT {MAX_READ}) AS task GROUP BY 1, 2
-"""
-_RUNNING_KINDS: Final = """
-SELECT task_type, concurrency_key, count(*) FROM queue_app_task WHERE status = 'executing' GROUP BY 1, 2
-"""
-# Busy slots on average, and ended tasks. Where more tasks ended than are read, the period is shorter.
-_RAN: Final = f"""
-WITH ended AS (SELECT task_type, concurrency_key, started_at, finished_at FROM queue_app_task
-    WHERE finished_at >= %(since)s ORDER BY finished_at DESC LIMIT {MAX_READ}),
-period AS (SELECT CASE WHEN count(*) < {MAX_READ} THEN %(since)s ELSE min(finished_at) END AS since FROM ended),
-ran AS (SELECT * FROM ended UNION ALL (SELECT task_type, concurrency_key, started_at, NULL FROM queue_app_task
-    WHERE status = 'executing' LIMIT {MAX_READ}))
-SELECT task_type, concurrency_key,
-    sum(EXTRACT(EPOCH FROM COALESCE(finished_at, statement_timestamp()) - GREATEST(started_at, since)))::float8
-        / EXTRACT(EPOCH FROM statement_timestamp() - max(since))::float8,
-    count(finished_at)::float8
-FROM ran, period WHERE started_at IS NOT NULL GROUP BY 1, 2
-"""
-_OFFERED: Final = """
-SELECT max(COALESCE(stopped_at, last_heartbeat_at)) FROM queue_app_worker WHERE capabilities @> %(names)s::varchar[]
-"""
-
-
-class CappedQueue(NamedTuple):
-    """A queue with a fixed limit, over the snapshots of a period."""
-
-    queue: str
-    snapshots: int
-    at_limit: int  # snapshots in which tasks waited and the limit was reached
-    oldest: float | None  # median age of the oldest waiting task in seconds
-    waiting: float  # means
-    active: float
-    enqueued: int
-    ended: int
-
-
-def capped(since: datetime) -> list[CappedQueue]:
-    """Return the queues that had a limit since a time."""
-    return [CappedQueue(*row) for row in fetch_all(_HELD, {"since": since})]
-
-
-def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
-    """Return {(type, key): (waiting tasks, age of the oldest in seconds)} of the tasks that have waited longest."""
-    return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
-
-
-def running_by_kind() -> dict[tuple[str, str], int]:
-    """Return {(type, key): running tasks}."""
-    return {(kind, key): count for kind, key, count in fetch_all(_RUNNING_KINDS)}
-
-
-def ran_by_kind(since: datetime) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return {(type, key): (slots in use on average, ended tasks)}."""
-    return {(kind, key): (busy, ended) for kind, key, busy, ended in fetch_all(_RAN, {"since": since})}
-
-
-def ended_since(since: datetime) -> int:
-    """Return how many tasks ended since a time, by the snapshots."""
-    query = "SELECT COALESCE(sum(completed + failed), 0) FROM queue_app_queuestats WHERE taken_at >= %s"
-    return int(fetch_value(query, [since]))
-
-
-def waiting_by_band(since: datetime) -> dict[str, tuple[int, int]]:
-    """Return {band: (sum of the waiting tasks over the snapshots, number of the snapshots)}."""
-    return {band: (total, snapshots) for band, total, snapshots in fetch_all(_BANDS, {"since": since})}
-
-
-def offered_until(capabilities: Sequence[str]) -> datetime | None:
-    """Return when a worker last offered these capabilities; ``None``: no stored worker did."""
-    (found,) = fetch_all(_OFFERED, {"names": list(capabilities)})[0]
-    return found if isinstance(found, datetime) else None

@@ -11,9 +11,17 @@ from queue_app.core import rooms
 from queue_app.core.counters import BOUNDS, from_json, percentile
 from queue_app.core.priorities import Band
 from queue_app.sql import workflow_graph
-from queue_app.sql.adaptive import Adaptive, adaptive
 from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
+
+
+class Adaptive(NamedTuple):
+    """An adaptive limit as metrics show it."""
+
+    scope: str
+    name: str
+    value: int
+    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,3 +331,42 @@ def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
         elif group == _BY_VERSION and version:
             row.versions[version] += count
     return list(found.values())
+
+
+def adaptive() -> list[Adaptive]:
+    """Return the adaptive limits with their newest values, by name."""
+    found = fetch_all("""
+        SELECT scope, name, value, ratio FROM (
+            SELECT 'everything' AS scope, '' AS name, 'a' AS gate FROM queue_app_runtimesettings WHERE adaptive <> ''
+            UNION ALL SELECT 'queue', name, 'q:' || name FROM queue_app_queue WHERE adaptive <> ''
+            UNION ALL SELECT scope, name, left(scope, 1) || ':' || name FROM queue_app_limit WHERE adaptive <> ''
+        ) AS row CROSS JOIN LATERAL (
+            SELECT value, ratio FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
+        ) AS newest ORDER BY scope, name
+    """)
+    return [Adaptive(*row) for row in found]
+
+
+# Running and waiting tasks by type and key, to judge limits of these.
+
+#: Number of waiting tasks that are read.
+MAX_READ: Final = 10_000
+_WAITING_KINDS: Final = f"""
+SELECT task_type, concurrency_key, count(*)::float8,
+    EXTRACT(EPOCH FROM statement_timestamp() - min(queued_at))::float8
+FROM (SELECT task_type, concurrency_key, queued_at FROM queue_app_task WHERE status = 'queued'
+    ORDER BY queued_at, id LIMIT {MAX_READ}) AS task GROUP BY 1, 2
+"""
+_RUNNING_KINDS: Final = """
+SELECT task_type, concurrency_key, count(*) FROM queue_app_task WHERE status = 'executing' GROUP BY 1, 2
+"""
+
+
+def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
+    """Return {(type, key): (waiting tasks, age of the oldest in seconds)} of the tasks that have waited longest."""
+    return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
+
+
+def running_by_kind() -> dict[tuple[str, str], int]:
+    """Return {(type, key): running tasks}."""
+    return {(kind, key): count for kind, key, count in fetch_all(_RUNNING_KINDS)}

@@ -1,7 +1,7 @@
 """Simulations as operations: requested by staff or by the scheduler, carried out by a process of their own, and kept.
 
 The scheduler requests trials: higher limits where limits hold tasks back, so that suggestions have numbers
-(``control.advice``). The effort is bounded: one new trial a turn, one for each limit and value in ``read.held.VALID``,
+(``suggest``). The effort is bounded: one new trial a turn, one for each limit and value in ``suggest.VALID``,
 at most ``MAX_TASKS`` tasks.
 
 Crash points: a process that dies leaves the operation running. After ``SILENT`` without a sign of life the scheduler
@@ -22,8 +22,8 @@ from queue_app.models import Operation
 from queue_app.models.fields import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.read.held import held, mark, operations
-from queue_app.sql import adaptive
+from queue_app.services.simulate.suggest import held, mark, operations
+from queue_app.sql import recorded
 from queue_app.sql.database import alias, atomic, clock
 
 SILENT: Final = timedelta(seconds=60)
@@ -46,7 +46,7 @@ def start_simulation(  # noqa: PLR0913 - by name
 ) -> Operation:
     """Request a simulation of a window; return its operation. Raises ``InvalidTaskData`` and ``SimulationRefused``.
 
-    ``trial`` is what ``read.held`` finds it by.
+    ``trial`` is what ``suggest`` finds it by.
     """
     from queue_app.services.simulate.recorded import check_window  # noqa: PLC0415 - a scheduler rarely needs these
     from queue_app.services.simulate.scenario import changed, empty  # noqa: PLC0415
@@ -160,7 +160,7 @@ def request_trial() -> int:
     if each is None:
         return 0
     now = clock()
-    window = WINDOW * min(1.0, MAX_TASKS / max(1, adaptive.ended_since(now - WINDOW)))
+    window = WINDOW * min(1.0, MAX_TASKS / max(1, recorded.ended_since(now - WINDOW)))
     changes = {"limits": {each.limit: {"max_concurrent": each.wanted}}}
     start_simulation(changes, now - window, now, by="", reason=REASON, trial=mark(each))
     return 1

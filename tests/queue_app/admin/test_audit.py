@@ -16,7 +16,7 @@ from queue_app.models.operation import OperationKind
 from queue_app.models.workflow import WorkflowNode, WorkflowState
 from queue_app.schedules.edit import values_of
 from queue_app.services import pause, pause_everything
-from queue_app.services.control.adapt import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.control.api_keys import create_key
 from queue_app.services.operations.request import Action, start_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter

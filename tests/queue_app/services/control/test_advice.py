@@ -10,7 +10,7 @@ from queue_app.core import shared
 from queue_app.diagnose.work import check_advice
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry, Limit, Queue
-from queue_app.services.control.adapt import advice, dismiss
+from queue_app.services.control.advice import advice, dismiss
 from tests.support.factories import QueueStatsFactory, StaffFactory, WorkerFactory
 
 pytestmark = pytest.mark.django_db

@@ -7,10 +7,10 @@ import pytest
 from django.utils import timezone
 
 from queue_app.models import Limit, Operation, Queue
-from queue_app.services.control.adapt import advice
-from queue_app.services.read.held import held
+from queue_app.services.control.advice import advice
 from queue_app.services.simulate import operation as trials
 from queue_app.services.simulate.operation import applicable, carry_out, request_trial
+from queue_app.services.simulate.suggest import held
 from tests.queue_app.services.control.test_advice import snapshots
 from tests.support.factories import TaskFactory, WorkerFactory
 

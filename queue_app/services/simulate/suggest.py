@@ -1,11 +1,12 @@
-"""Count the tasks behind limits, and find fixed limits that hold tasks back while slots of their workers are idle.
+"""Suggest other limits and priorities: from statistics, and from simulations that tried another value.
 
-For some of these, simulations have tried another value (``simulate.operation``).
+``held`` finds the fixed limits that hold tasks back while slots of their workers are idle; ``operation.request_trial``
+lets a simulation try another value. A queue that is idle, or works through its backlog, gets no suggestion.
 """
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
@@ -14,11 +15,14 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app.core.limits import Scope
+from queue_app.core.sentence import joined, sentence
+from queue_app.core.simulation import span
 from queue_app.models import Limit, Operation, Queue, Worker
-from queue_app.models.limits import HAS_OWN
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.models.worker import WorkerStatus
-from queue_app.sql import adaptive
+from queue_app.services.control.advice import Advice
+from queue_app.services.read.behind import counted_by, with_own_limits
+from queue_app.sql import recorded, stats
 from queue_app.sql.database import alias
 
 #: Period of the snapshots, and the smallest number of them that allows a judgement.
@@ -28,6 +32,10 @@ ENOUGH: Final = 10
 #: oldest task waited this long (s).
 OFTEN: Final = 0.8
 LONG: Final = 120.0
+#: Bands order nothing if at least this many tasks wait on average, and one band has this share of them.
+MANY_WAITING: Final = 20.0
+MOST_OF_THEM: Final = 0.6
+MAX_LIMITS: Final = 20
 #: Time for which a trial is valid.
 VALID: Final = 4 * PERIOD
 #: A trial helps if the wait of 95 % falls to this share of itself.
@@ -52,49 +60,6 @@ class HeldBack:
         return f"{self.scope}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """The tasks that have waited longest behind a limit of a type, a key or a family.
-
-    ``fullest`` is the number of running tasks that count together: those of the type, or of one key of a family.
-    """
-
-    running: int
-    fullest: int
-    waiting: int
-    oldest: float | None  # seconds
-    is_least: bool  # more tasks may wait than were read
-
-
-def behind(limits: Iterable[Limit]) -> list[Behind]:
-    """Return the running and waiting tasks of each limit, by the rows."""
-    limits, own = list(limits), _with_own_limits()
-    running, waits = adaptive.running_by_kind(), adaptive.waiting_by_kind()
-    is_least = sum(count for count, _ in waits.values()) >= adaptive.MAX_READ
-    return [_behind(_names(limit, own), running, waits, is_least=is_least) for limit in limits]
-
-
-def _behind(
-    name_of: Callable[[str, str], str],
-    running: dict[tuple[str, str], int],
-    waits: dict[tuple[str, str], tuple[float, float]],
-    *,
-    is_least: bool,
-) -> Behind:
-    together: Counter[str] = Counter()
-    for kind, count in running.items():
-        if name := name_of(*kind):
-            together[name] += count
-    waiting = [found for kind, found in waits.items() if name_of(*kind)]
-    return Behind(
-        together.total(),
-        max(together.values(), default=0),
-        round(sum(count for count, _ in waiting)),
-        max((age for _, age in waiting), default=None),
-        is_least,
-    )
-
-
 def held() -> list[HeldBack]:
     """Return the limits of queues, types and keys that hold tasks back, those with the longest waits first."""
     workers = list(Worker.objects.using(alias()).filter(status=WorkerStatus.ACTIVE))
@@ -105,7 +70,7 @@ def held() -> list[HeldBack]:
 def _queues(workers: list[Worker]) -> Iterator[HeldBack]:
     some = [
         seen
-        for seen in adaptive.capped(timezone.now() - PERIOD)
+        for seen in recorded.capped(timezone.now() - PERIOD)
         if seen.snapshots >= ENOUGH and seen.at_limit >= OFTEN * seen.snapshots and (seen.oldest or 0) >= LONG
     ]
     fixed = Queue.objects.using(alias()).filter(adaptive="", paused=False) if some else []
@@ -123,12 +88,12 @@ def _queues(workers: list[Worker]) -> Iterator[HeldBack]:
 def _types_and_keys(workers: list[Worker]) -> Iterator[HeldBack]:
     """Judge by the rows, as no snapshot counts types and keys."""
     limits = list(Limit.objects.using(alias()).filter(max_concurrent__isnull=False, adaptive="", paused=False))
-    if not limits or not (waits := adaptive.waiting_by_kind()):
+    if not limits or not (waits := stats.waiting_by_kind()):
         return
-    ran = adaptive.ran_by_kind(timezone.now() - PERIOD)
-    own = _with_own_limits()
+    ran = recorded.ran_by_kind(timezone.now() - PERIOD)
+    own = with_own_limits()
     for limit in limits:
-        cap, name_of = limit.max_concurrent or 0, _names(limit, own)
+        cap, name_of = limit.max_concurrent or 0, counted_by(limit, own)
         waiting: Counter[str] = Counter()  # by type or key: each key of a family has a count of its own
         oldest, busy, ended = (defaultdict[str, float](float) for _ in range(3))
         types = set()
@@ -148,23 +113,6 @@ def _types_and_keys(workers: list[Worker]) -> Iterator[HeldBack]:
         if idle > 0 and ended[name] and busy[name] >= OFTEN * cap and oldest[name] >= LONG:
             wanted = min(cap + idle, ceil(busy[name] / ended[name] * (ended[name] + count)))
             yield HeldBack(Scope(limit.scope), limit.name, cap, count, oldest[name], idle, wanted)
-
-
-def _with_own_limits() -> set[str]:
-    """Return the keys for which the limit of their family does not hold."""
-    return set(Limit.objects.using(alias()).filter(HAS_OWN, scope=Scope.KEY).values_list("name", flat=True))
-
-
-def _names(limit: Limit, own: set[str]) -> Callable[[str, str], str]:
-    """Return a function of type and key: the one that counts behind the limit, or "" if it does not hold for them."""
-    if limit.scope == Scope.TYPE:
-        return lambda task_type, _key: task_type if task_type == limit.name else ""
-    family = f"{limit.name}:" if ":" not in limit.name else limit.name
-
-    def of_key(_task_type: str, key: str) -> str:
-        return key if key == limit.name or (key.startswith(family) and key not in own) else ""
-
-    return of_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +160,58 @@ def trials_of(some: Sequence[HeldBack]) -> dict[str, Trial]:
                 operation.pk, value, waits[0]["p95"], waits[1]["p95"], bool(answer["calibration"]["agrees"])
             )
     return found
+
+
+def of_limits() -> Iterator[Advice]:
+    """Suggest higher limits where tasks wait while slots are idle, with the waits that a simulation found, if any."""
+    some = held()
+    trials = trials_of(some)
+    for each in some[:MAX_LIMITS]:
+        name = each.name if each.scope == Scope.QUEUE else f"{each.scope} {each.name}"
+        text = sentence(
+            "%(name)s: the limit %(cap)s holds %(tasks)s tasks, the oldest for %(time)s, while %(idle)s slots are"
+            " idle.",
+            name=name, cap=each.cap, tasks=round(each.waiting), time=span(each.oldest), idle=each.idle,
+        )  # fmt: skip
+        trial = trials.get(each.limit)
+        if trial is None:
+            needs = sentence(
+                "The tasks of the last %(minutes)s minutes and those that wait need %(wanted)s.",
+                minutes=PERIOD.seconds // 60, wanted=each.wanted,
+            )  # fmt: skip
+            text = joined(text, needs)
+            command = f"taskqueue simulate --last 1h --set {each.limit}.max_concurrent={each.wanted}"
+            hint = sentence("Try it: %(command)s.", command=command)
+        elif not trial.helps:
+            continue
+        else:
+            names = {"before": span(trial.before), "after": span(trial.after)}
+            found = sentence(
+                "%(value)s would bring the wait of 95 %% from %(before)s to %(after)s, says the simulation of the last"
+                " hour.",
+                value=trial.value, **names,
+            )  # fmt: skip
+            text = joined(text, found, "" if trial.agrees else sentence("The simulation differs from what happened."))
+            hint = sentence("Operation %(id)s shows it, and can apply it.", id=str(trial.operation))
+        hint = joined(hint, sentence("Raise it only if the systems that the tasks use can bear the load."))
+        yield Advice(f"limit:{each.limit if each.scope != Scope.QUEUE else each.name}:{each.cap}", text, hint,
+                     each.name if each.scope == Scope.QUEUE else "")  # fmt: skip
+
+
+def of_bands() -> Iterator[Advice]:
+    """Suggest lower priorities if most waiting tasks are urgent, so that the bands above normal order nothing."""
+    found = recorded.waiting_by_band(timezone.now() - PERIOD)
+    snapshots = max((number for _, number in found.values()), default=0)
+    total = sum(number for number, _ in found.values())
+    if snapshots < ENOUGH or total / snapshots < MANY_WAITING:
+        return
+    for band in ("critical", "high"):
+        share = found.get(band, (0, 0))[0] / total
+        if share >= MOST_OF_THEM:
+            text = sentence(
+                "The band %(band)s holds %(share)s of the waiting tasks (%(tasks)s on average): they wait for each"
+                " other.",
+                band=band, share=f"{share:.0%}", tasks=round(total / snapshots),
+            )  # fmt: skip
+            hint = sentence("Give what can wait a lower priority, or add workers.")
+            yield Advice(f"band:{band}", text, hint)
