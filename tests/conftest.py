@@ -46,7 +46,7 @@ SLOW = (
     "queue_app/api/test_served.py",
     "queue_app/api/test_slow_clients.py",
     "queue_app/index/test_model.py",
-    "queue_app/services/simulate",
+    "queue_app/what_if",
     "servers",
     "taskqueue_project/embedded",
     "taskqueue_project/quickstart",

@@ -31,12 +31,12 @@ from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, run_simulations
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.telemetry import log_error, outage_over
+from queue_app.what_if.operation import TRIAL_SECONDS, request_trial, run_simulations
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
 from queue_app.workers.summary import Summary

@@ -31,9 +31,9 @@ from queue_app.registry import all_sensitive_names
 from queue_app.services.control import audit
 from queue_app.services.control.queues import apply, rows_of
 from queue_app.services.operations.request import cancel_operation, get_operation
-from queue_app.services.simulate.operation import applicable, refuse_unless_done, start_simulation
-from queue_app.services.simulate.simulate import table
 from queue_app.sql.database import atomic
+from queue_app.what_if.operation import applicable, refuse_unless_done, start_simulation
+from queue_app.what_if.simulate import table
 
 # What if: the form that requests a simulation, what its operation shows, and applying what it tried.
 

@@ -25,14 +25,14 @@ from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed
-from queue_app.services.simulate import operation
-from queue_app.services.simulate.operation import start_simulation
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.services.workflows.read import cancel_overdue
 from queue_app.sql import snapshot, upkeep, workers
+from queue_app.what_if import operation
+from queue_app.what_if.operation import start_simulation
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import flush, put, put_many, take
 

@@ -14,8 +14,8 @@ from django.utils import timezone
 from queue_app.exceptions import InvalidTaskData
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import duration, format_table, instant, setting, settings_by_owner
-from queue_app.services.simulate.operation import carry_out
-from queue_app.services.simulate.simulate import simulate, table
+from queue_app.what_if.operation import carry_out
+from queue_app.what_if.simulate import simulate, table
 
 EXAMPLE = "taskqueue simulate --last 24h --set queue:mail.max_concurrent=5"
 NEEDS = Needs.DATABASE

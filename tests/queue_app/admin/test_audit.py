@@ -22,7 +22,7 @@ from queue_app.services.operations.request import Action, start_operation, start
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.worker import tokens
-from tests.queue_app.services.control.test_advice import HELD, snapshots
+from tests.queue_app.what_if.test_advice import HELD, snapshots
 from tests.support.engine import rolled_back
 from tests.support.factories import (
     DeadLetterFactory,

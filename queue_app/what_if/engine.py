@@ -16,11 +16,11 @@ from typing import Any, Final
 from queue_app.core.ids import uuid7
 from queue_app.core.limits import BAND_WIDTH
 from queue_app.core.priorities import Band, rises
-from queue_app.core.simulation import NEVER, SECOND, Plan, Starts
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import MAX_CLAIM, Profile
 from queue_app.index.limits import limit_arguments
-from queue_app.index.simulated import SimulatedIndex
+from queue_app.what_if.index import SimulatedIndex
+from queue_app.what_if.plan import NEVER, SECOND, Plan, Starts
 
 #: Up to this number of tasks each event is a turn. A larger load has about ``PER_TURN`` tasks in each turn, as far as
 #: that stays below this share of the median run time: a slot may wait for a task that comes later in the turn.

@@ -7,11 +7,11 @@ import pytest
 
 from queue_app.core.limits import Limits
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Change, Crew, Load, Plan, Starts, TaskKind, Waits
 from queue_app.index import scripts
-from queue_app.index.simulated import CLOCK, simulated_index
-from queue_app.services.simulate import engine as module
-from queue_app.services.simulate.engine import Engine
+from queue_app.what_if import engine as module
+from queue_app.what_if.engine import Engine
+from queue_app.what_if.index import CLOCK, simulated_index
+from queue_app.what_if.plan import NEVER, SECOND, Change, Crew, Load, Plan, Starts, TaskKind, Waits
 
 BEGIN = 1_700_000_000 * SECOND
 HOUR = 3600 * SECOND

@@ -10,13 +10,13 @@ import psutil
 import pytest
 from django.core.management import CommandError, call_command
 
-from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
-from queue_app.index import get_index, simulated
+from queue_app.index import get_index
 from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
-from queue_app.services.simulate import recorded, scenario as parts, simulate as module
-from queue_app.services.simulate.recorded import record
-from queue_app.services.simulate.simulate import simulate
+from queue_app.what_if import index as simulated, recorded, scenario as parts, simulate as module
+from queue_app.what_if.plan import Load
+from queue_app.what_if.recorded import record
+from queue_app.what_if.simulate import simulate
 from tests.support.engine import put_many
 from tests.support.factories import AttemptFactory, TaskFactory
 from tests.support.index_state import client_of
@@ -105,7 +105,7 @@ def test_on_the_server_of_the_index_it_leaves_nothing(engine, window, monkeypatc
 def test_a_killed_simulation_leaves_no_server(engine, process_env, tmp_path):
     script = (
         "import django; django.setup()\n"
-        "from queue_app.index.simulated import simulated_index\n"
+        "from queue_app.what_if.index import simulated_index\n"
         "with simulated_index() as index:\n"
         "    print(index._client.info('server')['process_id'], flush=True)\n"
         "    input()\n"

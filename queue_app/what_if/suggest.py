@@ -16,14 +16,15 @@ from django.utils import timezone
 
 from queue_app.core.limits import Scope
 from queue_app.core.sentence import joined, sentence
-from queue_app.core.simulation import span
 from queue_app.models import Limit, Operation, Queue, Worker
 from queue_app.models.operation import OperationKind, OperationState
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control.advice import Advice
 from queue_app.services.read.behind import counted_by, with_own_limits
-from queue_app.sql import recorded, stats
+from queue_app.sql import stats
 from queue_app.sql.database import alias
+from queue_app.what_if import sql as rows
+from queue_app.what_if.plan import span
 
 #: Period of the snapshots, and the smallest number of them that allows a judgement.
 PERIOD: Final = timedelta(minutes=30)
@@ -70,7 +71,7 @@ def held() -> list[HeldBack]:
 def _queues(workers: list[Worker]) -> Iterator[HeldBack]:
     some = [
         seen
-        for seen in recorded.capped(timezone.now() - PERIOD)
+        for seen in rows.capped(timezone.now() - PERIOD)
         if seen.snapshots >= ENOUGH and seen.at_limit >= OFTEN * seen.snapshots and (seen.oldest or 0) >= LONG
     ]
     fixed = Queue.objects.using(alias()).filter(adaptive="", paused=False) if some else []
@@ -90,7 +91,7 @@ def _types_and_keys(workers: list[Worker]) -> Iterator[HeldBack]:
     limits = list(Limit.objects.using(alias()).filter(max_concurrent__isnull=False, adaptive="", paused=False))
     if not limits or not (waits := stats.waiting_by_kind()):
         return
-    ran = recorded.ran_by_kind(timezone.now() - PERIOD)
+    ran = rows.ran_by_kind(timezone.now() - PERIOD)
     own = with_own_limits()
     for limit in limits:
         cap, name_of = limit.max_concurrent or 0, counted_by(limit, own)
@@ -200,7 +201,7 @@ def of_limits() -> Iterator[Advice]:
 
 def of_bands() -> Iterator[Advice]:
     """Suggest lower priorities if most waiting tasks are urgent, so that the bands above normal order nothing."""
-    found = recorded.waiting_by_band(timezone.now() - PERIOD)
+    found = rows.waiting_by_band(timezone.now() - PERIOD)
     snapshots = max((number for _, number in found.values()), default=0)
     total = sum(number for number, _ in found.values())
     if snapshots < ENOUGH or total / snapshots < MANY_WAITING:

@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queue_app.core.simulation import NEVER, SECOND, Load, Plan, Starts, Waits, agreement, span, waits_by
 from queue_app.exceptions import InvalidTaskData, SimulationRefused
-from queue_app.index.simulated import SimulatedIndex, simulated_index
 from queue_app.models import PriorityPolicy
-from queue_app.services.simulate.engine import Engine
-from queue_app.services.simulate.recorded import record
-from queue_app.services.simulate.scenario import changed, check, empty, gates_of, idle_names
 from queue_app.sql.database import alias
+from queue_app.what_if.engine import Engine
+from queue_app.what_if.index import SimulatedIndex, simulated_index
+from queue_app.what_if.plan import NEVER, SECOND, Load, Plan, Starts, Waits, agreement, span, waits_by
+from queue_app.what_if.recorded import record
+from queue_app.what_if.scenario import changed, check, empty, gates_of, idle_names
 
 type Report = Callable[[str, float], None]
 

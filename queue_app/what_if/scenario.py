@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from queue_app.core.limits import EVERYTHING, Limits, gate_of
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import MAX_TASKS, SECOND, Change, Crew, Load, Plan, TaskKind
 from queue_app.exceptions import InvalidTaskData
+from queue_app.what_if.plan import MAX_TASKS, SECOND, Change, Crew, Load, Plan, TaskKind
 
 _OF_LIMITS: Final = {field.name for field in fields(Limits)} - {"throttled_until"}
 _OF_QUEUES: Final = {"max_concurrent_per_user", "fair_by", "shares", "by_arrival"}

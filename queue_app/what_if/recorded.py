@@ -11,11 +11,12 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.simulation import HIDDEN, MAX_TASKS, SECOND, Crew, Load, Plan, TaskKind
 from queue_app.exceptions import SimulationRefused
 from queue_app.models import PriorityPolicy, Worker
-from queue_app.sql import recorded as rows, snapshot
+from queue_app.sql import snapshot
 from queue_app.sql.database import alias
+from queue_app.what_if import sql as rows
+from queue_app.what_if.plan import HIDDEN, MAX_TASKS, SECOND, Crew, Load, Plan, TaskKind
 
 MAX_WINDOW: Final = timedelta(days=31)
 #: Number of tasks after which the reader reports.

@@ -8,14 +8,14 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
-from queue_app.core.simulation import Load
 from queue_app.exceptions import InvalidTaskData, OperationEnded
 from queue_app.models import AuditEntry, Limit, Operation, PriorityPolicy, Queue
 from queue_app.services.control.queues import apply
 from queue_app.services.operations.request import cancel_operation
 from queue_app.services.operations.run import advance, run_operations
-from queue_app.services.simulate import operation as module, recorded, simulate as simulation
-from queue_app.services.simulate.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
+from queue_app.what_if import operation as module, recorded, simulate as simulation
+from queue_app.what_if.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
+from queue_app.what_if.plan import Load
 from queue_app.workers.scheduler import Scheduler
 from tests.support.recorded import history, last_window
 

@@ -17,14 +17,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from queue_app.exceptions import InvalidTaskData, OperationEnded, TaskQueueError
-from queue_app.index.simulated import has_server
 from queue_app.models import Operation
 from queue_app.models.fields import USER_LENGTH
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.simulate.suggest import held, mark, operations
-from queue_app.sql import recorded
 from queue_app.sql.database import alias, atomic, clock
+from queue_app.what_if import sql as rows
+from queue_app.what_if.index import has_server
+from queue_app.what_if.suggest import held, mark, operations
 
 SILENT: Final = timedelta(seconds=60)
 TRIES: Final = 3
@@ -48,8 +48,8 @@ def start_simulation(  # noqa: PLR0913 - by name
 
     ``trial`` is what ``suggest`` finds it by.
     """
-    from queue_app.services.simulate.recorded import check_window  # noqa: PLC0415 - a scheduler rarely needs these
-    from queue_app.services.simulate.scenario import changed, empty  # noqa: PLC0415
+    from queue_app.what_if.recorded import check_window  # noqa: PLC0415 - a scheduler rarely needs these
+    from queue_app.what_if.scenario import changed, empty  # noqa: PLC0415
 
     check_window(since, until)
     changed(empty(0, 1.0), scenario, with_load=False)  # to refuse what makes no sense now, not later
@@ -98,7 +98,7 @@ def _spawn(operation_id: uuid.UUID) -> None:
 
 def carry_out(operation_id: uuid.UUID) -> Operation:
     """Run a requested simulation and store its result, or its error. Raises ``OperationEnded`` if staff stopped it."""
-    from queue_app.services.simulate.simulate import simulate  # noqa: PLC0415 - the process of one simulation needs it
+    from queue_app.what_if.simulate import simulate  # noqa: PLC0415 - the process of one simulation needs it
 
     operation = Operation.objects.using(alias()).get(pk=operation_id, kind=OperationKind.SIMULATE)
     since, until = (datetime.fromisoformat(operation.filter[name]) for name in ("since", "until"))
@@ -160,7 +160,7 @@ def request_trial() -> int:
     if each is None:
         return 0
     now = clock()
-    window = WINDOW * min(1.0, MAX_TASKS / max(1, recorded.ended_since(now - WINDOW)))
+    window = WINDOW * min(1.0, MAX_TASKS / max(1, rows.ended_since(now - WINDOW)))
     changes = {"limits": {each.limit: {"max_concurrent": each.wanted}}}
     start_simulation(changes, now - window, now, by="", reason=REASON, trial=mark(each))
     return 1

@@ -1,6 +1,6 @@
 """Random policies and loads over simulated weeks keep what the queue promises, by the real scripts.
 
-``SIMULATED_EXAMPLES=2000 ./dev test tests/queue_app/services/simulate/test_invariants.py`` draws more, anew each time.
+``SIMULATED_EXAMPLES=2000 ./dev test tests/queue_app/what_if/test_invariants.py`` draws more, anew each time.
 """
 
 import os
@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 from queue_app.core.limits import EVERYTHING, Limits
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, Starts, TaskKind
-from queue_app.index.simulated import simulated_index
-from queue_app.services.simulate.engine import Engine
+from queue_app.what_if.engine import Engine
+from queue_app.what_if.index import simulated_index
+from queue_app.what_if.plan import NEVER, SECOND, Crew, Load, Plan, Starts, TaskKind
 
 EXAMPLES = int(os.environ.get("SIMULATED_EXAMPLES", "0"))
 SETTINGS = settings(

@@ -8,10 +8,10 @@ from django.utils import timezone
 
 from queue_app.models import Limit, Operation, Queue
 from queue_app.services.control.advice import advice
-from queue_app.services.simulate import operation as trials
-from queue_app.services.simulate.operation import applicable, carry_out, request_trial
-from queue_app.services.simulate.suggest import held
-from tests.queue_app.services.control.test_advice import snapshots
+from queue_app.what_if import operation as trials
+from queue_app.what_if.operation import applicable, carry_out, request_trial
+from queue_app.what_if.suggest import held
+from tests.queue_app.what_if.test_advice import snapshots
 from tests.support.factories import TaskFactory, WorkerFactory
 
 LIMIT = {"type": ("type", "shop.export"), "key": ("key", "api:1"), "family": ("key", "api")}
