@@ -24,7 +24,6 @@ from queue_app.core.process import QueryPauses
 from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.services import requests
-from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
 from queue_app.services.notify.index import condemn
 from queue_app.services.operations.run import run_operations
@@ -36,7 +35,6 @@ from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
 from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.telemetry import log_error, outage_over
-from queue_app.what_if.operation import TRIAL_SECONDS, request_trial, run_simulations
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
 from queue_app.workers.summary import Summary
@@ -196,7 +194,6 @@ class Scheduler:
                 asks=(*reaper.QUESTIONS, "adaptive"),
                 is_wanted=reaper.is_wanted,
             ),
-            Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job(
                 "overdue",
                 settings.reap_seconds,
@@ -206,8 +203,6 @@ class Scheduler:
             ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
-            Job("simulations", settings.reap_seconds, run_simulations, asks=("operations",)),
-            Job("trials", TRIAL_SECONDS, request_trial),
             Job("workflows", settings.reap_seconds, WorkflowUpkeep().run_once, asks=("workflows",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),

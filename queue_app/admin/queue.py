@@ -24,9 +24,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.core import rooms
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.charts import adaptive_context
 from queue_app.dashboard.labels import translate, translate_error
 from queue_app.diagnose import live
 from queue_app.diagnose.live import oldest_seconds, summaries
@@ -173,10 +173,12 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         return partial(pause_it, *names), partial(resume_it, *names)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
-        adaptive = {} if isinstance(found, Schedule) else adaptive_context(found)
+        of_limit: dict[str, Any] = {}
+        for part in [] if isinstance(found, Schedule) else rooms.each("limit_parts"):
+            of_limit |= part(found)
         return (
             super().page_context(request, found)
-            | adaptive
+            | of_limit
             | {
                 "state": self.state(found),
                 "is_paused": found.paused,

@@ -232,15 +232,10 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
     yield from (_family(name, samples) for name, samples in rows.of_rooms.items())
-    most = conf.get().metrics.max_queues
     yield _family("workflow_state_total", {(state.value,): rows.workflows.get(state, 0) for state in WorkflowState})
     number, seconds = rows.workflows_held
     yield _family("workflows_held", {(): number})
     yield _family("workflow_held_seconds", {(): seconds})
-    limits = {(found.scope, found.name): found for found in rows.adaptive[:most]}
-    yield _family("limit_value", {labels: found.value for labels, found in limits.items()})
-    ratios = {labels: found.ratio for labels, found in limits.items() if found.ratio is not None}
-    yield _family("limit_run_time_ratio", ratios)
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 

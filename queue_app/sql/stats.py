@@ -15,15 +15,6 @@ from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
 
 
-class Adaptive(NamedTuple):
-    """An adaptive limit as metrics show it."""
-
-    scope: str
-    name: str
-    value: int
-    ratio: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class RowStats:
     """Tasks by state, waits, workers, pauses, maintenance jobs and the generation, by the database's clock."""
@@ -39,7 +30,6 @@ class RowStats:
     of_rooms: dict[str, dict[Any, float]]  # metric -> its value for each set of labels
     workflows: dict[str, int]  # state -> stored workflows, estimated where there are many
     workflows_held: tuple[int, float]  # number, and seconds for which the longest has been held
-    adaptive: list[Adaptive]
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -76,7 +66,6 @@ def read() -> RowStats:
         of_rooms={name: values for measure in rooms.each("metrics") for name, values in measure().items()},
         workflows=counts_of("queue_app_workflow", "state"),
         workflows_held=(held[0].number, held[0].seconds) if held else (0, 0.0),
-        adaptive=adaptive(),
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),
@@ -331,20 +320,6 @@ def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
         elif group == _BY_VERSION and version:
             row.versions[version] += count
     return list(found.values())
-
-
-def adaptive() -> list[Adaptive]:
-    """Return the adaptive limits with their newest values, by name."""
-    found = fetch_all("""
-        SELECT scope, name, value, ratio FROM (
-            SELECT 'everything' AS scope, '' AS name, 'a' AS gate FROM queue_app_runtimesettings WHERE adaptive <> ''
-            UNION ALL SELECT 'queue', name, 'q:' || name FROM queue_app_queue WHERE adaptive <> ''
-            UNION ALL SELECT scope, name, left(scope, 1) || ':' || name FROM queue_app_limit WHERE adaptive <> ''
-        ) AS row CROSS JOIN LATERAL (
-            SELECT value, ratio FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
-        ) AS newest ORDER BY scope, name
-    """)
-    return [Adaptive(*row) for row in found]
 
 
 # Running and waiting tasks by type and key, to judge limits of these.

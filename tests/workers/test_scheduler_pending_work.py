@@ -13,12 +13,12 @@ import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
+from queue_app.adaptive.adapt import adapt_limits
 from queue_app.core.process import process_identity
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker, Workflow
 from queue_app.models.operation import OperationKind
 from queue_app.schedules.edit import create_schedule
 from queue_app.schedules.tick import run_due
-from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations

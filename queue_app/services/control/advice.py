@@ -1,15 +1,15 @@
-"""Suggestions: what staff could change, with numbers. Each kind of suggestion has a source, which a room adds.
+"""Suggestions: what staff could change, with numbers. Rooms make them (``suggestions``).
 
 Nothing here changes a limit. A dismissal is a record of the audit log, and hides the suggestion for ``DISMISSED``.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from django.utils import timezone
 
+from queue_app.core import rooms
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import AuditEntry
 from queue_app.services.control import audit
@@ -31,13 +31,9 @@ class Advice:
     queue: str = ""
 
 
-#: What finds suggestions, the most important first.
-SOURCES: Final[list[Callable[[], Iterable[Advice]]]] = []
-
-
 def advice() -> list[Advice]:
     """Return at most ``MOST`` suggestions, without dismissed ones."""
-    found = [each for source in SOURCES for each in source()]
+    found = [each for suggest in rooms.each("suggestions") for each in suggest()]
     if not found:
         return []
     entries = AuditEntry.objects.using(alias()).filter(target=TARGET, at__gte=timezone.now() - DISMISSED)

@@ -9,17 +9,15 @@ from django.utils import timezone
 from rest_framework.request import Request
 
 from queue_app import conf
-from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, parse_id
-from queue_app.api.serializers import workers as serializers
+from queue_app.api.base import ApiView, accepts, parse_id, route
 from queue_app.api.waiting import Database
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.index import WorkerMessage
 from queue_app.models import WorkerToken
 from queue_app.models.worker import WorkerStatus
+from queue_app.remote import serializers, tokens, workers as remote
 from queue_app.services.lifecycle.claim import give_back
-from queue_app.services.worker import remote, tokens
 
 #: Status of a result -> the field of its body that counts.
 _PARTS: Final = {"completed": "result", "failed": "error", "snoozed": "snooze", "throttled": "throttle"}
@@ -34,6 +32,7 @@ class WorkerView(ApiView):
 
     authentication_classes = ()
     permission_classes = ()
+    security_scheme = "workerToken"
     token: WorkerToken
 
     def get_authenticators(self) -> list[Any]:
@@ -72,7 +71,7 @@ class RegisterView(WorkerView):
             "poll_interval_ms": POLL_INTERVAL_MS,
             "unserved": remote.unserved(worker),
         }
-        return representation.REGISTERED(worker) | answer
+        return serializers.REGISTERED(worker) | answer
 
 
 class PollView(WorkerView):
@@ -90,7 +89,7 @@ class PollView(WorkerView):
         ``released``.
         """
         found = remote.poll(self.token, self.worker(worker_id), **self.read_body(request), waiting=self.idle(request))
-        tasks = [representation.claimed(task, found.began) for task in found.tasks]
+        tasks = [serializers.claimed(task, found.began) for task in found.tasks]
         next_start = None if found.next_start is None else math.ceil(found.next_start * 1000)
         news = {"drain": found.drain, "notified": found.notified, "next_start_ms": next_start, "loading": found.loading}
         return {"tasks": tasks, "poll_interval_ms": POLL_INTERVAL_MS} | news
@@ -163,7 +162,7 @@ class StepView(WorkerView):
             self.token, self.worker(worker_id), (body["task_id"], body["attempt"], body["leased_at"]), body["action"],
             body.get("step"), body.get("payload_fields"),
         )  # fmt: skip
-        return {"steps": [representation.step(one) for one in found]}
+        return {"steps": [serializers.step(one) for one in found]}
 
 
 class HeartbeatView(WorkerView):
@@ -189,7 +188,7 @@ class HeartbeatView(WorkerView):
         ]
         found = remote.heartbeat(self.token, worker, reports, **body)
         status = {"acknowledged": True, "status": "ok", "cancel_requested": bool(found.cancel)}
-        return status | representation.HEARTBEAT_REPLY(found)
+        return status | serializers.HEARTBEAT_REPLY(found)
 
 
 class DeregisterView(WorkerView):
@@ -224,3 +223,15 @@ def _outcome(claimed: ClaimedTask, reported: dict[str, Any]) -> Outcome:
         failure=given["error"], snooze=given["snooze"], throttle=given["throttle"],
         waits=reported["status"] == "waiting",
     )  # fmt: skip
+
+
+#: What ``queue_app.urls`` gets.
+ADDRESSES: Final = (
+    route("internal/workers/register", RegisterView, "worker-register"),
+    route("internal/workers/<worker_id>/poll", PollView, "worker-poll"),
+    route("internal/workers/<worker_id>/wait", WaitView, "worker-wait"),
+    route("internal/workers/<worker_id>/result", ResultView, "worker-result"),
+    route("internal/workers/<worker_id>/steps", StepView, "worker-steps"),
+    route("internal/workers/<worker_id>/heartbeat", HeartbeatView, "worker-heartbeat"),
+    route("internal/workers/<worker_id>/deregister", DeregisterView, "worker-deregister"),
+)

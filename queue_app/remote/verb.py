@@ -6,7 +6,7 @@ from typing import Any
 from queue_app.management.verbs import OK, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import duration, names
 from queue_app.models import WorkerToken
-from queue_app.services.worker import tokens
+from queue_app.remote import tokens
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue token create renderer --queues video --capabilities gpu"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_app.core.adaptive import MAX_KINDS, Sample
+from queue_app.adaptive.algorithm import MAX_KINDS, Sample
 from queue_app.core.limits import Scope
 from queue_app.sql.database import fetch_all, fetch_value
 
@@ -79,3 +79,26 @@ def activity(  # noqa: PLR0913 - by name
         last_attempt=last,
         throttled_until=fetch_value(_THROTTLED, params),
     )
+
+
+class Adaptive(NamedTuple):
+    """An adaptive limit as metrics show it."""
+
+    scope: str
+    name: str
+    value: int
+    ratio: float | None
+
+
+def adaptive() -> list[Adaptive]:
+    """Return the adaptive limits with their newest values, by name."""
+    found = fetch_all("""
+        SELECT scope, name, value, ratio FROM (
+            SELECT 'everything' AS scope, '' AS name, 'a' AS gate FROM queue_app_runtimesettings WHERE adaptive <> ''
+            UNION ALL SELECT 'queue', name, 'q:' || name FROM queue_app_queue WHERE adaptive <> ''
+            UNION ALL SELECT scope, name, left(scope, 1) || ':' || name FROM queue_app_limit WHERE adaptive <> ''
+        ) AS row CROSS JOIN LATERAL (
+            SELECT value, ratio FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
+        ) AS newest ORDER BY scope, name
+    """)
+    return [Adaptive(*row) for row in found]

@@ -39,12 +39,13 @@ from queue_app.exceptions import (
 from queue_app.index import Profile, WorkerMessage
 from queue_app.models import Task, TaskAttempt, TaskPayload, TaskResult, Worker, WorkerToken
 from queue_app.models.worker import LIVING, WorkerStatus
+from queue_app.remote import tokens
 from queue_app.services.lifecycle.claim import among_executing, claim, compare, give_back, give_back_unacknowledged
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.results import with_results, with_results_for_remote
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
 from queue_app.services.repair.rebuild import rebuild_until_open
-from queue_app.services.worker import registration as service, tokens
+from queue_app.services.worker import registration as service
 from queue_app.services.worker.registration import WorkerIdentity
 from queue_app.sql import finish as rows, workers as worker_rows
 from queue_app.sql.connections import idle

@@ -9,20 +9,20 @@ from django.core.exceptions import ValidationError
 from django.test import override_settings
 from django.utils import timezone
 
-from queue_app.core.adaptive import FORMER
+from queue_app.adaptive import adapt, sql as rows
+from queue_app.adaptive.adapt import adapt_limits
+from queue_app.core.limits import FORMER_ALGORITHMS as FORMER
 from queue_app.core.records import Outcome, TaskRef, Throttling
 from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings, Task
-from queue_app.services.control import adapt
-from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.queues import edit_queue, version_of
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.read.stats import autoscale
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.upkeep.maintenance import purge
-from queue_app.sql import adaptive as rows, doctor, snapshot
+from queue_app.sql import doctor, snapshot
 from queue_app.sql.database import fetch_value
 from tests.support.engine import assert_index_agrees, at_once, done, failed, flush, index_away, put_many, take
 from tests.support.factories import AttemptFactory, TaskFactory

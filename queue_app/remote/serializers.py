@@ -1,14 +1,19 @@
-"""What requests of remote workers may hold."""
+"""What requests of remote workers may hold, and what they are answered."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from queue_app import conf
+from queue_app import conf, models
+from queue_app.api.answers import ANYTHING, BAND, COUNT, FLAG, NUMBER, TEXT, Shape, answer, listed, maybe
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf, Schema, shared
+from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.api.serializers.rules import Rule, needs
-from queue_app.core.options import MAX_TIMEOUT_SECONDS
-from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, TaskFailure, Throttling
+from queue_app.core.options import API_NAMES, MAX_TIMEOUT_SECONDS, OF_ROWS
+from queue_app.core.priorities import Band
+from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, ClaimedTask, TaskFailure, Throttling
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.models.fields import TYPE_LENGTH
@@ -229,3 +234,63 @@ class WorkerHeartbeat(Deregistration):
     cpu_percent = kinds.number(0, MAX_NUMBER, allow_null=True, help_text="Processor time, in percent of one core.")
     memory_bytes = kinds.whole(0, 2**53, allow_null=True, help_text="Resident memory.")
     task_types = _types(allow_null=True, help_text="The task types that the worker serves from now on.")
+
+
+# Answers.
+
+CLAIMED: Final = Shape(
+    models.Task, "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS),
+    "args", "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id",
+    "traceparent", "metadata",
+    task_id="id", priority=BAND, required_capabilities="capabilities", timeout_seconds=("timeout", NUMBER),
+    args=listed(ANYTHING), parameters=OBJECT, retry_count="failures", max_retries=COUNT, queued_at=TIME,
+    started_at=TIME, trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
+)  # fmt: skip
+_CLAIMED: Final = answer("ClaimedTask", CLAIMED.schemas | {"start_within_ms": maybe(COUNT)})
+answer(
+    "ClaimedTasks",
+    {"tasks": listed(_CLAIMED), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG, "loading": FLAG}
+    | {"next_start_ms": maybe(COUNT)},
+)
+answer("WorkerCall", {"called": FLAG, "notified": FLAG})
+_ONE_OR_SEVERAL: Final = {"anyOf": [FLAG, listed(UUID)]}
+_REFUSED: Final = answer("RefusedResult", {"task_id": UUID, "attempt": COUNT, "code": TEXT})
+answer(
+    "ReportedResults",
+    {"accepted": _ONE_OR_SEVERAL, "replayed": _ONE_OR_SEVERAL, "refused": listed(_REFUSED)},
+    optional=("replayed", "refused"),
+)
+_STORED_STEP: Final = answer(
+    "StoredStep",
+    {"position": COUNT, "name": TEXT, "kind": TEXT, "value": ANYTHING, "until": maybe(TIME), "signal": TEXT}
+    | {"is_done": FLAG},
+)
+answer("StoredSteps", {"steps": listed(_STORED_STEP)})
+REGISTERED: Final = Shape(
+    models.Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id"
+)
+HEARTBEAT_REPLY: Final = Shape(
+    None, "cancel", "lost", "drain", "unserved", "again", cancel=listed(UUID), lost=listed(UUID),
+    drain=FLAG, unserved=listed(TEXT), again=FLAG,
+)  # fmt: skip
+answer(
+    "RegisteredWorker",
+    REGISTERED.schemas | {"missed_heartbeats": COUNT, "poll_interval_ms": COUNT, "unserved": listed(TEXT)},
+)
+answer("HeartbeatReply", HEARTBEAT_REPLY.schemas | {"acknowledged": FLAG, "status": TEXT, "cancel_requested": FLAG})
+
+
+def step(found: Step) -> dict[str, Any]:
+    """Return a step for the worker that runs the task."""
+    return found._asdict() | {"value": None if found.value is None else json.loads(found.value)}
+
+
+def claimed(task: ClaimedTask, polled_at: float) -> dict[str, Any]:
+    """Return a task for the worker that runs it, with its arguments; its poll arrived at ``polled_at`` (monotonic)."""
+    return CLAIMED(task) | {
+        "start_within_ms": None if task.start_by is None else math.floor((task.start_by - polled_at) * 1000),
+        "priority": Band(task.priority).label,
+        "args": json.loads(task.args),
+        "parameters": json.loads(task.parameters),
+        "metadata": None if task.metadata is None else json.loads(task.metadata),
+    }

@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from queue_app.core.adaptive import (
+from queue_app.adaptive.algorithm import (
     LEAST_SECONDS,
     MIN_TASKS,
     AdaptiveState,

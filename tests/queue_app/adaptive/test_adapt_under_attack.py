@@ -8,14 +8,13 @@ import pytest
 from django.db import IntegrityError
 from django.test import override_settings
 
+from queue_app.adaptive import adapt, probes, sql as rows
+from queue_app.adaptive.adapt import adapt_limits
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, LimitStep, Queue
-from queue_app.services.control import adapt, probes
-from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.queues import apply
-from queue_app.sql import adaptive as rows
 from queue_app.sql.stats import active
-from tests.queue_app.services.control.test_adapt import adaptive, again, ended, later
+from tests.queue_app.adaptive.test_adapt import adaptive, again, ended, later
 from tests.support.engine import assert_index_agrees, at_once, put_many, take
 
 ANSWER = {"load": 0.5}

@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple, Self
 
 from queue_app.core.sentence import as_json, from_json, joined, sentence
 
-#: Name of the algorithm, and those of former ones: a limit with such a name goes on with this one.
-ALGORITHM: Final = "gradient2"
-FORMER: Final = ("aimd", "vegas")
 #: Share of the limit that must be in use for the limit to rise: one that does not bind says nothing.
 FULL: Final = 0.9
 #: Fewer tasks than this, or than the limit itself, are too few to judge by.

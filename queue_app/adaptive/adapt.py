@@ -1,4 +1,4 @@
-"""Step adaptive limits: measure, decide (``core.adaptive``), write the row, copy the limit to the index.
+"""Step adaptive limits: measure, decide (``algorithm``), write the row, copy the limit to the index.
 
 The scheduler calls ``adapt_limits`` every few seconds. A step locks the row of its limit, so that it and an edit by
 staff follow each other, and a second scheduler finds that the step was done.
@@ -17,16 +17,16 @@ from typing import Any, Final
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Least
 
-from queue_app.core.adaptive import AdaptiveState, Bounds, Measurement, begin, step
+from queue_app.adaptive import sql as rows
+from queue_app.adaptive.algorithm import AdaptiveState, Bounds, Measurement, begin, step
+from queue_app.adaptive.probes import load_of
 from queue_app.core.events import EventName, Occasion, Run
 from queue_app.core.limits import Gate, Scope
 from queue_app.core.sentence import joined
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.models.limits import HAS_OWN
-from queue_app.services.control.probes import load_of
 from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits
 from queue_app.services.notify.index import push_on_commit
-from queue_app.sql import adaptive
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.stats import Active, active
 
@@ -112,7 +112,7 @@ def _step(row: Any, executing: list[Active], load: float | None, problem: str) -
     else:
         stored = last.state
         state = AdaptiveState.load(stored)
-    seen = adaptive.activity(
+    seen = rows.activity(
         gate.scope,
         gate.name,
         by=row.varies_by,
@@ -152,7 +152,7 @@ def _record(  # noqa: PLR0913 - what the history shows
     gate: Gate,
     now: datetime,
     state: AdaptiveState,
-    seen: adaptive.GateActivity,
+    seen: rows.GateActivity,
     *,
     value: int,
     running: int,

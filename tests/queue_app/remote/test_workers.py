@@ -24,8 +24,9 @@ from queue_app.models import (
     WorkerToken,
 )
 from queue_app.registry import type_of
+from queue_app.remote import tokens, workers as service
 from queue_app.services import cancel, enqueue
-from queue_app.services.worker import registration as service_of_workers, remote as service, tokens
+from queue_app.services.worker import registration as service_of_workers
 from tests.support.crashes import forget_claims
 from tests.support.engine import Side, assert_index_agrees, until
 from tests.support.factories import StaffFactory
