@@ -21,6 +21,7 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.services.enqueue.store import submit
 from queue_app.testing import drain, freeze
 from queue_app.webhooks import deliver, endpoint_of, is_public, send, signed, verify
+from queue_app.webhooks.checks import check_endpoints
 
 OLD, NEW = ("whsec_" + b64encode(letter * 32).decode() for letter in (b"a", b"b"))
 
@@ -296,7 +297,7 @@ def test_an_address_of_the_caller_must_be_one_of_the_endpoints_hosts(settings, u
 )  # fmt: skip
 def test_an_unusable_endpoint_is_reported_without_its_secrets(settings, endpoint):
     use(settings, **endpoint)
-    found = [problem.msg for problem in check_callbacks()]
+    found = [problem.msg for problem in check_endpoints()]
     assert found
     assert not any(str(secret) in text for secret in endpoint.get("secrets", ()) for text in found if len(secret) > 1)
 
