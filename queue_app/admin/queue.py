@@ -173,12 +173,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         return partial(pause_it, *names), partial(resume_it, *names)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
-        of_limit: dict[str, Any] = {}
-        for part in [] if isinstance(found, Schedule) else rooms.each("limit_parts"):
-            of_limit |= part(found)
+        parts = () if isinstance(found, Schedule) else rooms.each("limit_parts")
         return (
             super().page_context(request, found)
-            | of_limit
+            | {name: value for part in parts for name, value in part(found).items()}
             | {
                 "state": self.state(found),
                 "is_paused": found.paused,
