@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 #: The folders, in the order in which the kernel asks them.
-NAMES: Final = ("adaptive", "remote", "schedules", "webhooks", "what_if")
+NAMES: Final = ("schedules", "adaptive", "remote", "webhooks", "what_if")
 
 type Paths = tuple[str, ...]
 type Named = Mapping[str, str]
