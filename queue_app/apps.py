@@ -37,9 +37,11 @@ class QueueAppConfig(AppConfig):
                 ' {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}.'
             )
         from queue_app import checks, conf, telemetry  # noqa: F401, PLC0415
+        from queue_app.core import rooms  # noqa: PLC0415
         from queue_app.services import receivers  # noqa: F401, PLC0415
         from queue_app.sql import connections  # noqa: PLC0415
 
+        rooms.each("at_start")
         connections.add_keepalives(conf.load()[0].database_alias)
         # The start of a server or a script imports the Redis client, which no request or first enqueue should wait for.
         if not any(frame.f_globals.get("__name__") == _COMMANDS for frame, _line in walk_stack(None)):

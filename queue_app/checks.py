@@ -15,7 +15,7 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
-from queue_app import codecs, conf, encryption, hooks, registry, webhooks
+from queue_app import codecs, conf, encryption, hooks, registry
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData, in_one_line
 from queue_app.hooks import callbacks
 from queue_app.index.client import address_problem
@@ -32,7 +32,7 @@ _ISOLATION: dict[Any, str] = {
 }
 
 
-def _check(*tags: str) -> Callable[[Callable[..., Iterator[CheckMessage]]], Callable[..., list[CheckMessage]]]:
+def check(*tags: str) -> Callable[[Callable[..., Iterator[CheckMessage]]], Callable[..., list[CheckMessage]]]:
     """Register a generator of messages as a check, which returns a list."""
 
     def decorate(found: Callable[..., Iterator[CheckMessage]]) -> Callable[..., list[CheckMessage]]:
@@ -54,7 +54,7 @@ def _too_strict(alias: str, why: str) -> Error:
     )
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_settings(**_: Any) -> Iterator[CheckMessage]:
     """Report problems of ``TASKQUEUE`` (E001), and contradictory values (E006)."""
     settings, problems = conf.load()
@@ -67,17 +67,17 @@ def check_settings(**_: Any) -> Iterator[CheckMessage]:
         )
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_task_modules(**_: Any) -> Iterator[CheckMessage]:
     """Report task modules of the project that cannot be imported (E023), and names that no app has (W004)."""
-    broken = _broken_modules()
+    broken = broken_modules()
     for module, error in broken.items():
         yield Error(
             f"The task module {module} cannot be imported: {_raised(error)}",
             hint="Mend it, or install what it imports. Every process of the queue imports it to know its tasks.",
             id="queue_app.E023",
         )
-    for name in [] if broken or not _has_tasks() else registry.missing_modules():
+    for name in [] if broken or not has_tasks() else registry.missing_modules():
         yield Warning(
             f"TASKQUEUE TASK_MODULES names {name!r}, and no app in INSTALLED_APPS has a module of this name.",
             hint="Name modules without their app, such as 'tasks' for shop/tasks.py. Workers find no tasks elsewhere.",
@@ -85,11 +85,12 @@ def check_task_modules(**_: Any) -> Iterator[CheckMessage]:
         )
 
 
-def _broken_modules() -> dict[str, Exception]:
-    return registry.broken_modules() if _has_tasks() else {}
+def broken_modules() -> dict[str, Exception]:
+    """Return the task modules of the project that cannot be imported, and why."""
+    return registry.broken_modules() if has_tasks() else {}
 
 
-def _has_tasks() -> bool:
+def has_tasks() -> bool:
     """Whether the tasks of the project can be known: the settings are valid, and the app is installed."""
     return _is_usable() and apps.is_installed("queue_app")
 
@@ -101,10 +102,10 @@ def _raised(error: Exception) -> str:
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_task_options(**_: Any) -> Iterator[CheckMessage]:
     """Report options of known tasks with which no call could be stored (E024)."""
-    if _broken_modules() or not _has_tasks():
+    if broken_modules() or not has_tasks():
         return
     from queue_app.core.records import NewTask  # noqa: PLC0415 - as the next
     from queue_app.services.enqueue.validate import check_spec  # noqa: PLC0415 - it needs the models
@@ -120,22 +121,20 @@ def check_task_options(**_: Any) -> Iterator[CheckMessage]:
             )
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_encryption(**_: Any) -> Iterator[CheckMessage]:
     """Report unusable keys, a missing package, and encrypted tasks without a key (E018)."""
     yield from (Error(text, id="queue_app.E018") for text in encryption.problems())
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_callbacks(**_: Any) -> Iterator[CheckMessage]:
-    """Report endpoints of webhooks that cannot be used, and callbacks that do not exist (E019)."""
-    found = [*webhooks.problems()]
-    if _is_usable() and not _broken_modules():
-        found += callbacks.problems(conf.get().webhooks)
-    yield from (Error(text, id="queue_app.E019") for text in found)
+    """Report callbacks that do not exist (E019)."""
+    if _is_usable() and not broken_modules():
+        yield from (Error(text, id="queue_app.E019") for text in callbacks.problems(conf.get().webhooks))
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_time_zone(**_: Any) -> Iterator[CheckMessage]:
     """Report a project without time zones (E008)."""
     if not django_settings.USE_TZ:
@@ -143,7 +142,7 @@ def check_time_zone(**_: Any) -> Iterator[CheckMessage]:
         yield Error(conf.NEEDS_USE_TZ, hint=hint, id="queue_app.E008")
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_database(**_: Any) -> Iterator[CheckMessage]:
     """Report a database other than PostgreSQL (E002), and a stricter isolation level (E007)."""
     alias = conf.load()[0].database_alias
@@ -162,7 +161,7 @@ def check_database(**_: Any) -> Iterator[CheckMessage]:
         )
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_router(**_: Any) -> Iterator[CheckMessage]:
     """Report a router that writes the rows to another database (E009), and rows in schemas of tenants (E025)."""
     alias = conf.load()[0].database_alias
@@ -179,7 +178,7 @@ def check_router(**_: Any) -> Iterator[CheckMessage]:
         yield Error(message, hint=hint, id="queue_app.E025")
 
 
-@_check(Tags.database)
+@check(Tags.database)
 def check_server(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
     """Report what the server cannot be used with (E003, E007, E010, E011) or loses (W002).
 
@@ -224,7 +223,7 @@ def check_server(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
         )
 
 
-@_check(Tags.database)
+@check(Tags.database)
 def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
     """Report an index that belongs to another database (E014), once both servers answer and all tables are there."""
     from queue_app.services import owner  # noqa: PLC0415 - imports models
@@ -244,7 +243,7 @@ def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
         pass
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_redis(**_: Any) -> Iterator[CheckMessage]:
     """Report a ``CACHES`` alias that is missing (E004), lacks django-redis (W001), or has a wrong address (E012)."""
     alias = conf.load()[0].redis_alias
@@ -268,7 +267,7 @@ def check_redis(**_: Any) -> Iterator[CheckMessage]:
                 yield Error(f"CACHES[{alias!r}] {problem[0]}", hint=problem[1], id="queue_app.E012")
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_tasks(**_: Any) -> Iterator[CheckMessage]:
     """Report that no entry of ``TASKS`` uses the queue (W003)."""
     entries = getattr(django_settings, "TASKS", {})
@@ -321,7 +320,7 @@ def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> Itera
         yield Error(message, hint=f"Use [{queues!r}], or [] to allow all names.", obj=where, id="queue_app.E021")
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_probes(**_: Any) -> Iterator[CheckMessage]:
     """Report probes of adaptive limits that cannot be imported (E017)."""
     for name, path in conf.load()[0].probes.items():
@@ -336,14 +335,14 @@ def check_probes(**_: Any) -> Iterator[CheckMessage]:
             yield Error(message, hint=hint, id="queue_app.E017")
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_codecs(**_: Any) -> Iterator[CheckMessage]:
     """Report codecs that cannot be used (E016)."""
     hint = "Name ready codecs, and Enums, dataclasses or subclasses of queue_app.codecs.Codec by their dotted paths."
     yield from (Error(text, hint=hint, id="queue_app.E016") for text in codecs.problems())
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_typed_arguments(**_: Any) -> Iterator[CheckMessage]:
     """Report that typeguard is missing while ``TYPED_ARGUMENTS`` asks for it (E022)."""
     if conf.load()[0].typed_arguments and find_spec("typeguard") is None:
@@ -354,28 +353,11 @@ def check_typed_arguments(**_: Any) -> Iterator[CheckMessage]:
         )
 
 
-@_check("taskqueue")
+@check("taskqueue")
 def check_hooks(**_: Any) -> Iterator[CheckMessage]:
     """Report hooks that cannot be imported (E015)."""
     hint = "Name subclasses of queue_app.hooks.Hook by their dotted paths."
     yield from (Error(text, hint=hint, id="queue_app.E015") for text in hooks.problems())
-
-
-@_check("taskqueue")
-def check_schedules(**_: Any) -> Iterator[CheckMessage]:
-    """Report schedules that the code declares with invalid values (E013)."""
-    from queue_app.schedules import declared  # noqa: PLC0415 - it imports the project's tasks
-    from queue_app.services.schedules.edit import problem_of  # noqa: PLC0415 - it needs the models
-
-    if _broken_modules() or not _has_tasks():
-        return
-    for name, declaration in sorted(declared().items()):
-        if (problem := problem_of(declaration.values)) is not None:
-            yield Error(
-                f"The schedule {name!r} is declared with an invalid {problem.field}: {problem}",
-                hint="Mend it where it is declared: @schedule, or TASKQUEUE['SCHEDULES']. Until then it is not stored.",
-                id="queue_app.E013",
-            )
 
 
 def _is_usable() -> bool:

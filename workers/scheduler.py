@@ -19,20 +19,17 @@ from dataclasses import dataclass, field
 from django.db import Error as DatabaseError, connections
 
 from queue_app import conf
+from queue_app.core import rooms
 from queue_app.core.process import QueryPauses
 from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.exceptions import IndexDamaged, IndexUnavailable, in_one_line
 from queue_app.services import requests
-from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
 from queue_app.services.notify.index import condemn
 from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.schedules.declare import synchronise
-from queue_app.services.schedules.tick import BATCH, run_due
-from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, run_simulations
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
@@ -65,6 +62,7 @@ class Job:
     action: Callable[[], object]
     due_at: float = 0.0
     needs_index: bool = False  # the job can do nothing without Redis
+    by_all: bool = False  # every scheduler runs it, whether it leads or not
     has_more: bool = field(default=False)
     asks: tuple[str, ...] = ()  # questions for ``pending_work``
     is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
@@ -154,8 +152,8 @@ class Scheduler:
         self._questions: set[str] = set()
         self._summary = Summary()
         self._query = Job("pending_work", 0.0, self._find_pending_work)  # for its error handling; never due
-        # Whether it leads or not: a newer version of the code must say that it is there.
-        self._declare = Job("declarations", settings.maintenance_seconds, synchronise)
+        of_rooms: list[Job] = [job for jobs in rooms.each("jobs") for job in jobs(settings)]
+        self._jobs_of_all = [job for job in of_rooms if job.by_all]
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
         self._pauses = QueryPauses(settings.reap_seconds)
@@ -181,14 +179,7 @@ class Scheduler:
                 is_wanted=lambda answers: answers["due"] <= 0,
                 next_in=lambda answers: answers["due"],
             ),
-            Job(
-                "schedules",
-                settings.due_seconds,
-                _run_schedules,
-                asks=("schedules",),
-                is_wanted=lambda answers: _seconds_until_a_tick(answers) <= 0,
-                next_in=_seconds_until_a_tick,
-            ),
+            *(job for job in of_rooms if not job.by_all),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
             Job(
                 "reap",
@@ -198,7 +189,6 @@ class Scheduler:
                 asks=(*reaper.QUESTIONS, "adaptive"),
                 is_wanted=reaper.is_wanted,
             ),
-            Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job(
                 "overdue",
                 settings.reap_seconds,
@@ -208,8 +198,6 @@ class Scheduler:
             ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
-            Job("simulations", settings.reap_seconds, run_simulations, asks=("operations",)),
-            Job("trials", TRIAL_SECONDS, request_trial),
             Job("workflows", settings.reap_seconds, WorkflowUpkeep().run_once, asks=("workflows",)),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),
@@ -247,9 +235,10 @@ class Scheduler:
     def run_once(self) -> list[str]:
         """Run the jobs that are due, if this scheduler leads; return their names."""
         ran: list[str] = []
-        if self._declare.due_at <= time.monotonic():
-            self._declare.run_once()
-            self._declare.due_at = time.monotonic() + self._declare.interval
+        for job in self._jobs_of_all:
+            if job.due_at <= time.monotonic():
+                job.run_once()
+                job.due_at = time.monotonic() + job.interval
         if not self._lead():
             return ran
         turned_at = time.monotonic()
@@ -348,19 +337,3 @@ class Scheduler:
             resign(self.token)
         except IndexUnavailable:
             logger.info("cannot release the leader's lock; it expires by itself")
-
-
-def _run_schedules() -> bool:
-    """Run the schedules that are due, for up to ``DUE_SECONDS``; return whether to ask again at once."""
-    until = time.monotonic() + DUE_SECONDS
-    handled = 0
-    while time.monotonic() < until:
-        handled = run_due()
-        if handled < BATCH:
-            break
-    return handled > 0  # the next answer says when the next tick is due
-
-
-def _seconds_until_a_tick(answers: Answers) -> float:
-    seconds: float | None = answers["schedules"]
-    return float("inf") if seconds is None else seconds

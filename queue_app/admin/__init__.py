@@ -14,13 +14,14 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.module_loading import import_string
 
 from queue_app.admin.site import group_menu, limit_logins, translate_names
+from queue_app.core import rooms
 
 if TYPE_CHECKING:
     from queue_app.admin.panel import TaskPanelMixin
 
 __all__ = ["TaskPanelMixin"]
 
-#: {model: module and class of its pages}.
+#: {model: module and class of its pages}; rooms have more.
 PAGES: Final = {
     "ApiKey": "credentials.ApiKeyAdmin",
     "AuditEntry": "audit_entry.AuditEntryAdmin",
@@ -34,20 +35,19 @@ PAGES: Final = {
     "QueueStats": "stats.QueueStatsAdmin",
     "RuntimeSettings": "policy.RuntimeSettingsAdmin",
     "SavedView": "audit_entry.SavedViewAdmin",
-    "Schedule": "schedule.ScheduleAdmin",
     "Task": "task.TaskAdmin",
     "TaskStats": "stats.TaskStatsAdmin",
     "Worker": "worker.WorkerAdmin",
-    "WorkerToken": "credentials.WorkerTokenAdmin",
     "Workflow": "workflow.WorkflowAdmin",
 }
 
 
 def _imported_later(path: str) -> Callable[[type[Model], admin.AdminSite], Any]:
-    return lambda model, site: SimpleLazyObject(lambda: import_string(f"{__name__}.{path}")(model, site))
+    return lambda model, site: SimpleLazyObject(lambda: import_string(path)(model, site))
 
 
-for name, path in PAGES.items():
+_own = {name: f"{__name__}.{path}" for name, path in PAGES.items()}
+for name, path in (_own | rooms.paths("pages")).items():
     admin.site.register(apps.get_model("queue_app", name), _imported_later(path))  # type: ignore[arg-type]
 translate_names()
 group_menu(admin.site)

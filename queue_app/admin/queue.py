@@ -1,7 +1,8 @@
 """The pages of queues, and what all pages with limits and pauses share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -23,9 +24,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.core import rooms
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.charts import adaptive_context
 from queue_app.dashboard.labels import translate, translate_error
 from queue_app.diagnose import live
 from queue_app.diagnose.live import oldest_seconds, summaries
@@ -36,7 +37,7 @@ from queue_app.models.fields import TYPE_LENGTH
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
-from queue_app.services.control.adapt import dismiss
+from queue_app.services.control.advice import dismiss
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.services.read.stats import QueueSummary
 from queue_app.sql.database import atomic
@@ -157,20 +158,25 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         until = form.resume_at if paused else None
         before = {"paused": found.paused, "by": found.paused_by, "reason": found.paused_reason}
         after = {"paused": paused} | ({"resume_at": until.isoformat()} if until else {})
-        kind, names = _kind(found)
-        pause_it, resume_it = BY_KIND[kind]
+        pause_it, resume_it = self.how_to_pause(found)
         if paused:
-            pause_it(*names, by=request.user.get_username(), reason=reason, resume_at=until)
+            pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
             self.audit(request, [found], "Paused.", action="pause", before=before, after=after, reason=reason)
         else:
-            resume_it(*names)
+            resume_it()
             self.audit(request, [found], "Resumed.", action="resume", before=before, after=after, reason=reason)
 
+    def how_to_pause(self, found: M) -> tuple[Callable[..., Any], Callable[[], Any]]:
+        """Return the services that pause and resume an object."""
+        kind, names = _kind(found)
+        pause_it, resume_it = BY_KIND[kind]
+        return partial(pause_it, *names), partial(resume_it, *names)
+
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
-        adaptive = {} if isinstance(found, Schedule) else adaptive_context(found)
+        parts = () if isinstance(found, Schedule) else rooms.each("limit_parts")
         return (
             super().page_context(request, found)
-            | adaptive
+            | {name: value for part in parts for name, value in part(found).items()}
             | {
                 "state": self.state(found),
                 "is_paused": found.paused,
@@ -188,12 +194,10 @@ def _posted(request: HttpRequest) -> PauseForm:
     return form
 
 
-def _kind(found: Queue | Limit | RuntimeSettings | Schedule) -> tuple[str, list[str]]:
+def _kind(found: Any) -> tuple[str, list[str]]:
     """Return the kind of an object for the services, and its name if it has one."""
     if isinstance(found, RuntimeSettings):
         return EVERYTHING, []
-    if isinstance(found, Schedule):
-        return "schedule", [found.name]
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]
 
 

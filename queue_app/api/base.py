@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import URLPattern, re_path
 from django.utils.encoding import iri_to_uri
 from rest_framework import exceptions, negotiation
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, TokenAuthentication
@@ -147,6 +148,8 @@ class ApiView(APIView):
     content_negotiation_class = Negotiation
     metadata_class = SimpleMetadata
     throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
+    #: Name in the OpenAPI document of the token that it takes instead, if users cannot call it.
+    security_scheme = ""
     #: Method -> what it accepts.
     accepted: Mapping[str, Accepted] = MappingProxyType({})
     #: Whether the query string of a method without a declared one must be empty.
@@ -340,3 +343,10 @@ def parse_id(text: str, missing: Exception) -> UUID:
         return uuid_of(text, "id")
     except InvalidTaskData:
         raise missing from None
+
+
+def route(path: str, view: type[ApiView], name: str) -> URLPattern:
+    """Return the pattern of an address, in which ``<name>`` is an argument of the view."""
+    pattern = path.replace("<", "(?P<").replace(">", ">[^/]+)")
+    found: URLPattern = re_path(rf"^{pattern}/?\Z", view.as_view(), name=name)
+    return found

@@ -1,7 +1,5 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers, and its schemas."""
 
-import json
-import math
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,7 +12,6 @@ from queue_app.api.answers import (
     FLAG,
     FORMER,
     NUMBER,
-    STATUS,
     TEXT,
     Shape,
     answer,
@@ -33,10 +30,8 @@ from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.options import API_NAMES, FORMER_NAMES, OF_ROWS
 from queue_app.core.priorities import Band
-from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import mask, redact, redact_value
 from queue_app.core.states import Status
-from queue_app.core.steps import Step
 from queue_app.diagnose.health import PARTS
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.models.dead_letter import STATE_NAMES
@@ -47,18 +42,17 @@ from queue_app.services.control.limits import PACE
 from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import OVERALL_FIELDS, POLICY_FIELDS, QUEUE_FIELDS
 from queue_app.services.read.inspect import TaskDetail
-from queue_app.services.schedules.edit import FIELDS, overridden
 
 #: What a task and a dead letter say about payloads that the caller may not read.
 _HIDDEN: Final = FLAG | {
     "description": "Whether parameters, args, result, logs, messages and tracebacks are null because the task belongs"
     " to another user and the caller lacks queue_app.view_payload."
 }
-_ARGS: Final = {
+ARGS: Final = {
     "anyOf": [listed(ANYTHING), OBJECT],
     "description": "Positional arguments: a list, or an object by name if one of them is secret and masked.",
 }
-_SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
+SOURCES: Final = {api: name for name, api in FORMER_NAMES.items()}
 
 submitted: Final = Shape(
     models.Task, "id", "task_id", "status", "queue_position", "replayed", "task_type", "queue", "priority",
@@ -76,7 +70,7 @@ summary: Final = Shape(
 answer("Task", summary.schemas, optional=SUMMARY_FIELDS)  # the parameter ``fields`` selects them
 #: The options of a task that its summary does not say.
 OPTIONS: Final = Shape(
-    models.Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **_SOURCES
+    models.Task, *(API_NAMES[name] for name in OF_ROWS if API_NAMES[name] not in SUMMARY_FIELDS), **SOURCES
 )
 IN_FORCE: Final = Shape(
     models.Task, "timeout_seconds", "max_retries", "retry_delay", timeout_seconds=("timeout", NUMBER),
@@ -106,34 +100,6 @@ answer(
 )
 component("TaskExport", TEXT)
 component("EventStream", TEXT)
-CLAIMED: Final = Shape(
-    models.Task, "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS),
-    "args", "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id",
-    "traceparent", "metadata",
-    task_id="id", priority=BAND, required_capabilities="capabilities", timeout_seconds=("timeout", NUMBER),
-    args=listed(ANYTHING), parameters=OBJECT, retry_count="failures", max_retries=COUNT, queued_at=TIME,
-    started_at=TIME, trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
-)  # fmt: skip
-_CLAIMED: Final = answer("ClaimedTask", CLAIMED.schemas | {"start_within_ms": maybe(COUNT)})
-answer(
-    "ClaimedTasks",
-    {"tasks": listed(_CLAIMED), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG, "loading": FLAG}
-    | {"next_start_ms": maybe(COUNT)},
-)
-answer("WorkerCall", {"called": FLAG, "notified": FLAG})
-_ONE_OR_SEVERAL: Final = {"anyOf": [FLAG, listed(UUID)]}
-_REFUSED: Final = answer("RefusedResult", {"task_id": UUID, "attempt": COUNT, "code": TEXT})
-answer(
-    "ReportedResults",
-    {"accepted": _ONE_OR_SEVERAL, "replayed": _ONE_OR_SEVERAL, "refused": listed(_REFUSED)},
-    optional=("replayed", "refused"),
-)
-_STORED_STEP: Final = answer(
-    "StoredStep",
-    {"position": COUNT, "name": TEXT, "kind": TEXT, "value": ANYTHING, "until": maybe(TIME), "signal": TEXT}
-    | {"is_done": FLAG},
-)
-answer("StoredSteps", {"steps": listed(_STORED_STEP)})
 answer("Acknowledgement", {"status": TEXT})
 answer("Readiness", {"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 
@@ -188,19 +154,6 @@ WORKER: Final = Shape(
     last_heartbeat="last_heartbeat_at",
 )  # fmt: skip
 answer("Worker", WORKER.schemas | {"current_tasks": listed(UUID), "current_load": COUNT})
-REGISTERED: Final = Shape(
-    models.Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id"
-)
-HEARTBEAT_REPLY: Final = Shape(
-    None, "cancel", "lost", "drain", "unserved", "again", cancel=listed(UUID), lost=listed(UUID),
-    drain=FLAG, unserved=listed(TEXT), again=FLAG,
-)  # fmt: skip
-answer(
-    "RegisteredWorker",
-    REGISTERED.schemas | {"missed_heartbeats": COUNT, "poll_interval_ms": COUNT, "unserved": listed(TEXT)},
-)
-answer("HeartbeatReply", HEARTBEAT_REPLY.schemas | {"acknowledged": FLAG, "status": TEXT, "cancel_requested": FLAG})
-
 LETTER: Final = Shape(
     models.DeadLetter, "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts",
     "exception_class", "died_at", "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited",
@@ -209,7 +162,7 @@ LETTER: Final = Shape(
 )  # fmt: skip
 _LETTER: Final = LETTER.schemas | {"payload_hidden": _HIDDEN, "message": maybe(TEXT)}
 answer("DeadLetter", _LETTER)
-answer("DeadLetterDetail", _LETTER | {"task_status": maybe(TEXT), "args": maybe(_ARGS), "parameters": maybe(OBJECT)})
+answer("DeadLetterDetail", _LETTER | {"task_status": maybe(TEXT), "args": maybe(ARGS), "parameters": maybe(OBJECT)})
 answer("DiscardedDeadLetter", {"id": UUID, "task_id": UUID, "state": TEXT})
 answer("ReplayedDeadLetter", {"id": UUID, "task_id": UUID, "status": TEXT, "queue_position": maybe(COUNT)})
 _DISCARDED: Final = answer("Discarded", {"discarded": COUNT, "remaining": COUNT})
@@ -227,21 +180,10 @@ audit_entry: Final = Shape(
 )  # fmt: skip
 answer("AuditEntry", audit_entry.schemas)
 
-SCHEDULE: Final = Shape(
-    models.Schedule, "id", "name", "words", "next_instant", "declared", *(API_NAMES.get(name, name) for name in FIELDS),
-    *PAUSE.names, words=("recurrence.words", TEXT), declared=("is_declared", FLAG), priority=BAND, args=maybe(_ARGS),
-    parameters=maybe(OBJECT), instants=listed(TIME), **_SOURCES,
-)  # fmt: skip
-answer("Schedule", SCHEDULE.schemas | {"overridden": listed(TEXT)})
-tick: Final = Shape(
-    models.ScheduleTick, "instant", "kind", "at", "late_seconds", "task_id", "reason", "first_instant", "count",
-    "run_seconds",
-)  # fmt: skip
-_PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
-answer("Preview", _PREVIEW | {"sample": listed(UUID)})
-answer("BackfillPreview", _PREVIEW | {"sample": listed(TIME)})
-answer("StartedTick", {"id": UUID, "task_id": UUID, "instant": TIME})
-answer("Tick", tick.schemas | {"status": maybe(STATUS)})
+#: The former name of the cursor of a page of ticks or workflows.
+NEXT_BEFORE: Final = maybe(FORMER | TEXT)
+PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
+answer("Preview", PREVIEW | {"sample": listed(UUID)})
 
 WORKFLOW: Final = Shape(
     models.Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
@@ -262,26 +204,9 @@ answer("WorkflowGraph", {"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP
 answer("SteeredWorkflow", _WORKFLOW | {"changed": COUNT})
 answer("SubmittedWorkflow", _WORKFLOW | {"tasks": named(UUID)})
 
-for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit", "Schedule"):
+for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit"):
     page(_name)
-for _name in ("Tick", "Workflow"):
-    page(_name, next_before=maybe(FORMER | TEXT))
-
-
-def step(found: Step) -> dict[str, Any]:
-    """Return a step for the worker that runs the task."""
-    return found._asdict() | {"value": None if found.value is None else json.loads(found.value)}
-
-
-def claimed(task: ClaimedTask, polled_at: float) -> dict[str, Any]:
-    """Return a task for the worker that runs it, with its arguments; its poll arrived at ``polled_at`` (monotonic)."""
-    return CLAIMED(task) | {
-        "start_within_ms": None if task.start_by is None else math.floor((task.start_by - polled_at) * 1000),
-        "priority": Band(task.priority).label,
-        "args": json.loads(task.args),
-        "parameters": json.loads(task.parameters),
-        "metadata": None if task.metadata is None else json.loads(task.metadata),
-    }
+page("Workflow", next_before=NEXT_BEFORE)
 
 
 #: Everything about a task.
@@ -297,7 +222,7 @@ answer(
         "error": maybe(record({"class": TEXT, "message": TEXT, "retriable": FLAG})),
         "payload_hidden": _HIDDEN,
         "parameters": maybe(OBJECT),
-        "args": maybe(_ARGS),
+        "args": maybe(ARGS),
         "metadata": maybe(OBJECT),
         "attempts": listed(
             record(
@@ -387,18 +312,6 @@ def worker(found: models.Worker, running: Sequence[tuple[uuid.UUID, int]]) -> di
     """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
     load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
     return WORKER(found) | load
-
-
-def schedule(found: models.Schedule, user: Any) -> dict[str, Any]:
-    """Return a schedule; its parameters are null for those who may not read the payloads of its user's tasks."""
-    visible = may_view_payload(user, found.user)
-    _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
-    return SCHEDULE(found) | {
-        "priority": Band(found.priority).label,
-        "args": args if visible else None,
-        "parameters": parameters if visible else None,
-        "overridden": [API_NAMES.get(name, name) for name in overridden(found)],
-    }
 
 
 def workflow(found: models.Workflow, user: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.core.management import get_commands
 from django.db import DatabaseError, InterfaceError, connections
 
 from queue_app import conf
+from queue_app.core import rooms
 from queue_app.core.reasons import Finding, Level, fail, ok, warn
 from queue_app.diagnose import servers, work
 from queue_app.exceptions import IndexUnavailable, TaskQueueError, in_one_line
@@ -157,7 +158,7 @@ CHECKS: tuple[Check, ...] = (
     Check(work.check_scheduler, redis=True, tables=True, writes=True),
     Check(work.check_stalls, database=True, redis=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
-    Check(work.check_schedules, database=True, tables=True),
+    *(Check(check, database=True, tables=True) for check in rooms.each("findings")),
     Check(work.check_workflows, database=True, tables=True),
     Check(work.check_workers, database=True, tables=True),
     Check(work.check_queues, database=True, redis=True, tables=True),

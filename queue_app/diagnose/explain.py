@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from queue_app import registry
+from queue_app.core import rooms
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.limits import Scope, names_of
 from queue_app.core.reasons import (
@@ -43,7 +44,6 @@ from queue_app.models import (
     Limit,
     Queue,
     RuntimeSettings,
-    ScheduleTick,
     StepResult,
     Task,
     TaskAttempt,
@@ -51,7 +51,6 @@ from queue_app.models import (
     Workflow,
 )
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.services.read.stats import LOADING, UNREACHABLE
 from queue_app.sql import workflow_graph
@@ -80,7 +79,7 @@ class Case:
 
 
 type Finder = Callable[[Case], Iterator[Reason]]
-#: Functions that find reasons, and the states of their tasks; another room adds its own with ``finds_tasks``.
+#: Functions that find reasons, and the states of their tasks; rooms have more.
 FINDERS: Final[list[tuple[frozenset[Status], Finder]]] = []
 
 
@@ -107,6 +106,7 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     """Return why a task that was just read is not running; like ``explain``."""
     status, case = Status(task.status), Case(task, visible)
     found = [each for statuses, find in FINDERS if status in statuses for each in find(case)]
+    found += [each for find in rooms.each("reasons") for each in find(case)]
     if any(each.blocks for each in found):  # the first of a queue is not next while it is blocked
         found = [_first_of_queue(each) if each.code == "position" else each for each in found]
     return Explanation(task.id, status.value, tuple(decisive_first(found)))
@@ -150,14 +150,6 @@ def _unique(case: Case) -> Iterator[Reason]:
         rule = getattr(registry.known(case.task.task_type), "unique", None)
         words = rule.words if rule else sentence("until it has ended, no second task of its key is stored")
         yield reason("unique", rule=words, details={"key": case.task.unique_key})
-
-
-@finds_tasks(*Status)
-def _of_schedule(case: Case) -> Iterator[Reason]:
-    tick = ScheduleTick.objects.using(alias()).filter(task_id=case.task.id).select_related("schedule").first()
-    if tick is not None:
-        details = {"schedule": tick.schedule.name, "instant": tick.instant, "kind": tick.kind}
-        yield reason("schedule", time=moment(tick.instant), name=tick.schedule.name, details=details)
 
 
 @finds_tasks(Status.EXECUTING)
@@ -336,12 +328,17 @@ def _turn_of_key(placement: Placement) -> str:
     )
 
 
+def _moving(gate: GateState) -> Any:
+    """Return the present value of a limit that moves by itself, and why it is that; ``None`` for a fixed one."""
+    return next((value for read in rooms.each("limit_values") if (value := read(gate.scope, gate.name))), None)
+
+
 def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason]:
     """Yield every reason besides a pause that closes a gate; each alone would be enough."""
     what = subject(gate.scope, gate.name)
     details: dict[str, Any] = {"scope": gate.scope, "name": gate.name}
     if gate.cap is not None and gate.used >= gate.cap:
-        text, adaptive = "", of_gate(gate.scope, gate.name) if gate.scope != "user" else None
+        text, adaptive = "", _moving(gate) if gate.scope != "user" else None
         if adaptive is not None:
             text = sentence(
                 "%(what)s is at its limit: %(used)s run. It adapts itself: %(how)s",

@@ -4,15 +4,16 @@ A snapshot of a queue describes the last full minute, and maintenance takes one 
 late. Unless the last one had very many, one query counts the tasks that ended in the last 60 seconds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import Q
 from django.utils import timezone
 
+from queue_app.core import rooms
 from queue_app.core.priorities import Band
 from queue_app.core.sentence import joined, sentence
 from queue_app.core.shared import Shared
@@ -27,8 +28,7 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stats
 from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
 from queue_app.services.upkeep.promote import JOB as PROMOTE
-from queue_app.sql import schedules, stats as rows, workflow_graph
-from queue_app.sql.schedules import MANY_FAILURES, OVERDUE_SECONDS, Failing, Overdue
+from queue_app.sql import stats as rows, workflow_graph
 from queue_app.sql.workflow_graph import HeldWorkflow
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
@@ -121,6 +121,15 @@ def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OverviewPart:
+    """What a room shows on the overview to those who have a permission; it is read with everything else."""
+
+    permission: str
+    read: Callable[[], Any]
+    show: Callable[[Any], list[Any]]  # what the template gets
+
+
 @dataclass(slots=True)
 class Live:
     """The state of everything at one moment."""
@@ -139,8 +148,7 @@ class Live:
     reached_at: datetime | None  # when Redis last answered, as far as is known
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
-    overdue: list[Overdue]  # schedules that were due and have not run
-    failing: list[Failing]  # schedules whose tasks fail again and again
+    parts: dict[str, Any]  # what ``OverviewPart`` reads, by name
     held: list[HeldWorkflow]  # workflows that a failed task holds, the longest first
 
 
@@ -183,8 +191,7 @@ def _read(_key: str) -> Live:
         ),
         reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
-        overdue=schedules.overdue(OVERDUE_SECONDS),
-        failing=schedules.failing(MANY_FAILURES),
+        parts={name: part.read() for name, part in rooms.named("overview").items()},
         held=workflow_graph.held(MAX_HELD),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )

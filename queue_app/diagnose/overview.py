@@ -11,16 +11,17 @@ from urllib.parse import urlencode
 
 from django.utils.translation import gettext_lazy as _lazy
 
+from queue_app.core import rooms
 from queue_app.core.reasons import Level, Reason, reason, subject
 from queue_app.core.sentence import age, joined, sentence, sentence_n
 from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
-from queue_app.diagnose.system import schedule_troubles, troubles
+from queue_app.diagnose.system import troubles
 from queue_app.diagnose.waits import WaitReason, of_limit, waits
-from queue_app.services.control.adapt import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.read.stats import READY
 
-#: Maximum number of late schedules, of failing ones, and of reasons of single queues, that the banner names.
+#: Maximum number of reasons of one kind that the banner names.
 NAMED: Final = 5
 #: Lengths of a pause: (seconds after which the scheduler resumes it, label).
 LENGTHS: Final = (
@@ -137,15 +138,6 @@ def _died(live: Live) -> OverviewReason:
     return OverviewReason(text, page="workers")
 
 
-def of_schedules(live: Live) -> Iterator[OverviewReason]:
-    """Yield which schedules have not run, or fail again and again."""
-    for each in schedule_troubles(live.overdue[:NAMED], live.failing[:NAMED]):
-        yield OverviewReason(each.text, severe=True)
-    if more := len(live.overdue[NAMED:]) + len(live.failing[NAMED:]):
-        text = sentence_n("%(n)s more schedule is late or fails.", "%(n)s more schedules are late or fail.", more)
-        yield OverviewReason(text, severe=True)
-
-
 def of_queue(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
     """Yield why the tasks of one queue wait: what holds all of them, then what holds some."""
     queue = row.queue
@@ -188,11 +180,11 @@ def overview_context(user: Any) -> dict[str, Any]:
         others = [each for each in found if (each.queue, each.text) not in in_banner]
         rows.append((row, others, sum(each.count for each in found if each not in others)))
     suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
-    return {
+    parts = rooms.named("overview").items()
+    return {name: part.show(now.parts[name]) if user.has_perm(part.permission) else [] for name, part in parts} | {
         "live": now,
         "general": general,
         "stuck": stuck,
-        "late": list(of_schedules(now)) if user.has_perm("queue_app.view_schedule") else [],
         "rows": rows,
         "held": now.held if user.has_perm("queue_app.view_workflow") else [],
         "advice": suggested,

@@ -4,12 +4,12 @@
 doors differ only in what they have asked already.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from queue_app.core.reasons import KINDS, Reason, reason
-from queue_app.core.sentence import age, joined, sentence
+from queue_app.core.sentence import joined, sentence
 from queue_app.diagnose import stalls
 from queue_app.diagnose.stalls import Watched
 from queue_app.exceptions import IndexUnavailable
@@ -18,7 +18,6 @@ from queue_app.index.server import has_leader, index_health, refused_writes
 from queue_app.services.owner import is_foreign
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
 from queue_app.sql import snapshot
-from queue_app.sql.schedules import Failing, Overdue
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +102,6 @@ def _watchdog(system: System) -> Iterator[Reason]:
         yield reason("no_watchdog")
     for stall in system.watched_stalls:
         yield Reason(kind := KINDS[stall.kind], joined(stall.text, stall.steps), kind.remedy)
-
-
-def schedule_troubles(overdue: Iterable[Overdue], failing: Iterable[Failing]) -> Iterator[Reason]:
-    """Yield which schedules have not run, or fail again and again."""
-    for late in overdue:
-        yield reason("schedule_late", name=late.name, time=age(late.seconds))
-    for each in failing:
-        yield reason("schedule_failing", name=each.name, count=each.times)
 
 
 def why_unled() -> str:

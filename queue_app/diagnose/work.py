@@ -14,18 +14,17 @@ from queue_app.core.limits import Scope, parse_lane
 from queue_app.core.reasons import KINDS, Finding, Level, fail, ok, paused, say, subject, warn
 from queue_app.core.sentence import joined
 from queue_app.diagnose import system
-from queue_app.diagnose.system import System, schedule_troubles, troubles
+from queue_app.diagnose.system import System, troubles
 from queue_app.diagnose.waits import waits
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import Index, get_index
-from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Schedule, Worker
+from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.control.adapt import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
-from queue_app.sql import doctor as rows, schedules, workflow_graph
-from queue_app.sql.schedules import MANY_FAILURES, OVERDUE_SECONDS
+from queue_app.sql import doctor as rows, workflow_graph
 
 #: Duration of a rebuild that is still normal.
 REBUILD_SECONDS: Final = 60.0
@@ -269,17 +268,6 @@ def _difference(counts: tuple[int, int, int, int], slack: int) -> str:
     if abs(executing - leased) > max(SLACK, executing // 10):
         found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)
-
-
-def check_schedules() -> Iterator[Finding]:
-    """Report schedules that were due and have not run, and schedules whose tasks keep failing."""
-    found = list(schedule_troubles(schedules.overdue(OVERDUE_SECONDS), schedules.failing(MANY_FAILURES)))
-    for each in found[:NAMED]:
-        yield Finding("schedules", each.kind.level, each.text, each.remedy)
-    if more := len(found[NAMED:]):
-        yield warn("schedules", f"{more:,} more are late or fail", "See the list of schedules in the admin.")
-    if not found:
-        yield ok("schedules", f"{Schedule.objects.filter(due_at__isnull=False).count():,} tick, none is late or fails")
 
 
 def check_workflows() -> Iterator[Finding]:

@@ -231,19 +231,11 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     yield _family("index_generation", {(): rows.generation})
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
-    yield _family("schedule_overdue_seconds", {(): rows.schedule_overdue})
-    most = conf.get().metrics.max_queues
-    failing = [(name if place < most else OTHER, count) for place, (name, count) in enumerate(rows.schedules_failing)]
-    # Of tasks that share a label, the first one fails most.
-    yield _family("schedule_failures_in_a_row", {(label,): count for label, count in reversed(failing)})
+    yield from (_family(name, samples) for name, samples in rows.of_rooms.items())
     yield _family("workflow_state_total", {(state.value,): rows.workflows.get(state, 0) for state in WorkflowState})
     number, seconds = rows.workflows_held
     yield _family("workflows_held", {(): number})
     yield _family("workflow_held_seconds", {(): seconds})
-    limits = {(found.scope, found.name): found for found in rows.adaptive[:most]}
-    yield _family("limit_value", {labels: found.value for labels, found in limits.items()})
-    ratios = {labels: found.ratio for labels, found in limits.items() if found.ratio is not None}
-    yield _family("limit_run_time_ratio", ratios)
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 

@@ -132,7 +132,7 @@ class Schedule(OptionColumns, Pausable):
     class Meta:
         ordering: ClassVar = ["name"]
         indexes: ClassVar = [
-            # services.schedules.tick
+            # schedules.tick
             indexed_if_set("due_at", name="taskqueue_schedules_due")
         ]
         constraints: ClassVar = [
@@ -200,18 +200,18 @@ class ScheduleTick(models.Model):
         ordering: ClassVar = ["-instant"]
         indexes: ClassVar = [
             indexed_if_set("task_id", name="taskqueue_ticks_by_task"),
-            # services.schedules: ticks whose task may run, or may have ended
+            # schedules.tick: ticks whose task may run, or may have ended
             models.Index(
                 fields=["schedule"],
                 condition=Q(task_id__isnull=False, outcome__isnull=True),
                 name="taskqueue_ticks_open",
             ),
-            models.Index(fields=["at"], name="taskqueue_ticks_by_age"),  # services.schedules.history: purge
-            # sql.schedule_health: schedules of which some tick has failed
+            models.Index(fields=["at"], name="taskqueue_ticks_by_age"),  # services.upkeep.maintenance: purge
+            # schedules.sql: schedules of which some tick has failed
             models.Index(fields=["schedule"], condition=Q(outcome__in=sorted(FAILURES)), name="taskqueue_ticks_failed"),
         ]
         constraints: ClassVar = [
-            # services.schedules.tick: every tick once; also serves the history of a schedule
+            # schedules.tick: every tick once; also serves the history of a schedule
             models.UniqueConstraint(fields=["schedule", "instant"], name="taskqueue_tick_once"),
             models.CheckConstraint(
                 condition=Q(task_id__isnull=False) | ~Q(reason=""), name="taskqueue_tick_task_or_reason"

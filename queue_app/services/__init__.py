@@ -8,18 +8,19 @@ The functions whose names begin with ``a`` are for coroutines. Django has no tra
 transaction, put both into one function and call that function with ``sync_to_async``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from asgiref.sync import sync_to_async
 
 from queue_app.services.control.pause import (
     pause,
     pause_everything,
     pause_key,
-    pause_schedule,
     pause_type,
     resume,
     resume_everything,
     resume_key,
-    resume_schedule,
     resume_type,
 )
 from queue_app.services.control.queues import set_queue_limits
@@ -33,9 +34,12 @@ from queue_app.services.lifecycle.actions import (
     reprioritise,
     reprioritise_many,
 )
-from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import start_replay
-from queue_app.services.schedules.edit import delete_schedule, set_schedule
+
+if TYPE_CHECKING:
+    from queue_app.schedules.backfill import run_schedule
+    from queue_app.schedules.edit import adelete_schedule, aset_schedule, delete_schedule, set_schedule
+    from queue_app.schedules.pause import pause_schedule, resume_schedule
 
 __all__ = [
     "acancel", "acancel_many", "adelete_schedule", "aenqueue", "aenqueue_many", "apause", "areplay", "areprioritise",
@@ -47,11 +51,24 @@ __all__ = [
 
 acancel = sync_to_async(cancel)
 acancel_many = sync_to_async(cancel_many)
-adelete_schedule = sync_to_async(delete_schedule)
 aenqueue = sync_to_async(enqueue)
 aenqueue_many = sync_to_async(enqueue_many)
 apause = sync_to_async(pause)
 areplay = sync_to_async(replay)
 areprioritise = sync_to_async(reprioritise)
 aresume = sync_to_async(resume)
-aset_schedule = sync_to_async(set_schedule)
+
+#: {module of a room: what it adds}.
+_OF_ROOMS = {
+    "schedules.backfill": ("run_schedule",),
+    "schedules.edit": ("adelete_schedule", "aset_schedule", "delete_schedule", "set_schedule"),
+    "schedules.pause": ("pause_schedule", "resume_schedule"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a room adds on first use: this package belongs to the kernel, which imports no room."""
+    for module, names in _OF_ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"queue_app.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

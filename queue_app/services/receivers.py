@@ -3,18 +3,14 @@
 from functools import partial
 from typing import Any
 
-from django.apps import AppConfig
 from django.conf import settings
 from django.db import transaction
-from django.db.models.signals import post_delete, post_migrate, post_save
+from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
 
 from queue_app.models import Limit, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services.control.api_keys import delete_keys
 from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits, copy_thresholds
-from queue_app.services.schedules.declare import synchronise
-from queue_app.sql.database import alias
-from queue_app.sql.schedules import are_installed as schedules_are_installed
 
 
 @receiver(post_save, sender=Queue, dispatch_uid="queue_app.queue_saved")
@@ -42,14 +38,6 @@ def limit_changed(instance: Limit, **_: Any) -> None:
 def policy_changed(**_: Any) -> None:
     """Copy the thresholds of promotion."""
     copy_thresholds()
-
-
-@receiver(post_migrate, dispatch_uid="queue_app.migrated")
-def migrated(app_config: AppConfig, using: str, **_: Any) -> None:
-    """Store the schedules that the code declares, once the tables are there."""
-    is_ours = app_config.name == "queue_app" and using == alias()
-    if is_ours and schedules_are_installed():
-        synchronise()
 
 
 @receiver(post_delete, sender=settings.AUTH_USER_MODEL, dispatch_uid="queue_app.user_deleted")

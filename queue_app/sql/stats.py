@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from queue_app.core import rooms
 from queue_app.core.counters import BOUNDS, from_json, percentile
 from queue_app.core.priorities import Band
-from queue_app.sql import schedules, workflow_graph
-from queue_app.sql.adaptive import Adaptive, adaptive
+from queue_app.sql import workflow_graph
 from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
-from queue_app.sql.schedules import Failing
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,9 @@ class RowStats:
     job_ages: dict[str, float]  # upkeep job -> seconds since its last success
     stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last check
     is_watched: bool  # whether the watchdog has checked lately
-    schedule_overdue: float  # seconds since the schedule was due that waits longest; 0: none waits
-    schedules_failing: list[Failing]  # those that fail most first
+    of_rooms: dict[str, dict[Any, float]]  # metric -> its value for each set of labels
     workflows: dict[str, int]  # state -> stored workflows, estimated where there are many
     workflows_held: tuple[int, float]  # number, and seconds for which the longest has been held
-    adaptive: list[Adaptive]
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -51,7 +48,6 @@ def read() -> RowStats:
     )
     ages = {name: max(0.0, age) for name, age, _ in jobs}
     check_age = ages.pop(WATCHDOG, math.inf)
-    overdue = schedules.overdue(0)
     held = workflow_graph.held(1)
     generation = fetch_all(
         "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
@@ -67,11 +63,9 @@ def read() -> RowStats:
         job_ages=ages,
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
         is_watched=check_age <= CHECK_IS_OLD,
-        schedule_overdue=overdue[0].seconds if overdue else 0.0,
-        schedules_failing=schedules.failing(1),
+        of_rooms={name: values for measure in rooms.each("metrics") for name, values in measure().items()},
         workflows=counts_of("queue_app_workflow", "state"),
         workflows_held=(held[0].number, held[0].seconds) if held else (0, 0.0),
-        adaptive=adaptive(),
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),
@@ -326,3 +320,28 @@ def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
         elif group == _BY_VERSION and version:
             row.versions[version] += count
     return list(found.values())
+
+
+# Running and waiting tasks by type and key, to judge limits of these.
+
+#: Number of waiting tasks that are read.
+MAX_READ: Final = 10_000
+_WAITING_KINDS: Final = f"""
+SELECT task_type, concurrency_key, count(*)::float8,
+    EXTRACT(EPOCH FROM statement_timestamp() - min(queued_at))::float8
+FROM (SELECT task_type, concurrency_key, queued_at FROM queue_app_task WHERE status = 'queued'
+    ORDER BY queued_at, id LIMIT {MAX_READ}) AS task GROUP BY 1, 2
+"""
+_RUNNING_KINDS: Final = """
+SELECT task_type, concurrency_key, count(*) FROM queue_app_task WHERE status = 'executing' GROUP BY 1, 2
+"""
+
+
+def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
+    """Return {(type, key): (waiting tasks, age of the oldest in seconds)} of the tasks that have waited longest."""
+    return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
+
+
+def running_by_kind() -> dict[tuple[str, str], int]:
+    """Return {(type, key): running tasks}."""
+    return {(kind, key): count for kind, key, count in fetch_all(_RUNNING_KINDS)}

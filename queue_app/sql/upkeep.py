@@ -7,8 +7,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from queue_app.core import rooms
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
-from queue_app.sql import adaptive, doctor, waiting, workers
+from queue_app.sql import doctor, waiting, workers
 from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_column, fetch_prepared, fetch_value
 
 _AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
@@ -243,6 +244,10 @@ def expired_letters_of_workflows(limit: int) -> list[uuid.UUID]:
 # Questions about a state that every task passes through are timed: they also read the entries of tasks that have left
 # the state, while an old snapshot keeps these in the index (``core.process``).
 
+_ANY_ADAPTIVE: Final = " OR ".join(
+    f"EXISTS (SELECT FROM {table} WHERE adaptive <> '')"
+    for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
+)
 _ANY_PAUSE_OVER: Final = " OR ".join(
     f"EXISTS (SELECT FROM {table} WHERE paused AND resume_at <= statement_timestamp())"
     for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings", "queue_app_schedule")
@@ -264,7 +269,7 @@ EXISTS (SELECT FROM queue_app_task WHERE status = 'executing'
 """
 _NEIGHBOURS: Final = f"ARRAY(SELECT pid || ' ' || process_identity FROM queue_app_worker WHERE {workers.NEIGHBOURS})"
 
-#: {name: expression}. A question has at most one parameter, of the same name.
+#: {name: expression}. A question has at most one parameter, of the same name. Rooms have more (``questions``).
 QUESTIONS: Final[dict[str, str]] = {
     "generation": "COALESCE((SELECT number FROM queue_app_indexgeneration WHERE id = 1), 0)",
     # answers with the seconds until a task is due; infinity: none is scheduled
@@ -275,8 +280,6 @@ QUESTIONS: Final[dict[str, str]] = {
     "orphans": _ORPHANS,
     "overdue": f"EXISTS (SELECT FROM queue_app_task AS t WHERE {workers.OVERDUE})",
     "pauses": _ANY_PAUSE_OVER,
-    # answers with the seconds until a schedule is due; null: none ticks
-    "schedules": "(SELECT EXTRACT(EPOCH FROM min(due_at) - statement_timestamp())::float8 FROM queue_app_schedule)",
     "startable": doctor.ANY_STARTABLE,
     # The following answer with a time, or with names; the earliest task is compared as in `due`.
     "late": """(SELECT run_after FROM (
@@ -285,7 +288,7 @@ QUESTIONS: Final[dict[str, str]] = {
     "overrun": f"(SELECT min(t.deadline) FROM queue_app_task AS t WHERE {workers.OVERDUE})",
     "upkeep": """ARRAY(SELECT name FROM queue_app_maintenancejob
         WHERE COALESCE(succeeded_at, '-infinity') < statement_timestamp() - make_interval(secs => %s))""",
-    "adaptive": f"({adaptive.ANY_ADAPTIVE})",
+    "adaptive": f"({_ANY_ADAPTIVE})",
     "workflows": "EXISTS (SELECT FROM queue_app_workflow WHERE finished_at IS NULL)",
     "operations": "EXISTS (SELECT FROM queue_app_operation WHERE state = 'running')",
 }
@@ -297,13 +300,19 @@ _SO_FAR: Final = "EXTRACT(EPOCH FROM clock_timestamp() - statement_timestamp()):
 _PRELUDE: Final = f"SELECT {BY_KEYS_ONLY}, set_config('enable_sort', 'off', true)"
 
 
+def questions() -> dict[str, str]:
+    """Return the questions of the kernel and of the rooms."""
+    return rooms.named("questions") | QUESTIONS
+
+
 def pending_work(asked: Collection[str], params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """Return {name: answer} of the questions, and {name: how long it took (s)} of the timed ones.
 
     ``params`` holds the parameters by question.
     """
-    names = tuple(sorted((name for name in QUESTIONS if name in asked), key=TIMED.__contains__))
-    values = [params[name] for name in names if "%s" in QUESTIONS[name]]
+    known = questions()
+    names = tuple(sorted((name for name in known if name in asked), key=TIMED.__contains__))
+    values = [params[name] for name in names if "%s" in known[name]]
     (row,) = fetch_prepared((_PRELUDE, []), (statement(names), values))
     plain = sum(name not in TIMED for name in names)
     answers, so_far = [*row[:plain], *row[plain + 1 :: 2]], row[plain::2]
@@ -317,8 +326,9 @@ def statement(names: tuple[str, ...]) -> str:
 
     The timed questions come last, each between two times.
     """
-    timed = [f"{QUESTIONS[name]}, {_SO_FAR}" for name in names if name in TIMED]
-    return "SELECT " + ", ".join([*(QUESTIONS[name] for name in names if name not in TIMED), _SO_FAR, *timed])
+    known = questions()
+    timed = [f"{known[name]}, {_SO_FAR}" for name in names if name in TIMED]
+    return "SELECT " + ", ".join([*(known[name] for name in names if name not in TIMED), _SO_FAR, *timed])
 
 
 def any_pause_over() -> bool:

@@ -5,10 +5,15 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 ``django.tasks``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, assert_workflow, drain, enqueued
 from queue_app.testing.memory import MemoryBackend
 from queue_app.testing.override import Clock, freeze, override_queue
-from queue_app.testing.schedules import assert_scheduled, run_schedules
+
+if TYPE_CHECKING:
+    from queue_app.schedules.testing import assert_scheduled, run_schedules
 
 __all__ = [
     "Clock",
@@ -23,3 +28,10 @@ __all__ = [
     "override_queue",
     "run_schedules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a room adds on first use: this package belongs to the kernel, which imports no room."""
+    if name in {"assert_scheduled", "run_schedules"}:
+        return getattr(import_module("queue_app.schedules.testing"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

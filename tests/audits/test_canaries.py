@@ -22,12 +22,12 @@ from queue_app.core.states import Status
 from queue_app.models import DeadLetter, Limit, Operation, Schedule, Task, TaskProgress, Workflow as Row
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
+from queue_app.schedules.backfill import run_schedule
+from queue_app.schedules.edit import create_schedule, update_schedule
 from queue_app.services.lifecycle.actions import run_again
-from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
-from queue_app.services.schedules.edit import create_schedule, update_schedule
 from tests.audits import canary_tasks as made
 from tests.audits.canary_tasks import MASKED, SEALED, VISIBLE
 from tests.queue_app.admin.test_audit import own_admins

@@ -11,7 +11,7 @@ from django.test import Client
 from queue_app import registry, webhooks
 from queue_app.models import DeadLetter, Schedule, Task
 from queue_app.registry import type_of
-from queue_app.services.operations.backfill import run_schedule
+from queue_app.schedules.backfill import run_schedule
 from queue_app.services.requests import consume
 from queue_app.workflows import builder  # noqa: F401 - the latter registers a task
 from tests.support.asking import answers, ask, plain

@@ -9,7 +9,7 @@ from django_redis import get_redis_connection
 from growth import processor_seconds
 
 from queue_app.models import Schedule
-from queue_app.services.schedules.edit import create_schedule
+from queue_app.schedules.edit import create_schedule
 from tests.support.waiting import let_pass
 
 SECONDS = 20

@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from queue_app.models import Schedule, ScheduleTick
-from queue_app.services.schedules.edit import create_schedule
+from queue_app.schedules.edit import create_schedule
 from tests.support.rows import forget_known_queues
 from tests.workers import chores
 

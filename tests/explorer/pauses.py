@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from queue_app.models import Schedule, ScheduleTick
-from queue_app.services.control.pause import pause_schedule, resume_due, resume_schedule
-from queue_app.services.schedules.edit import create_schedule, update_schedule
-from queue_app.services.schedules.tick import run_due
+from queue_app.schedules.edit import create_schedule, update_schedule
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.tick import run_due
+from queue_app.services.control.pause import resume_due
 from tests.support.asking import TYPE
 
 STATE: Final = "paused"

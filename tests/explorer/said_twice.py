@@ -20,17 +20,18 @@ from queue_app.core.priorities import Band
 from queue_app.exceptions import TaskQueueError
 from queue_app.models import Schedule, Workflow
 from queue_app.models.operation import OperationKind
-from queue_app.services.control.pause import pause, pause_schedule
+from queue_app.schedules.backfill import start_backfill
+from queue_app.schedules.edit import update_schedule
+from queue_app.schedules.pause import pause_schedule
+from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle import dependencies
 from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, replay, reprioritise, retry, run_now
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
-from queue_app.services.operations.backfill import start_backfill
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, stop_undoing
 from tests.support.engine import failed, new
 from tests.support.swaps import swapped

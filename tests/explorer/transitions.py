@@ -15,19 +15,20 @@ from queue_app.exceptions import InvalidTransition
 from queue_app.index import get_index
 from queue_app.models import Limit
 from queue_app.models.operation import OperationKind
-from queue_app.services.control.pause import pause, pause_schedule, resume
+from queue_app.schedules.backfill import run_schedule
+from queue_app.schedules.edit import update_schedule
+from queue_app.schedules.pause import pause_schedule
+from queue_app.services.control.pause import pause, resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle import claim as claiming
 from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, replay, reprioritise, retry, run_now
 from queue_app.services.lifecycle.finish import finish, turn_over
-from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.repair import reap
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.requests import consume
-from queue_app.services.schedules.edit import update_schedule
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from queue_app.services.worker import registration as worker_services

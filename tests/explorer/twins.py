@@ -15,14 +15,14 @@ from queue_app.core.limits import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
 from queue_app.models import DeadLetter, DependencyCounter
+from queue_app.schedules import pause as passed_ticks, tick as ticking
+from queue_app.schedules.pause import is_paused
 from queue_app.services import requests
-from queue_app.services.control import passed_ticks, pause as pausing
-from queue_app.services.control.passed_ticks import is_paused
+from queue_app.services.control import pause as pausing
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service, finish as finish_service
 from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import rebuild
-from queue_app.services.schedules import tick as ticking
 from queue_app.services.workflows import steer
 from queue_app.sql import (
     admission,

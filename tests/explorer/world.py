@@ -21,6 +21,8 @@ from queue_app.index import Profile, get_index
 from queue_app.index.streams import RequestStream
 from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, Task, Worker, Workflow
 from queue_app.models.schedule import Overlap
+from queue_app.schedules.edit import create_schedule
+from queue_app.schedules.tick import run_due
 from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.lifecycle.claim import claim
@@ -30,8 +32,6 @@ from queue_app.services.repair import reap
 from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.requests import backlog, consume
-from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker import registration as workers
 from queue_app.sql import snapshot

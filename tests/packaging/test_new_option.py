@@ -56,7 +56,7 @@ from queue_app.api.views.docs import document
 from queue_app.models import Schedule, Task
 from queue_app.services import run_schedule
 from queue_app.services.requests import consume
-from queue_app.services.schedules.declare import synchronise
+from queue_app.schedules.declare import synchronise
 from queue_app.sql.columns import CLAIMED
 
 TYPE = "trial_tasks.hello"

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from queue_app.models import Schedule
-from queue_app.services.schedules.edit import create_schedule
+from queue_app.schedules.edit import create_schedule
 from tests.workers import chores
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -32,19 +32,19 @@ from queue_app.models import (
 )
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
+from queue_app.remote.workers import is_repeated
+from queue_app.schedules.backfill import run_schedule
+from queue_app.schedules.edit import create_schedule
 from queue_app.services.control import encrypted as reencryption
 from queue_app.services.enqueue.store import submit
 from queue_app.services.lifecycle.actions import delete, replay, run_again, run_now
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations import run
-from queue_app.services.operations.backfill import run_schedule
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
-from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.worker.remote import is_repeated
 from tests.support.asking import answer as answer_of, ask
 from tests.support.contents import index_text, tables
 from tests.support.engine import at_once, redis_client, status

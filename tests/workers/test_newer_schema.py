@@ -15,9 +15,9 @@ from queue_app import chain
 from queue_app.diagnose.explain import explain
 from queue_app.migrations import __path__ as folder
 from queue_app.models import DeadLetter, Task
+from queue_app.schedules.backfill import run_schedule
+from queue_app.schedules.edit import create_schedule
 from queue_app.services import cancel, replay, reprioritise
-from queue_app.services.operations.backfill import run_schedule
-from queue_app.services.schedules.edit import create_schedule
 from tests.support.engine import put, put_many
 from tests.workers import chores
 from tests.workers.stage import ECHO, RAISES, StillScheduler, StillWorker, tick

@@ -12,26 +12,26 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from queue_app.adaptive.adapt import adapt_limits
 from queue_app.core.process import process_identity
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker, Workflow
 from queue_app.models.operation import OperationKind
-from queue_app.services.control.adapt import adapt_limits
+from queue_app.schedules.edit import create_schedule
+from queue_app.schedules.tick import run_due
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed
-from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.tick import run_due
-from queue_app.services.simulate import operation
-from queue_app.services.simulate.operation import start_simulation
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.services.workflows.read import cancel_overdue
 from queue_app.sql import snapshot, upkeep, workers
+from queue_app.what_if import operation
+from queue_app.what_if.operation import start_simulation
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import flush, put, put_many, take
 
@@ -198,8 +198,8 @@ def test_the_query_finds_the_work_of_each_job(scene, case):
 @pytest.mark.parametrize("name", TWINS)
 def test_these_tests_find_a_question_with_a_missing_condition(scene, monkeypatch, name):
     question, condition, narrower = TWINS[name]
-    twin = upkeep.QUESTIONS[question].replace(condition, narrower)
-    assert twin != upkeep.QUESTIONS[question]
+    twin = upkeep.questions()[question].replace(condition, narrower)
+    assert twin != upkeep.questions()[question]
     CASES[name].state(scene)
     upkeep.statement.cache_clear()
     monkeypatch.setitem(upkeep.QUESTIONS, question, twin)
@@ -225,7 +225,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, settings, mon
     said |= {"startable": False, "late": None, "overrun": None, "upkeep": []}
     assert len(heartbeats) == 2
     for _ in range(8):
-        answers = ask(upkeep.QUESTIONS)
+        answers = ask(upkeep.questions())
         assert sorted(answers.pop("heartbeats")) == heartbeats
         assert answers.pop("due") == pytest.approx(answers.pop("recently_due"))
         assert answers == said

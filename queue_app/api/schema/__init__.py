@@ -19,14 +19,13 @@ from queue_app.api.base import Accepted, ApiView
 from queue_app.api.errors import CONTENT_TYPE
 from queue_app.api.etags import IF_MATCH
 from queue_app.api.idempotency import KEY_HEADER
-from queue_app.api.internal.views import WorkerView
 from queue_app.api.serializers.base import COMPONENTS, Query, Schema, component, properties, shared
 from queue_app.api.serializers.kinds import NAME, UUID
 from queue_app.core.options import KEY_LENGTH
 from queue_app.core.priorities import BAND_NAMES
 
-#: Module of a view -> tag of its endpoints; other modules have the name of the tag.
-_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "views": "remote workers"}
+#: Module or room of a view -> tag of its endpoints; others have the name of the tag.
+_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "remote": "remote workers"}
 _NUMBER: Final = {"type": "integer", "minimum": 1}
 #: Part of an address -> its schema; other parts are UUIDs.
 _PATH: Final[dict[str, Schema]] = {
@@ -81,15 +80,17 @@ class EndpointSchema(AutoSchema):
         return own_endpoints not in spectacular_settings.PREPROCESSING_HOOKS
 
     def get_auth(self) -> list[dict[str, list[str]]]:
-        if isinstance(self.view, WorkerView):
-            return [{"workerToken": []}]
-        return [{"apiKey": []}, {"password": []}] if self.view.authentication_classes else [{}]
+        view: Any = self.view
+        if view.security_scheme:
+            return [{view.security_scheme: []}]
+        return [{"apiKey": []}, {"password": []}] if view.authentication_classes else [{}]
 
     def get_operation_id(self) -> str:
         return self.accepted.id
 
     def get_tags(self) -> list[str]:
-        module = type(self.view).__module__.rpartition(".")[2]
+        *_, folder, module = type(self.view).__module__.split(".")
+        module = folder if module == "views" else module  # of a room
         return [self.accepted.tag or _TAGS.get(module, module)]
 
     def get_summary(self) -> str:

@@ -1,4 +1,4 @@
-"""The verbs of ``manage.py taskqueue``: one module for each verb, with the verb's name.
+"""The verbs of ``manage.py taskqueue``: one module for each verb, with the verb's name; rooms have more.
 
 A module has a docstring (the first line is the summary), ``EXAMPLE`` (the words after ``manage.py``), ``NEEDS`` (what
 must work before the verb starts), ``add_arguments``, and ``run``, which calls the services and returns one of
@@ -21,6 +21,7 @@ from typing import Any, Protocol, TextIO, cast
 from django.core.serializers.json import DjangoJSONEncoder
 
 from queue_app import registry
+from queue_app.core import rooms
 from queue_app.exceptions import UnknownTaskType
 from queue_app.services.control import audit
 
@@ -111,12 +112,13 @@ class Verb(Protocol):
 
 def names() -> list[str]:
     """Return the names of all verbs, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    own = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
+    return sorted(own | rooms.paths("verbs").keys())
 
 
 def load(name: str) -> Verb:
     """Return a verb by its name."""
-    return cast("Verb", import_module(f"{__name__}.{name}"))
+    return cast("Verb", import_module(rooms.paths("verbs").get(name, f"{__name__}.{name}")))
 
 
 def summary(verb: Verb) -> str:

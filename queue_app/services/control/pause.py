@@ -15,15 +15,15 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queue_app import signals
+from queue_app.core import rooms
 from queue_app.core.limits import Scope
-from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.limits import translated_errors
-from queue_app.services.control.passed_ticks import settle_pause
 from queue_app.services.enqueue.validate import check_aware
 from queue_app.services.notify.index import send_on_commit
 from queue_app.sql import upkeep
-from queue_app.sql.database import alias, atomic, clock
+from queue_app.sql.database import alias, atomic
 
 MAX_PAUSE: Final = timedelta(days=366)
 FIELDS: Final = ("paused", "paused_at", "paused_by", "paused_reason", "resume_at", "updated_at")
@@ -39,18 +39,18 @@ def pause(name: str, *, by: str = "", reason: str = "", resume_at: datetime | No
 
     A second pause changes nothing, unless its ``resume_at`` differs: then it replaces the first one.
     """
-    return _pause(lambda: lock_queue(name), by, reason, resume_at)
+    return pause_row(lambda: lock_queue(name), by, reason, resume_at)
 
 
 def resume(name: str) -> Queue:
     """Resume a queue; raise ``UnknownQueue``."""
     with atomic():
-        return _resume(lock_queue(name))
+        return resume_row(lock_queue(name))
 
 
 def pause_type(task_type: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Limit:
     """Pause a task type in all queues, like ``pause``; raise ``InvalidTaskData``."""
-    return _pause(lambda: _lock_limit(Scope.TYPE, task_type), by, reason, resume_at)
+    return pause_row(lambda: _lock_limit(Scope.TYPE, task_type), by, reason, resume_at)
 
 
 def resume_type(task_type: str) -> Limit | None:
@@ -60,7 +60,7 @@ def resume_type(task_type: str) -> Limit | None:
 
 def pause_key(key: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Limit:
     """Pause a concurrency key, like ``pause``; raise ``InvalidTaskData``."""
-    return _pause(lambda: _lock_limit(Scope.KEY, key), by, reason, resume_at)
+    return pause_row(lambda: _lock_limit(Scope.KEY, key), by, reason, resume_at)
 
 
 def resume_key(key: str) -> Limit | None:
@@ -68,26 +68,15 @@ def resume_key(key: str) -> Limit | None:
     return _resume_limit(Scope.KEY, key)
 
 
-def pause_schedule(name: str, *, by: str = "", reason: str = "", resume_at: datetime | None = None) -> Schedule:
-    """Pause a schedule, like ``pause``; raise ``ScheduleNotFound``, or ``InvalidTaskData``."""
-    return _pause(lambda: lock_schedule(name), by, reason, resume_at)
-
-
-def resume_schedule(name: str, *, now: datetime | None = None) -> Schedule:
-    """Resume a schedule, which continues with its next tick; raise ``ScheduleNotFound``."""
-    with atomic():
-        return _resume(lock_schedule(name), now)
-
-
 def pause_everything(*, by: str = "", reason: str = "", resume_at: datetime | None = None) -> RuntimeSettings:
     """Pause everything, like ``pause``; raise ``InvalidTaskData``."""
-    return _pause(_lock_settings, by, reason, resume_at)
+    return pause_row(_lock_settings, by, reason, resume_at)
 
 
 def resume_everything() -> RuntimeSettings:
     """End the pause of everything; queues, task types and keys with their own pause stay paused."""
     with atomic():
-        return _resume(_lock_settings())
+        return resume_row(_lock_settings())
 
 
 #: {kind: how to pause it, how to resume it}; everything has no name.
@@ -95,7 +84,6 @@ BY_KIND: Final[dict[str, tuple[Callable[..., Paused], Callable[..., Paused | Non
     "queue": (pause, resume),
     Scope.TYPE.value: (pause_type, resume_type),
     Scope.KEY.value: (pause_key, resume_key),
-    "schedule": (pause_schedule, resume_schedule),
     EVERYTHING: (pause_everything, resume_everything),
 }
 
@@ -109,7 +97,7 @@ def resume_due() -> int:
         with atomic():
             rows: QuerySet[Any] = manager.using(alias()).select_for_update(skip_locked=True)
             for found in rows.filter(paused=True, resume_at__lte=Now()):
-                _resume(found)
+                resume_row(found)
                 send_on_commit(signals.resumed_by_itself, what=describe(found))
                 resumed += 1
     return resumed
@@ -137,23 +125,24 @@ def describe(what: Paused) -> str:
     return EVERYTHING
 
 
-def _pause[P: Paused](lock: Callable[[], P], by: str, reason: str, resume_at: datetime | None) -> P:
+def pause_row[P: Paused](lock: Callable[[], P], by: str, reason: str, resume_at: datetime | None) -> P:
+    """Pause the row that ``lock`` returns; raise ``InvalidTaskData`` for an invalid ``resume_at``."""
     check_resume_at(resume_at)
     with atomic():
         what = lock()
         if not what.paused or what.resume_at != resume_at:
-            if what.paused and isinstance(what, Schedule):
-                settle_pause(what, clock())
+            if what.paused:
+                rooms.call("pause_ends", what)
             what.paused, what.paused_at = True, what.paused_at or timezone.now()
             what.paused_by, what.paused_reason, what.resume_at = by, reason, resume_at
             what.save(update_fields=FIELDS)
         return what
 
 
-def _resume[P: Paused](what: P, now: datetime | None = None) -> P:
+def resume_row[P: Paused](what: P, now: datetime | None = None) -> P:
+    """Resume a locked row, in the transaction of the caller."""
     if what.paused:
-        if isinstance(what, Schedule):
-            settle_pause(what, now or clock())
+        rooms.call("pause_ends", what, now)
         what.paused, what.paused_at, what.paused_by, what.paused_reason, what.resume_at = False, None, "", "", None
         what.save(update_fields=FIELDS)
     return what
@@ -170,7 +159,7 @@ def _lock_limit(scope: Scope, name: str) -> Limit:
 def _resume_limit(scope: Scope, name: str) -> Limit | None:
     with atomic():
         found = Limit.objects.using(alias()).select_for_update().filter(scope=scope, name=name).first()
-        return found and _resume(found)
+        return found and resume_row(found)
 
 
 def lock_queue(name: str) -> Queue:
@@ -179,14 +168,6 @@ def lock_queue(name: str) -> Queue:
         return Queue.objects.using(alias()).select_for_update().get(pk=name)
     except Queue.DoesNotExist:
         raise Queue.unknown(name, using=alias()) from None
-
-
-def lock_schedule(name: str) -> Schedule:
-    """Return a schedule and lock its row; raise ``ScheduleNotFound``."""
-    found = Schedule.objects.using(alias()).select_for_update().filter(name=name).first()
-    if found is None:
-        raise ScheduleNotFound(f"There is no schedule {name!r}.")
-    return found
 
 
 def _lock_settings() -> RuntimeSettings:

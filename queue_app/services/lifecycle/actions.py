@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from queue_app import registry, signals
+from queue_app.core import rooms
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.records import Enqueued, NewTask, TaskRef, call_options
@@ -38,7 +39,7 @@ from queue_app.services.lifecycle.results import filled_in
 from queue_app.services.notify import events
 from queue_app.services.notify.index import push_on_commit, send_on_commit
 from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
-from queue_app.sql import dead_letters as rows, schedules, upkeep, waiting
+from queue_app.sql import dead_letters as rows, upkeep, waiting
 from queue_app.sql.claim import statuses
 from queue_app.sql.database import atomic, fetch_all, lock_rows, once_more_after_deadlock
 from queue_app.sql.workflow_advance import workflows_of
@@ -95,7 +96,7 @@ def replay_open(
         blocked = queued_again([task for _, task in moved])
         events.push_queued_again([task for _, task in moved if task.id not in blocked])
         if moved:
-            schedules.reopen([task.id for _, task in moved])
+            rooms.call("queued_again", [task.id for _, task in moved])
     if moved:
         send_on_commit(signals.dead_letters_replayed, count=len(moved), by=by, operation_id=operation_id)
     return moved
@@ -290,7 +291,7 @@ def requeue(ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
 def _queue_again(tasks: list[TaskRef]) -> set[uuid.UUID]:
     events.push_queued_again(tasks)
     if tasks:
-        schedules.reopen([task.id for task in tasks])
+        rooms.call("queued_again", [task.id for task in tasks])
     return {task.id for task in tasks}
 
 
@@ -319,5 +320,5 @@ def delete(task_id: Id) -> None:
 
 def delete_many(ids: Sequence[Id]) -> set[uuid.UUID]:
     """Delete the ended tasks among ``ids`` that belong to no workflow, with their dead letters; return their ids."""
-    schedules.copy_outcomes()  # the ticks of schedules outlive their tasks
+    rooms.call("before_deletion")
     return upkeep.delete_ended([parse_id(given) for given in ids])

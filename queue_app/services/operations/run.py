@@ -21,6 +21,7 @@ from typing import Final
 from django.db.models import Q
 
 from queue_app import signals
+from queue_app.core import rooms
 from queue_app.core.priorities import Band, parse_band
 from queue_app.models import DeadLetter, Operation
 from queue_app.models.operation import OperationKind, OperationState, OperationTarget
@@ -34,7 +35,6 @@ from queue_app.services.lifecycle.actions import (
     run_now_many,
 )
 from queue_app.services.notify.index import send_on_commit
-from queue_app.services.operations.backfill import fill, next_instants
 from queue_app.services.operations.request import Action, OperationOptions, applicable, get_operation, start_operation
 from queue_app.services.read import dead_letters
 from queue_app.services.read.dead_letters import DeadLetterFilter
@@ -49,7 +49,7 @@ STEPS: Final = 10
 ROUND: Final = 100
 #: Unused time that an operation with a rate may make up for at once, after no scheduler ran for a while.
 CATCH_UP_SECONDS: Final = 2.0
-#: (id, time of death) of tasks or dead letters; for a backfill the time is an instant.
+#: (id, time of death) of tasks or dead letters; an operation of a room may put another time there.
 type Page = Sequence[tuple[uuid.UUID, datetime | None]]
 
 _PROGRESS: Final = [
@@ -177,7 +177,7 @@ def _take_step(operation: Operation, allowed: int, changed_ids: set[uuid.UUID] |
     found = _next(operation, allowed + 1) if allowed else []  # one more shows whether this is the last page
     page = found[:allowed]
     if page:
-        changed = _APPLY[OperationKind(operation.kind)](operation, page)
+        changed = (_APPLY | rooms.named("operation_kinds"))[operation.kind](operation, page)
         if changed_ids is not None:
             changed_ids.update(changed)
         operation.changed += len(changed)
@@ -197,8 +197,8 @@ def _next(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | 
     """Return (id, time of death) of the next tasks that existed when the operation was requested."""
     if operation.target == OperationTarget.DEAD_LETTERS:
         return _next_letters(operation, count)
-    if operation.target == OperationTarget.TICKS:
-        return list(next_instants(operation, count))
+    if operation.target in (of_rooms := rooms.named("operation_targets")):
+        return list(of_rooms[operation.target](operation, count))
     tasks = applicable(_action_of(operation), TaskFilter.from_json(operation.filter))
     tasks = tasks.filter(created_at__lte=operation.created_at)
     if operation.after_id is not None:
@@ -233,7 +233,7 @@ def _ids(page: Page) -> list[uuid.UUID]:
 
 
 #: Each applies an action to the tasks that still allow it, and returns their ids (of dead letters, for a replay).
-_APPLY: Final[dict[OperationKind, Callable[[Operation, Page], Collection[uuid.UUID]]]] = {
+_APPLY: Final[dict[str, Callable[[Operation, Page], Collection[uuid.UUID]]]] = {
     OperationKind.CANCEL: lambda _, page: cancel_many(_ids(page)),
     OperationKind.REPRIORITISE: lambda operation, page: reprioritise_many(
         _ids(page), Band(_action_of(operation).band or 0)
@@ -243,5 +243,4 @@ _APPLY: Final[dict[OperationKind, Callable[[Operation, Page], Collection[uuid.UU
     OperationKind.RUN_NOW: lambda _, page: run_now_many(_ids(page)),
     OperationKind.DELETE: lambda _, page: delete_many(_ids(page)),
     OperationKind.REENCRYPT: lambda _, page: reencrypt(_ids(page)),
-    OperationKind.BACKFILL: lambda operation, page: fill(operation, [instant for _, instant in page if instant]),
 }

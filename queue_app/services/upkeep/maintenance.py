@@ -16,6 +16,7 @@ from django.db.models import Count, Max
 
 from queue_app import conf
 from queue_app.conf import RetentionSettings
+from queue_app.core import rooms
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable, in_one_line
@@ -25,7 +26,7 @@ from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.read.stats import summaries
 from queue_app.services.upkeep import jobs, task_stats
 from queue_app.services.upkeep.promote import JOB as PROMOTE, promote as promote_aged
-from queue_app.sql import finish, schedules, upkeep, workflow_advance
+from queue_app.sql import finish, upkeep, workflow_advance
 from queue_app.sql.database import atomic, clock
 
 PURGE: Final = "purge"
@@ -71,7 +72,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     ticks.
     """
     retention = conf.get().retention
-    schedules.copy_outcomes()  # the ticks of schedules outlive their tasks
+    rooms.call("before_deletion")
     deleted = purge_tasks(retention, PURGE_BATCH, time.monotonic() + seconds)
     deleted += purge_workflows(retention, time.monotonic() + seconds)
     if expired := upkeep.expired_letters_of_workflows(PURGE_BATCH):

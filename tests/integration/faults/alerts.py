@@ -22,10 +22,10 @@ from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
 from queue_app.models import Queue, RuntimeSettings, Task
 from queue_app.registry import type_of
+from queue_app.schedules.edit import create_schedule, delete_schedule
 from queue_app.services import cancel, pause, resume
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.repair.rebuild import LOCK_SECONDS
-from queue_app.services.schedules.edit import create_schedule, delete_schedule
 from queue_app.services.workflows.steer import cancel_workflow
 from tests.integration.app import tasks
 from tests.integration.faults import stalls

@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from queue_app.management import verbs
 from queue_app.models import AuditEntry, Limit, PriorityPolicy, Queue, RuntimeSettings, Schedule, Task
+from queue_app.schedules.edit import version_of
 from queue_app.services.control.pause import pause_type
-from queue_app.services.schedules.edit import version_of
 from tests.queue_app.admin.test_audit import ADMIN, CALLS, PAGES, READS, api_views, own_admins, stage  # noqa: F401 - a fixture
 from tests.support.contents import rows_without
 from tests.support.engine import rolled_back
@@ -243,7 +243,8 @@ def test_a_read_only_verb_changes_nothing(stage):  # noqa: F811
 
 def test_revoking_an_unknown_token_leaves_no_record():
     from queue_app.exceptions import TaskQueueError  # noqa: PLC0415
-    from queue_app.management.verbs import Call, token  # noqa: PLC0415
+    from queue_app.management.verbs import Call  # noqa: PLC0415
+    from queue_app.remote import verb as token  # noqa: PLC0415
 
     call = Call({"action": "revoke", "name": "nobody", "by": "ina"}, io.StringIO(), io.StringIO(), None)
     with pytest.raises(TaskQueueError):

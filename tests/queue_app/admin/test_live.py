@@ -18,9 +18,9 @@ from queue_app.diagnose.overview import reasons
 from queue_app.diagnose.stalls import Stall
 from queue_app.models import MaintenanceJob, PriorityPolicy, Queue, Schedule, Task, Worker
 from queue_app.registry import type_of
+from queue_app.schedules.edit import create_schedule
 from queue_app.services import pause
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.schedules.edit import create_schedule
 from queue_app.services.upkeep.jobs import take_lead
 from tests.support.engine import index_away, index_refusing
 from tests.support.factories import QueueStatsFactory, StaffFactory

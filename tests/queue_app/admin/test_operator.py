@@ -7,10 +7,10 @@ import pytest
 from django.utils.html import strip_tags
 
 from queue_app.models import Queue, Schedule, ScheduleTick, TaskPayload
+from queue_app.schedules.edit import create_schedule
+from queue_app.schedules.tick import run_due
 from queue_app.services.control.queues import set_queue_limits
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.tick import run_due
 from queue_app.templatetags.taskqueue_admin import tq_linked
 from tests.support.factories import StaffFactory
 

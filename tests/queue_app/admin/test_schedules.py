@@ -9,8 +9,8 @@ from django.urls import reverse
 
 from queue_app.models import AuditEntry, Limit, MaintenanceJob, Operation, Queue, Schedule, ScheduleTick, Task
 from queue_app.registry import type_of
-from queue_app.services.schedules.edit import create_schedule, update_schedule, version_of
-from queue_app.services.schedules.tick import run_due
+from queue_app.schedules.edit import create_schedule, update_schedule, version_of
+from queue_app.schedules.tick import run_due
 from queue_app.services.upkeep.maintenance import run_overdue
 from tests.support.pages import log_in
 from tests.workers import chores
@@ -169,7 +169,7 @@ def test_delete_but_not_what_the_code_declares(admin, schedule):
 
 
 def test_what_staff_changed_can_be_given_back(admin, schedule):
-    from queue_app.services.schedules.edit import update_schedule, values_of  # noqa: PLC0415
+    from queue_app.schedules.edit import update_schedule, values_of  # noqa: PLC0415
 
     Schedule.objects.update(declaration=values_of(schedule))
     update_schedule("minutely", {"every": 120})

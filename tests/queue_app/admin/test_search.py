@@ -13,7 +13,7 @@ from queue_app import registry
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.models import Operation, Queue, Task
-from queue_app.services.schedules.edit import create_schedule
+from queue_app.schedules.edit import create_schedule
 from queue_app.sql import search as rows
 from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, move
 from tests.workers import chores

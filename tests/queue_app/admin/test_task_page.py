@@ -11,9 +11,9 @@ from django.utils import timezone
 from queue_app import registry
 from queue_app.core.states import WAITING, Status
 from queue_app.models import Queue, Schedule, ScheduleTick, StepResult, Task, TaskLog, TaskProgress, Worker
+from queue_app.schedules.edit import create_schedule
 from queue_app.services import cancel
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.schedules.edit import create_schedule
 from tests.support.factories import AttemptFactory, DeadLetterFactory, move
 from tests.support.faults import failing
 from tests.support.pages import text_of, url

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from queue_app.models import AuditEntry, Operation, Schedule, Task
-from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.tick import run_due
+from queue_app.schedules.edit import create_schedule
+from queue_app.schedules.tick import run_due
 from tests.workers import chores
 
 SCHEDULES = "/api/v1/schedules"

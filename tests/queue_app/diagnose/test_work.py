@@ -24,12 +24,14 @@ from queue_app.models import (
     Workflow as Flow,
 )
 from queue_app.registry import type_of
-from queue_app.services.control.pause import pause, pause_key, pause_schedule, pause_type, resume_schedule
+from queue_app.schedules.diagnose import check_schedules
+from queue_app.schedules.edit import create_schedule
+from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.tick import run_due
+from queue_app.services.control.pause import pause, pause_key, pause_type
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import condemn
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.tick import run_due
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import snapshot
@@ -84,34 +86,34 @@ def test_overdue_maintenance(engine):
 
 
 def test_schedules_that_are_late_or_fail(engine):
-    assert_finding(work.check_schedules, Level.OK, "0 tick")
+    assert_finding(check_schedules, Level.OK, "0 tick")
     now = timezone.now()
     for name in ("nightly", "hourly"):
         create_schedule(name, {"task_type": ECHO, "args": [1], "every": 60}, now=now - timedelta(minutes=30))
     later = now + timedelta(hours=1)
     Schedule.objects.filter(name="hourly").update(due_at=later, next_instant=later)
-    assert_finding(work.check_schedules, Level.FAIL, "The schedule nightly was due ")
+    assert_finding(check_schedules, Level.FAIL, "The schedule nightly was due ")
     # A scheduler that cannot let it tick puts it off.
     Schedule.objects.filter(name="nightly").update(due_at=now + timedelta(minutes=1))
-    assert_finding(work.check_schedules, Level.FAIL, "nightly")
+    assert_finding(check_schedules, Level.FAIL, "nightly")
     run_due(now=now + timedelta(minutes=1))
-    assert_finding(work.check_schedules, Level.OK, "2 tick")
+    assert_finding(check_schedules, Level.OK, "2 tick")
 
 
 def test_a_schedule_fails_until_it_succeeds_or_is_paused(engine):
     now = timezone.now()
     schedule = create_schedule("nightly", {"task_type": ECHO, "args": [1], "every": 3600}, now=now)
     for hour, outcome in enumerate(["failed", "completed", "failed", "dead_letter", "expired"]):
-        assert_finding(work.check_schedules, Level.OK, "1 tick")
+        assert_finding(check_schedules, Level.OK, "1 tick")
         schedule.ticks.create(instant=now + timedelta(hours=hour), at=now, task_id=uuid4(), outcome=outcome)
     schedule.ticks.create(instant=now + timedelta(hours=5), at=now, reason="Skipped, because the earlier one runs.")
     schedule.ticks.create(instant=now + timedelta(hours=6), at=now, task_id=uuid4())  # still runs
-    assert_finding(work.check_schedules, Level.WARN, "The schedule nightly has failed 3 times in a row.")
+    assert_finding(check_schedules, Level.WARN, "The schedule nightly has failed 3 times in a row.")
     pause_schedule("nightly")
-    assert_finding(work.check_schedules, Level.OK, "1 tick")
+    assert_finding(check_schedules, Level.OK, "1 tick")
     resume_schedule("nightly")
     schedule.ticks.filter(outcome=None).update(outcome="completed", task_id=uuid4())
-    assert_finding(work.check_schedules, Level.OK, "1 tick")
+    assert_finding(check_schedules, Level.OK, "1 tick")
 
 
 def test_workers_that_are_missing_silent_or_dead(engine):

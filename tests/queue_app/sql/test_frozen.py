@@ -9,9 +9,9 @@ import pytest
 from django.db import DatabaseError, OperationalError, connection
 
 from queue_app.models import ScheduleTick, Task
-from queue_app.services.schedules import tick
-from queue_app.services.schedules.edit import create_schedule
-from queue_app.services.schedules.tick import run_due
+from queue_app.schedules import tick
+from queue_app.schedules.edit import create_schedule
+from queue_app.schedules.tick import run_due
 from queue_app.sql import database, snapshot
 from queue_app.sql.database import atomic, fetch_all
 from tests.support.engine import Side, put, take

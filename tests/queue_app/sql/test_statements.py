@@ -118,10 +118,10 @@ OF_SMALL_TABLES = {"adaptive", "pauses", "upkeep"}
 
 
 @pytest.mark.parametrize("waiting_tasks", [0, 3])
-@pytest.mark.parametrize("question", sorted(set(upkeep.QUESTIONS) - OF_SMALL_TABLES))
+@pytest.mark.parametrize("question", sorted(set(upkeep.questions()) - OF_SMALL_TABLES))
 def test_a_question_reads_only_rows_that_could_answer_it(engine, question, waiting_tasks):
     """Even with a plan made for empty tables, because waiting and ended tasks may be millions."""
-    params = upkeep.QUESTIONS[question].count("%s")
+    params = upkeep.questions()[question].count("%s")
     put_many(waiting_tasks)
     with transaction.atomic(), connection().cursor() as cursor:
         cursor.execute("ANALYZE queue_app_task")

@@ -1,0 +1,41 @@
+"""The scheduler's jobs of schedules: store what the code declares, and let ticks become tasks."""
+
+import time
+
+from queue_app.conf import SchedulerSettings
+from queue_app.schedules.declare import synchronise
+from queue_app.schedules.tick import BATCH, run_due
+from queue_app.services.upkeep.jobs import Answers
+from queue_app.workers.scheduler import DUE_SECONDS, Job
+
+
+def jobs(settings: SchedulerSettings) -> list[Job]:
+    """Return the jobs."""
+    return [
+        # Whether it leads or not: a newer version of the code must say that it is there.
+        Job("declarations", settings.maintenance_seconds, synchronise, by_all=True),
+        Job(
+            "schedules",
+            settings.due_seconds,
+            _run_schedules,
+            asks=("schedules",),
+            is_wanted=lambda answers: _seconds_until_a_tick(answers) <= 0,
+            next_in=_seconds_until_a_tick,
+        ),
+    ]
+
+
+def _run_schedules() -> bool:
+    """Run the schedules that are due, for up to ``DUE_SECONDS``; return whether to ask again at once."""
+    until = time.monotonic() + DUE_SECONDS
+    handled = 0
+    while time.monotonic() < until:
+        handled = run_due()
+        if handled < BATCH:
+            break
+    return handled > 0  # the next answer says when the next tick is due
+
+
+def _seconds_until_a_tick(answers: Answers) -> float:
+    seconds: float | None = answers["schedules"]
+    return float("inf") if seconds is None else seconds

@@ -1,1 +1,0 @@
-"""Schedules: declare, edit, run and show them."""
