@@ -18,7 +18,7 @@ ALL: dict[str, Callable[[], str]] = {
     "policies": lists.policies,
     "reasons": lists.reasons,
     "verbs": commands.verbs,
-    "options-of-many": commands.options_of_many,
+    "options-of-many": lambda: commands.options(commands.of_many()),
     "python-errors": python.errors,
     **{f"command-{name}": partial(commands.command, name) for name in commands.COMMANDS},
 }

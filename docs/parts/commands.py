@@ -1,7 +1,8 @@
 """The options of commands."""
 
 import argparse
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 
 from django.core.management import load_command_class
 
@@ -17,38 +18,28 @@ COMMANDS = {
     "quickstart": "taskqueue_project",
     "demo": "taskqueue_project.demo",
 }
-#: Verbs that change many tasks: one table has the options that they share.
-OF_MANY = ("cancel", "replay", "reprioritise")
-#: Verbs that take the options of a task: the page about these has their meaning.
-OF_A_TASK = ("submit", "schedule")
+#: Verb -> where the options that it shares with others have their meaning.
+MANY, OF_A_TASK = "[options for many tasks](#options-for-many-tasks)", "[options of the task](task-options.md)"
+SHARED = {"cancel": MANY, "replay": MANY, "reprioritise": MANY, "submit": OF_A_TASK, "schedule": OF_A_TASK}
 
 
-def actions(add_arguments: Callable[[argparse.ArgumentParser], None]) -> list[argparse.Action]:
-    """Return the options that a function adds to a parser."""
+def actions(*add_arguments: Callable[[argparse.ArgumentParser], None]) -> list[argparse.Action]:
+    """Return the options that functions add to a parser."""
     parser = argparse.ArgumentParser(add_help=False)
-    add_arguments(parser)
+    for add in add_arguments:
+        add(parser)
     return parser._actions  # noqa: SLF001 - argparse publishes no list
 
 
-def name_of(action: argparse.Action) -> str:
-    """Return an option with its value, such as `--queue QUEUE`."""
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper().replace("_", "-"))
-    return code(" ".join(filter(None, [*action.option_strings[-1:], value])))
-
-
-def options(found: list[argparse.Action], of_task: Collection[str] = ()) -> str:
-    """Return the table of options; those of a task share a row."""
-    rows: dict[str, str] = {}
-    shared = [action for action in found if action.dest in of_task]
+def options(found: list[argparse.Action]) -> str:
+    """Return the table of options."""
+    rows = []
     for action in found:
-        if shared and action is shared[0]:
-            of_action = "add: " if action.help.startswith("add: ") else ""
-            rows[", ".join(map(name_of, shared))] = f"{of_action}[options of the task](task-options.md)"
-        elif action not in shared:
-            value = name_of(action).strip("`").rpartition(" ")[2].lower()
-            meaning = action.help or ", ".join(map(code, action.choices or ())) or f"name of a {value}"
-            rows[name_of(action)] = meaning % {"default": action.default}
-    return table(("option", "meaning"), rows.items()) if rows else ""
+        value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper().replace("_", "-"))
+        names = [*action.option_strings[-1:], value]
+        meaning = action.help or ", ".join(map(code, action.choices or ())) or f"name of a {value.lower()}"
+        rows.append((code(" ".join(filter(None, names))), meaning % {"default": action.default}))
+    return table(("option", "meaning"), rows) if rows else ""
 
 
 def command(name: str) -> str:
@@ -57,29 +48,25 @@ def command(name: str) -> str:
     return f"{found.help.partition(' Exit codes:')[0]}\n\n{options(actions(found.add_arguments))}"
 
 
-def _of_many(parser: argparse.ArgumentParser) -> None:
-    _operations.add_task_filter(parser)
-    _operations.add_options(parser, "change")
-
-
-def options_of_many() -> str:
-    """Return the table of the options that the verbs for many tasks share."""
-    return options(actions(_of_many))
+def of_many() -> list[argparse.Action]:
+    """Return the options that the verbs for many tasks share."""
+    return actions(_operations.add_task_filter, partial(_operations.add_options, what="change"))
 
 
 def verbs() -> str:
     """Return a section for each verb of `manage.py taskqueue`: what it does, an example, its options."""
     of_most = {action.help for action in actions(modules.add_by_and_json)}
-    of_many = {action.dest for action in actions(_of_many)}
-    sections = []
+    shared = {MANY: {action.dest for action in of_many()}, OF_A_TASK: set(OPTIONS), "": set()}
+    lines = []
     for name in modules.names():
-        verb = modules.load(name)
+        verb, where = modules.load(name), SHARED.get(name, "")
         found = [action for action in actions(verb.add_arguments) if action.help not in of_most]
-        if name in OF_MANY:
-            found = [action for action in found if action.dest not in of_many]
-        example = f"```console\n$ python manage.py {verb.EXAMPLE}\n```"
-        rows = options(found, OPTIONS if name in OF_A_TASK else ())
-        if name in OF_MANY:
-            rows = f"{rows}\n\nThe [options for many tasks](#options-for-many-tasks) apply.".lstrip()
-        sections.append(f"### `taskqueue {name}`\n\n{modules.summary(verb)}\n\n{example}\n\n{rows}".rstrip())
-    return "\n\n".join(sections)
+        lines += [
+            f"### `taskqueue {name}`",
+            modules.summary(verb),
+            f"```console\n$ python manage.py {verb.EXAMPLE}\n```",
+        ]
+        lines += filter(None, [options([action for action in found if action.dest not in shared[where]])])
+        names = [code((*action.option_strings, action.metavar)[0]) for action in found if action.dest in shared[where]]
+        lines += [f"Also {', '.join(names)}: {where}."] if names else []
+    return "\n\n".join(lines)

@@ -19,12 +19,8 @@ def listed() -> list[type[exceptions.TaskQueueError]]:
 
 def errors() -> str:
     """Return the table of these errors."""
-    rows = (
-        (
-            code(kind.__name__),
-            ", ".join(code(each.__name__) for each in kind.__bases__ if each is not exceptions.TaskQueueError),
-            summary_of(kind),
-        )
-        for kind in listed()
-    )
+    rows = []
+    for kind in listed():
+        bases = [code(each.__name__) for each in kind.__bases__ if each is not exceptions.TaskQueueError]
+        rows.append((code(kind.__name__), ", ".join(bases), summary_of(kind)))
     return table(("error", "is also a", "says"), rows)
