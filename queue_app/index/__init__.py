@@ -3,8 +3,8 @@
 from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password, import_client, is_loaded, is_refusal, server_url
 from queue_app.index.index import MAX_CLAIM, Index, get_index, is_open
-from queue_app.index.notifications import Backlog, Request, TakenRequests
 from queue_app.index.stats import IndexStats
+from queue_app.index.streams import Backlog, Request, TakenRequests
 from queue_app.index.workers import Generation, Profile, WorkerMessage
 
 __all__ = [

@@ -13,8 +13,7 @@ from queue_app.exceptions import IndexDamaged
 from queue_app.index import scripts
 from queue_app.index.client import connect, redis, unavailable
 from queue_app.index.keys import Keys
-from queue_app.index.notifications import publish_arguments
-from queue_app.index.notifier import Notifier
+from queue_app.index.notifier import Notifier, publish_arguments
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
 ONCE = frozenset({"claim"})

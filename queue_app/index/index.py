@@ -23,8 +23,9 @@ from queue_app.index.client import redis, text, unavailable
 from queue_app.index.keys import KINDS, Placement
 from queue_app.index.leases import BATCH, SCANNED, Leases, is_id
 from queue_app.index.limits import LimitCopies
-from queue_app.index.notifications import RequestStream, lane_arguments, pack, publish_arguments, read_events, split
+from queue_app.index.notifier import lane_arguments, pack, publish_arguments, split
 from queue_app.index.stats import IndexStats, QueueDepth, depths_of, stats_of
+from queue_app.index.streams import RequestStream, read_events
 from queue_app.index.workers import Generation, Profile, Workers
 
 #: Maximum slots per claim.

@@ -9,7 +9,7 @@ from queue_app.core.records import Lease
 from queue_app.index.calls import Calls, translated
 from queue_app.index.client import text
 from queue_app.index.keys import KINDS
-from queue_app.index.pipeline import ScriptCall
+from queue_app.index.notifier import ScriptCall
 
 #: Maximum entries per call of a script, so that no script blocks the server for long.
 BATCH = 500

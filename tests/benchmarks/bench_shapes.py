@@ -23,7 +23,7 @@ from queue_app.core.limits import Limits, lane_name
 from queue_app.core.priorities import Band
 from queue_app.core.records import Entry, PackedLane, TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
-from queue_app.index.notifications import pack
+from queue_app.index.notifier import pack
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = 5

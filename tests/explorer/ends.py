@@ -17,7 +17,7 @@ from typing import Any, Final
 from django.db import connection
 
 from queue_app.index import get_index
-from queue_app.index.notifications import GROUP
+from queue_app.index.streams import GROUP
 from tests.explorer.gates import CLOCK_KEY
 from tests.support.engine import redis_client
 

@@ -19,7 +19,7 @@ from queue_app.core.records import ClaimedTask
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
 from queue_app.index import Profile, get_index
-from queue_app.index.notifications import RequestStream
+from queue_app.index.streams import RequestStream
 from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, Task, Worker, Workflow
 from queue_app.models.schedule import Overlap
 from queue_app.services.control.pause import resume

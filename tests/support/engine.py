@@ -22,7 +22,7 @@ from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFai
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
-from queue_app.index.notifications import pack
+from queue_app.index.notifier import pack
 from queue_app.models import PriorityPolicy, Queue, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.lifecycle.claim import claim

@@ -7,7 +7,7 @@ import pytest
 
 from queue_app.core.priorities import Band
 from queue_app.core.records import PackedLane, TaskRef
-from queue_app.index.notifications import CHUNK
+from queue_app.index.notifier import CHUNK
 from tests.support.leases import restore
 from tests.support.scene import Scene
 

@@ -11,7 +11,7 @@ from queue_app.core.limits import lane_name
 from queue_app.core.records import Entry
 from queue_app.core.states import Status
 from queue_app.index import Index, notifier
-from queue_app.index.notifications import IDS_PER_ENTRY, split
+from queue_app.index.notifier import IDS_PER_ENTRY, split
 from tests.support.index_state import client_of
 
 FIELDS = ["event", "task_id", "task_type", "queue", "priority", "user", "attempt", "worker", "status", "at"]

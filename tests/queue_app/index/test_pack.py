@@ -4,7 +4,7 @@ import struct
 
 from queue_app.core.ids import uuid7
 from queue_app.core.records import Entry
-from queue_app.index.notifications import pack
+from queue_app.index.notifier import pack
 
 LANE, OTHER = "q\x1fapp.task\x1f", "other\x1fapp.task\x1f"
 
