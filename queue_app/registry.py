@@ -28,7 +28,9 @@ from queue_app.exceptions import InvalidTaskData, Snooze, UnknownTaskType
 
 type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
 
-_tasks: dict[str, AnyTask] = {}
+_tasks: Final[dict[str, AnyTask]] = {}
+#: Returns the task of a type if it is registered, else ``None``; imports nothing.
+known: Final = _tasks.get
 _stand_ins: WeakSet[Callable[..., Any]] = WeakSet()
 #: (type, task modules) of types that ``find`` looked for in vain; a page of failures asks for the same ones often.
 _missing: set[tuple[str, tuple[str, ...]]] = set()
@@ -149,11 +151,6 @@ def check_for_caller(task_type: str) -> None:
             " queue_app.webhooks.send.",
             code="unknown_task_type",
         )
-
-
-def known(task_type: str) -> AnyTask | None:
-    """Return the task of this type if it is registered; import nothing."""
-    return _tasks.get(task_type)
 
 
 def find(task_type: str) -> AnyTask | None:

@@ -217,13 +217,14 @@ def notify_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def known_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def known_tasks() -> Iterator[dict[str, object]]:
     """The tasks that this process knows, by type. What a test adds or takes away is forgotten at its end."""
     from queue_app import registry  # noqa: PLC0415 - needs the settings
 
     tasks = dict(registry._tasks)
-    monkeypatch.setattr(registry, "_tasks", tasks)
-    return tasks
+    yield registry._tasks
+    registry._tasks.clear()
+    registry._tasks.update(tasks)
 
 
 @pytest.fixture

@@ -129,6 +129,12 @@ class Enqueued(NamedTuple):
         """Whether the task was there before."""
         return not self.created
 
+    @property
+    def entry(self) -> "Entry | None":
+        """The task's place in the index; ``None`` if it is not queued."""
+        spec, at = self.spec, self.queued_at
+        return None if at is None else Entry(spec.lane, score(spec.priority, at), self.id)
+
 
 class Entry(NamedTuple):
     """A queued task's place in the index."""

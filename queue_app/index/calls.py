@@ -76,6 +76,18 @@ def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
         pool.release(connection)
 
 
+class Scripts(dict[str, redis.commands.core.Script]):
+    """The scripts by name, registered with a client at their first use."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__()
+        self._client = client
+
+    def __missing__(self, name: str) -> redis.commands.core.Script:
+        self[name] = self._client.register_script(scripts.source(name))
+        return self[name]
+
+
 class Calls:
     """The connections of an index, and how it calls scripts."""
 
@@ -83,17 +95,11 @@ class Calls:
         self.alias = alias
         self.keys = Keys(prefix)
         self._client: redis.Redis = connect(alias)
-        self._scripts: dict[str, redis.commands.core.Script] = {}
-        self._notifier = Notifier(self._client, self.keys.prefix, self._script("push"), self._script("publish"))
-
-    def _script(self, name: str) -> redis.commands.core.Script:
-        script = self._scripts.get(name)
-        if script is None:
-            script = self._scripts[name] = self._client.register_script(scripts.source(name))
-        return script
+        self._scripts = Scripts(self._client)
+        self._notifier = Notifier(self._client, self.keys.prefix, self._scripts["push"], self._scripts["publish"])
 
     def _call(self, name: str, *args: Any) -> Any:
-        script, once = self._script(name), name in ONCE
+        script, once = self._scripts[name], name in ONCE
         try:
             if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes
                 return self._notifier.call(script, args, once=once)

@@ -126,7 +126,7 @@ class Index(Leases, Workers, LimitCopies):
 
     def notify_and_locate(self, entry: Entry, events: Sequence[Run] = ()) -> int | None:
         """Publish events, push one entry and return its ``position``, in one round trip."""
-        script, arguments = self._script("position"), (entry.lane, entry.id.bytes)
+        script, arguments = self._scripts["position"], (entry.lane, entry.id.bytes)
         try:
             position: int | None = self._notifier.call(script, arguments, (entry,), events)
         except redis.RedisError as error:

@@ -34,7 +34,7 @@ class Leases(Calls):
     def post_release(self, leases: Iterable[Lease]) -> None:
         """Free slots as ``release`` does, without waiting for the reply; this process makes its next call after it."""
         with translated("release", self.alias):
-            script = self._script("release")
+            script = self._scripts["release"]
             self._notifier.post([ScriptCall(script, _grouped(batch)) for batch in batched(leases, BATCH)])
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:

@@ -46,7 +46,7 @@ from queue_app.exceptions import (
 from queue_app.index import Backlog, Index, Request, TakenRequests, get_index
 from queue_app.models import Task
 from queue_app.services.enqueue.admission import refusal_fields
-from queue_app.services.enqueue.store import entry_of, submit
+from queue_app.services.enqueue.store import submit
 from queue_app.services.enqueue.validate import check_request_id, check_task_type
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.notify import events
@@ -240,7 +240,7 @@ def _answer_first(request: Request, stored: Enqueued) -> None:
 
     Raises ``IndexUnavailable``. The task is stored then, and a later try of the request answers.
     """
-    index, entry = get_index(), entry_of(stored)
+    index, entry = get_index(), stored.entry
     if entry is not None:
         stored = stored._replace(queue_position=index.future_position(entry))
     _write(index, [_accepted(request, stored)])

@@ -34,7 +34,7 @@ from queue_app.sql.database import (
     fetch_together,
     lock_rows,
 )
-from queue_app.sql.insert import insert_where, stored, values
+from queue_app.sql.insert import insert_where, values
 
 READ_COMMITTED: Final = "read committed"
 #: Tells these locks from others in the same database.
@@ -232,8 +232,8 @@ def taken_keys(keys: Sequence[tuple[str, str]], seconds: float) -> set[tuple[str
     return {(user, key) for user, key in found}
 
 
-def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
-    """Store a task under the limits of its queue and user, in a transaction of its own.
+def insert_if_room(row: TaskRow, trace: str | None, defaults: Defaults) -> Enqueued | None:
+    """Store a task of a trace under the limits of its queue and user, in a transaction of its own.
 
     Returns ``None`` and stores nothing if there is no room, the idempotency key is taken, or the
     isolation level does not allow an answer.
@@ -245,11 +245,12 @@ def insert_if_room(row: TaskRow, defaults: Defaults) -> Enqueued | None:
     wait = defaults.lock_timeout
     limits = (defaults.length, defaults.length, defaults.pending_per_user, [spec.queue])
     condition = (spec.queue, spec.user, spec.user, spec.queue, spec.user, *limits)
-    found = fetch_prepared(
-        (_LOCK_ONE, [wait, wait, *limits, names, settings]),
-        (_INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY, params := values(row, *condition)),
-    )
-    return stored(row, params, *found[0]) if found else None
+    insert = _INSERT_PLAIN if spec.idempotency_key is None else _INSERT_WITH_KEY
+    lock = (_LOCK_ONE, [wait, wait, *limits, names, settings])
+    for created_at, queued_at in fetch_prepared(lock, (insert, values(row, trace, *condition))):
+        status = Status.SCHEDULED if queued_at is None else Status.QUEUED
+        return Enqueued(row.id, spec, status, created_at, queued_at, sent_trace=trace)
+    return None
 
 
 # Find the existing task of a unique key, and give it new arguments.

@@ -17,8 +17,6 @@ from queue_app.sql.database import (
     BY_KEYS_ONLY,
     GENERATION_LOCK,
     LOOK_UP,
-    Row,
-    Statement,
     columns_of,
     execute,
     fetch_all,
@@ -27,6 +25,7 @@ from queue_app.sql.database import (
     fetch_value,
     lock_rows,
 )
+from queue_app.sql.prepared import Row, Statement
 
 #: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. PostgreSQL plans
 #: larger batches each time.

@@ -46,18 +46,18 @@ WITH task AS (
         (SELECT {{clock}} AS clock) AS now
     WHERE {{condition}}
     {{on_conflict}}
-    RETURNING id, status, created_at
+    RETURNING id, created_at, queued_at
 ), payload AS (
     INSERT INTO queue_app_taskpayload (task_id, args, parameters, trace, metadata)
     SELECT id, %s::jsonb, %s::jsonb, %s::text, %s::jsonb FROM task
 )
-SELECT status, created_at FROM task
+SELECT created_at, queued_at FROM task
 """
 _ON_CONFLICT: Final = 'ON CONFLICT ("user", idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING'
 
 
 def insert_where(condition: str, *, with_key: bool, clock: str = "statement_timestamp()") -> str:
-    """Return the statement that stores one task under a condition and returns (status, created_at).
+    """Return the statement that stores one task under a condition and returns (created_at, queued_at).
 
     It is faster without a key. The time is that at which the statement arrived, as ``clock_timestamp()`` would need a
     subquery of its own.
@@ -73,16 +73,14 @@ def _insert(*, with_key: bool, of_user: bool, at: bool) -> str:
     return insert_where(f"%s OR NOT ({limits})", with_key=with_key, **clock)
 
 
-#: By value: the call of an enumeration takes longer.
-_STATUSES: Final = {status.value: status for status in Status}
-
-
 class LimitApplies(Exception):
     """Nothing was stored, because a row limits submissions here and the caller has to count first."""
 
 
-def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = None) -> Enqueued | None:
-    """Store one task; return ``None`` when its idempotency key is taken.
+def insert_one(
+    row: TaskRow, trace: str | None, *, admitted: bool = False, at: datetime | None = None
+) -> Enqueued | None:
+    """Store one task of a trace; return ``None`` when its idempotency key is taken.
 
     ``at`` is the time of a task with a key, if it is not the present time.
 
@@ -91,27 +89,21 @@ def insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = No
     that was committed before applies.
     """
     spec = row.spec
-    params = values(row, admitted, spec.queue)
+    params = values(row, trace, admitted, spec.queue)
     if at is not None:
         params.insert(1 + len(SPEC_COLUMNS), at)
     sql = _insert(with_key=spec.idempotency_key is not None, of_user=spec.user != "", at=at is not None)
-    found = fetch_prepared((sql, params))
-    if found:
-        return stored(row, params, *found[0])
+    for created_at, queued_at in fetch_prepared((sql, params)):
+        status = Status.SCHEDULED if queued_at is None else Status.QUEUED
+        return Enqueued(row.id, spec, status, created_at, queued_at, sent_trace=trace)
     if not admitted and (spec.idempotency_key is None or clock_and_limits([row])[1]):
         raise LimitApplies
     return None
 
 
-def stored(row: TaskRow, params: Sequence[Any], status: str, created_at: datetime) -> Enqueued:
-    """Return the task that ``insert_where`` has stored with ``values``."""
-    queued_at = created_at if status == "queued" else None
-    return Enqueued(row.id, row.spec, _STATUSES[status], created_at, queued_at, sent_trace=params[-2])
-
-
-def values(row: TaskRow, *of_condition: Any) -> list[Any]:
+def values(row: TaskRow, trace: str | None, *of_condition: Any) -> list[Any]:
     """Return the parameters of ``insert_where``."""
-    return [row.id, *spec_values(row.spec), *of_condition, *sealed_call(row), tracing.of_caller(), row.metadata]
+    return [row.id, *spec_values(row.spec), *of_condition, *sealed_call(row), trace, row.metadata]
 
 
 def spec_values(spec: TaskSpec) -> list[Any]:

@@ -20,7 +20,6 @@ from queue_app.sql.columns import LANE, REF, cap
 from queue_app.sql.database import (
     BY_KEYS_ONLY,
     GENERATION_LOCK,
-    Row,
     atomic,
     bound_transaction,
     execute,
@@ -29,6 +28,7 @@ from queue_app.sql.database import (
     fetch_together,
     fetch_value,
 )
+from queue_app.sql.prepared import Row
 
 #: How long grants must wait, at most, for the one that changes the generation: they queue behind it.
 LOCK_WAIT: Final = "5s"

@@ -8,7 +8,8 @@ from queue_app.core.failures import fingerprint
 from queue_app.core.records import WORKER_DIED, ClaimedTask, HeartbeatAnswer, Returned, WorkerReport
 from queue_app.sql.claim import NEXT_ANSWER, RUN
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, RETURNED, returned
-from queue_app.sql.database import IS_READ_ONLY, Row, execute, fetch_all, fetch_column, fetch_value
+from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_column, fetch_value
+from queue_app.sql.prepared import Row
 from queue_app.sql.workflow_advance import TRY_SHARE
 
 _LIVE: Final = "status IN ('active', 'draining')"

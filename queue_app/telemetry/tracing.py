@@ -58,14 +58,17 @@ def _tracer() -> Any:
     return api.get_tracer(SYSTEM)
 
 
-def enqueueing(rows: Sequence[TaskRow]) -> AbstractContextManager[None]:
-    """Return a context for storing these tasks: one span, which will be the parent of their attempts."""
+def enqueueing(rows: Sequence[TaskRow]) -> AbstractContextManager[str | None]:
+    """Return a context for storing these tasks: one span, which will be the parent of their attempts.
+
+    The context gives their trace context.
+    """
     tracer = _tracer()
-    return _NOTHING if tracer is None or not rows else _enqueueing(tracer, rows)
+    return nullcontext(of_caller()) if tracer is None or not rows else _enqueueing(tracer, rows)
 
 
 @contextmanager
-def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
+def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[str | None]:
     api = sys.modules["opentelemetry.trace"]
     spec = rows[0].spec
     queue = spec.queue if all(row.spec.queue == spec.queue for row in rows) else ""
@@ -92,7 +95,7 @@ def _enqueueing(tracer: Any, rows: Sequence[TaskRow]) -> Iterator[None]:
     except Exception:  # noqa: BLE001
         _log.exception("no span for %s", attributes)
     with _NOTHING if span is None else api.use_span(span, end_on_exit=True):
-        yield
+        yield of_caller()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from queue_app.index import get_index, notifier, scripts
 from queue_app.services import requests
 from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import reap, rebuild, reconcile
-from queue_app.sql import database
+from queue_app.sql import prepared
 from tests.explorer import crew, said_twice
 from tests.explorer.controller import Controller, controller
 from tests.explorer.queues import few_connections
@@ -27,7 +27,7 @@ def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
     """Yield a world and a controller of up to ``count`` actors."""
     with (
         # A statement becomes a prepared one after some runs: then the same transition would take other steps.
-        mock.patch.object(database, "PREPARE_AFTER", 10**9),
+        mock.patch.object(prepared, "PREPARE_AFTER", 10**9),
         # Each notification is sent by the actor, at once, and not by a thread later.
         mock.patch.object(notifier, "GATHER_SECONDS", 0.0),
         mock.patch.object(notify_index.first, "_is_open", True),

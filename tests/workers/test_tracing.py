@@ -150,7 +150,8 @@ def test_a_failing_tracer_stops_no_task(run, monkeypatch, caplog):
 
 def test_without_a_provider_there_are_no_spans():
     assert tracing._tracer() is None
-    assert tracing.attempt(None) is tracing.enqueueing([uuid.uuid4()])
+    with tracing.attempt(None), tracing.enqueueing([uuid.uuid4()]) as sent:
+        assert sent is None
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["with the trace of its caller", "with its own"])

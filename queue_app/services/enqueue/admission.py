@@ -35,9 +35,9 @@ from typing import Final, Protocol
 
 from queue_app import conf, encryption, registry, signals
 from queue_app.core.events import EventName, occasion_of
-from queue_app.core.limits import Scope, lane_name, score
+from queue_app.core.limits import Scope, lane_name
 from queue_app.core.payload import dump_json
-from queue_app.core.records import ClaimedTask, Enqueued, Entry, NewTask, TaskRef, TaskRow
+from queue_app.core.records import ClaimedTask, Enqueued, NewTask, TaskRef, TaskRow
 from queue_app.core.states import Status, predicate
 from queue_app.core.unique import FAMILY, REPLACEABLE, Unique
 from queue_app.encryption import applies_to, keyed_hash, sealed_call
@@ -80,10 +80,7 @@ def enqueue_callbacks(
     if rows:
         for queue in sorted({row.spec.queue for row in rows}):
             ensure_queue(queue)
-        stored = insert_many(rows, admitted=True)
-        places = [(each, each.queued_at) for each in stored if each.queued_at is not None]
-        entries = [Entry(each.spec.lane, score(each.spec.priority, at), each.id) for each, at in places]
-        push_on_commit(entries, events=events.of_stored(stored))
+        events.of_stored(insert_many(rows, admitted=True))()
 
 
 def _row(task: ClaimedTask | TaskRef, status: Status, metadata: str | None) -> TaskRow | None:
@@ -281,13 +278,6 @@ class Write[T](Protocol):
 
     def __call__(self, *, admitted: bool = False) -> T:
         """Store them."""
-
-
-def store_one_if_room(row: TaskRow, write: Write[Enqueued | None], *, write_events: bool = True) -> Enqueued | None:
-    """Store one task from outside like ``store_if_room``, in one round trip if possible."""
-    if not is_in_transaction() and (stored := rows.insert_if_room(row, Defaults.of_outside(is_own=True))) is not None:
-        return stored
-    return store_if_room([row], write, outside=True, write_events=write_events)
 
 
 def store_if_room[T](asked: Sequence[TaskRow], write: Write[T], *, outside: bool, write_events: bool = True) -> T:

@@ -18,33 +18,32 @@ from django.tasks.base import DEFAULT_TASK_QUEUE_NAME
 from queue_app import codecs, conf, registry
 from queue_app.core.counters import collector_paused
 from queue_app.core.ids import uuid7s
-from queue_app.core.limits import score
-from queue_app.core.records import Enqueued, Entry, NewTask, TaskRow, TaskSpec
+from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
 from queue_app.core.signatures import check_arguments
 from queue_app.core.states import Status
 from queue_app.encryption import sealed_calls
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQueue, is_typo
 from queue_app.hooks import before_enqueue, has_metadata
 from queue_app.models import Queue, Task
-from queue_app.services.enqueue.admission import Write, store_if_room, store_one_if_room, store_unique
+from queue_app.services.enqueue.admission import Write, store_if_room, store_unique
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_spec, check_task, check_task_type
 from queue_app.services.notify import events
-from queue_app.services.notify.index import push_on_commit
 from queue_app.services.read.inspect import get_task, position_of
 from queue_app.sql import insert
-from queue_app.sql.admission import taken_keys
+from queue_app.sql.admission import Defaults, insert_if_room, taken_keys
 from queue_app.sql.connections import missing_tables_explained
-from queue_app.sql.database import alias, atomic, clock, once_more_after_deadlock
+from queue_app.sql.database import alias, atomic, clock, is_in_transaction, once_more_after_deadlock
 from queue_app.sql.insert import STEP, LimitApplies, insert_calls, insert_many, instants
 from queue_app.sql.search import traces
 from queue_app.tasks import check_types
 from queue_app.telemetry import tracing
 
-type QueueKey = tuple[str, str]  # database alias, queue
+#: Remembers queues that were looked up, once they are committed; ``None`` if there is none.
+type OnPush = Callable[[], object] | None
 type BeforePush = Callable[[Enqueued], object]
 
-#: Queues that are committed and known to this process. Only an unknown name costs a query.
-_known_queues: Final[set[QueueKey]] = set()
+#: (database alias, queue) that are committed and known to this process. Only an unknown name costs a query.
+_known_queues: Final[set[tuple[str, str]]] = set()
 #: Undeclared queues that this process has warned about.
 _undeclared: Final[set[str]] = set()
 _log = logging.getLogger("taskqueue")
@@ -76,31 +75,31 @@ def store_one(
     row = before_enqueue(row)
     positions: list[int | None] = []
     on_located = positions.append if locate else None
-
-    def store(rows: list[TaskRow]) -> list[Enqueued]:
-        return [_store_one(row, outside=outside, before_push=before_push, on_located=on_located) for row in rows]
-
-    (stored,) = store([row]) if row.spec.unique is None else _store_unique([row], store, outside=outside)
+    store = partial(_store_one, outside=outside, before_push=before_push, on_located=on_located)
+    if row.spec.unique is None:
+        stored = store(row)
+    else:
+        (stored,) = _store_unique([row], lambda rows: [*map(store, rows)], outside=outside)
     return stored._replace(queue_position=positions[0]) if positions else stored
 
 
 def _store_one(
     row: TaskRow, *, outside: bool, before_push: BeforePush | None, on_located: Callable[[int | None], object] | None
 ) -> Enqueued:
-    write_events, write = before_push is None, partial(_insert_one, row)
-    queues = ensure_queues([row])
-    with tracing.enqueueing([row]):
-        if outside:
-            stored = store_one_if_room(row, write, write_events=write_events)
-        else:
-            stored = store_rows([row], write, write_events=write_events)
+    stored, write_events = None, before_push is None
+    on_push = ensure_queues([row])
+    with tracing.enqueueing([row]) as sent:
+        if outside and not is_in_transaction():  # one round trip, if there is room
+            stored = insert_if_room(row, sent, Defaults.of_outside(is_own=True))
+        if stored is None:
+            stored = store_rows([row], partial(_insert_one, row, sent), outside=outside, write_events=write_events)
         if stored is None:
             return _replayed(row)
         try:
             if before_push is not None:
                 before_push(stored)
         finally:
-            _announcement([stored], queues, write_events=write_events, on_located=on_located)()
+            events.of_stored([stored], on_push, write_events=write_events, on_located=on_located)()
     return stored
 
 
@@ -129,13 +128,13 @@ def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:
 def _store_many(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
     if not rows:
         return []
-    with tracing.enqueueing(rows):
-        queues = ensure_queues(rows)
+    with tracing.enqueueing(rows) as sent:
+        on_push = ensure_queues(rows)
         if any(row.spec.idempotency_key is not None for row in rows):
-            write_all = partial(_insert_with_keys, rows, queues)
+            write_all = partial(_insert_with_keys, rows, on_push, sent)
             return once_more_after_deadlock(lambda: store_rows(rows, write_all, outside=outside))
         stored = store_rows(rows, partial(insert_many, rows), outside=outside)
-        _announcement(stored, queues)()
+        announce(stored, on_push)
     return stored
 
 
@@ -155,12 +154,12 @@ def enqueue_calls[T](
         collector_paused(len(calls)),
         tracing.enqueueing(rows := [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]),
     ):
-        queues = ensure_queues(rows)
+        on_push = ensure_queues(rows)
         write = partial(
             insert_calls,
             rows,
             lambda: sealed_calls(spec.task_type, check_payloads(calls)),
-            lambda stored: (make(stored), _announcement(stored, queues)),
+            lambda stored: (make(stored), events.of_stored(stored, on_push)),
         )
         made, announce = store_rows(rows, write)
         announce()
@@ -177,22 +176,26 @@ def store_rows[T](rows: Sequence[TaskRow], write: Write[T], *, outside: bool = F
     return store_if_room(rows, write, outside=outside, write_events=write_events)
 
 
-def _insert_one(row: TaskRow, *, admitted: bool = False, at: datetime | None = None) -> Enqueued | None:
+def _insert_one(
+    row: TaskRow, sent: str | None, *, admitted: bool = False, at: datetime | None = None
+) -> Enqueued | None:
     """Store one task; return ``None`` when another task holds its idempotency key.
 
     The age of a key matters only when the key is used again: a task older than
     ``RETENTION.IDEMPOTENCY_SECONDS`` gives its key to the new task, in one transaction, so that one
     of several concurrent callers stores a task and the others find it.
     """
-    stored = insert.insert_one(row, admitted=admitted, at=at)
+    stored = insert.insert_one(row, sent, admitted=admitted, at=at)
     if stored is None:
         with atomic():
             if insert.free_key(row, conf.get().retention.idempotency_seconds):
-                stored = insert.insert_one(row, admitted=admitted, at=at)
+                stored = insert.insert_one(row, sent, admitted=admitted, at=at)
     return stored
 
 
-def _insert_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: bool = False) -> list[Enqueued]:
+def _insert_with_keys(
+    rows: list[TaskRow], on_push: OnPush, sent: str | None, *, admitted: bool = False
+) -> list[Enqueued]:
     """Store and announce tasks: one by one if they have an idempotency key, the others by COPY.
 
     The keys are taken in their own order, so that two callers with the same keys do not deadlock. The tasks are queued
@@ -204,9 +207,9 @@ def _insert_with_keys(rows: list[TaskRow], queues: set[QueueKey], *, admitted: b
         keyed = [row for row in rows if row.spec.idempotency_key is not None]
         times = {row.id: at for row, at in zip(keyed, instants(clock(), STEP), strict=False)}
         for row in sorted(keyed, key=lambda row: (row.spec.user, row.spec.idempotency_key)):
-            results[row.id] = _insert_one(row, admitted=admitted, at=times[row.id]) or _replayed(row)
+            results[row.id] = _insert_one(row, sent, admitted=admitted, at=times[row.id]) or _replayed(row)
         stored += [item for row in keyed if (item := results[row.id]).created]
-        _announcement(stored, queues)()
+        announce(stored, on_push)
     return [results[row.id] for row in rows]
 
 
@@ -222,57 +225,23 @@ def _replayed(row: TaskRow) -> Enqueued:
     return Enqueued(task_id, row.spec, status, created_at, created=False)
 
 
-def _announcement(
-    stored: list[Enqueued],
-    queues: set[QueueKey],
-    *,
-    write_events: bool = True,
-    on_located: Callable[[int | None], object] | None = None,
-) -> Callable[[], None]:
-    """Return a function that notifies the index and event listeners of the tasks."""
-    entries = _entries(stored)
-    runs = events.of_stored(stored) if write_events else ()
-    on_push = partial(_known_queues.update, queues) if queues else None
-    return partial(push_on_commit, entries, on_push, events=runs, on_located=on_located)
-
-
-def announce(stored: list[Enqueued], queues: set[QueueKey]) -> None:
+def announce(stored: Sequence[Enqueued], on_push: OnPush) -> None:
     """Notify the index and event listeners of stored tasks, once the transaction has committed."""
-    _announcement(stored, queues)()
+    events.of_stored(stored, on_push)()
 
 
-def entry_of(stored: Enqueued) -> Entry | None:
-    """Return the place of a task in the index; ``None`` if it is not queued."""
-    return next(iter(_entries([stored])), None)
-
-
-def _entries(stored: list[Enqueued]) -> list[Entry]:
-    """Return the places of the queued tasks; tasks of one call mostly share instant and band."""
-    entries: list[Entry] = []
-    instant, band, place = None, None, 0.0
-    for item in stored:
-        spec, queued_at = item.spec, item.queued_at
-        if queued_at is None:
-            continue
-        if queued_at is not instant or spec.priority != band:
-            instant, band = queued_at, spec.priority
-            place = score(band, instant)
-        entries.append(Entry(spec.lane, place, item.id))
-    return entries
-
-
-def ensure_queues(rows: Sequence[TaskRow]) -> set[QueueKey]:
-    """Create new queues with the defaults; return the queues that were looked up."""
+def ensure_queues(rows: Sequence[TaskRow]) -> OnPush:
+    """Create new queues with the defaults; return what remembers the queues that were looked up."""
     database = conf.get().database_alias
     if len(rows) == 1 and (database, rows[0].spec.queue) in _known_queues:
-        return set()
+        return None
     fresh = {(database, row.spec.queue) for row in rows} - _known_queues
     for _database, name in sorted(fresh):  # sorted, because two callers with the same new queues could deadlock
         with missing_tables_explained():
             _check_declared(name)
             if insert.ensure_queue(name) and not conf.get().queues:  # else the list says what is a typing error
                 _report_similar(name)
-    return fresh
+    return partial(_known_queues.update, fresh) if fresh else None
 
 
 def _report_similar(name: str) -> None:

@@ -9,7 +9,8 @@ are right in all of these cases.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from queue_app import conf
 from queue_app.core.counters import times_of
@@ -27,11 +28,12 @@ from queue_app.core.events import (
     occasion_of,
     traced,
 )
-from queue_app.core.records import AttemptKey, ClaimedTask, Enqueued, Outcome, TaskRef, TaskSpec
+from queue_app.core.limits import score
+from queue_app.core.records import AttemptKey, ClaimedTask, Enqueued, Entry, Outcome, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
-from queue_app.services.notify.index import notify_index, push_on_commit
+from queue_app.services.notify.index import OnLocated, notify_index, push_on_commit
 from queue_app.sql.search import traces
 from queue_app.telemetry import tracing, transition_log
 
@@ -89,21 +91,36 @@ def count(counts: Mapping[str, int]) -> None:
 # -- events of the transitions ---------------------------------------------------------------------
 
 
-def of_stored(stored: Sequence[Enqueued]) -> list[Run]:
-    """Return the events of tasks that were stored; the events of one call mostly differ only in the task."""
-    if not _is_recorded():
-        return []
+def of_stored(
+    stored: Sequence[Enqueued],
+    on_push: Callable[[], object] | None = None,
+    *,
+    write_events: bool = True,
+    on_located: OnLocated | None = None,
+) -> Callable[[], None]:
+    """Return a function that pushes tasks which were stored, with their events, once they are committed.
+
+    Tasks of one call mostly share instant and band, and their events mostly differ only in the task.
+    """
+    entries: list[Entry] = []
     runs: list[Run] = []
-    kind: object = None
-    status: Status | None = None
+    instant, band, place = None, None, 0.0
+    kind, status = None, None
+    is_recorded = write_events and _is_recorded()
     for item in stored:
-        spec, sent = item.spec, item.sent_trace
-        if spec is not kind or item.status is not status:
-            kind, status = spec, item.status
-            occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, status)
-            runs.append(Run(traced(occasion, sent) if sent else occasion, []))
-        runs[-1].task_ids.append(item.id)
-    return runs
+        spec, queued_at, sent = item.spec, item.queued_at, item.sent_trace
+        if queued_at is not None:
+            if queued_at is not instant or spec.priority != band:
+                instant, band = queued_at, spec.priority
+                place = score(band, instant)
+            entries.append(Entry(spec.lane, place, item.id))
+        if is_recorded:
+            if spec is not kind or item.status is not status:
+                kind, status = spec, item.status
+                occasion = accepted(spec.task_type, spec.queue, spec.priority, spec.user, status)
+                runs.append(Run(traced(occasion, sent) if sent else occasion, []))
+            runs[-1].task_ids.append(item.id)
+    return partial(push_on_commit, entries, on_push, events=runs, on_located=on_located)
 
 
 def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:

@@ -39,7 +39,8 @@ from queue_app.services.notify import events
 from queue_app.services.notify.index import notify_index
 from queue_app.services.upkeep.jobs import Answers
 from queue_app.sql import workers
-from queue_app.sql.database import Row, atomic, clock
+from queue_app.sql.database import atomic, clock
+from queue_app.sql.prepared import Row
 
 BATCH = 500
 #: Longest gap between two comparisons of the heartbeats that counts as silence, unless a worker's interval is longer.

@@ -75,7 +75,7 @@ def test_the_page_has_nothing_inline(client, db):
 
 
 @pytest.mark.parametrize(("secret", "shown"), [([], [17, "4111"]), (["card"], {"order": 17, "card": MASK})])
-def test_positional_arguments_match_their_description(alice, stored, monkeypatch, secret, shown):
+def test_positional_arguments_match_their_description(alice, stored, known_tasks, secret, shown):
     """They are answered by name if one of them is secret."""
     from jsonschema import Draft202012Validator
 
@@ -83,7 +83,6 @@ def test_positional_arguments_match_their_description(alice, stored, monkeypatch
         """Do nothing."""
 
     charge.__qualname__ = "charge"
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     found = stored(task_type=registry.type_of(task(sensitive=secret)(charge)), args=[17, "4111"])
     answer = alice.get(f"/api/v1/tasks/{found.id}").json()
     assert answer["args"] == shown

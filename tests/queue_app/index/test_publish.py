@@ -89,7 +89,7 @@ def test_an_event_stands_before_the_entry_that_lets_the_task_start(index, monkey
     published = run(2)
     index.notify([Entry(LANE, 2e13, task_id) for task_id in published.task_ids], [published])
     index.flush()
-    assert [call.script for call in sent[0]] == [index._script("publish"), index._script("push")]
+    assert [call.script for call in sent[0]] == [index._scripts["publish"], index._scripts["push"]]
     assert index.depth("default").total == 2
 
 

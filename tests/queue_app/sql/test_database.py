@@ -6,7 +6,8 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import DataError
 
-from queue_app.sql.database import LOOK_UP, PREPARE_AFTER, fetch_all, fetch_prepared
+from queue_app.sql.database import LOOK_UP, fetch_all, fetch_prepared
+from queue_app.sql.prepared import PREPARE_AFTER
 from tests.support.engine import Side
 
 pytestmark = pytest.mark.django_db(transaction=True)

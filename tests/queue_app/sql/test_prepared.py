@@ -11,8 +11,9 @@ import psycopg
 import pytest
 from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
 
-from queue_app.sql import database
-from queue_app.sql.database import PREPARE_AFTER, Declined, execute, fetch_all, fetch_prepared
+from queue_app.sql import prepared
+from queue_app.sql.database import execute, fetch_all, fetch_prepared
+from queue_app.sql.prepared import PREPARE_AFTER, Declined
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -88,7 +89,7 @@ def test_a_statement_is_prepared_once_it_is_run_often(raw):
 def test_unsupported_values_are_left_to_a_cursor(raw, value):
     warmed("SELECT %s::text", ["x"])
     with pytest.raises(Declined):
-        database.run(raw, [("SELECT %s::text", [value])])
+        prepared.run(raw, [("SELECT %s::text", [value])])
     assert raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
@@ -173,7 +174,7 @@ def test_a_connection_with_other_formats_is_read_by_cursors(raw, name, value):
     assert warmed("SELECT %s::timestamptz, %s::text", [NOW, "ü"]) == [(NOW, "ü")]
     execute("SELECT set_config(%s, %s, false)", [name, value])
     with pytest.raises(Declined):
-        database.run(raw, [("SELECT %s::timestamptz, %s::text", [NOW, "ü"])])
+        prepared.run(raw, [("SELECT %s::timestamptz, %s::text", [NOW, "ü"])])
     assert fetch_prepared(("SELECT %s::text", ["ü"])) == [("ü",)]
     execute("SELECT set_config('datestyle', 'ISO', false), set_config('client_encoding', 'UTF8', false)")
     assert fetch_prepared(("SELECT %s::timestamptz, %s::text", [NOW, "ü"])) == [(NOW, "ü")]
@@ -220,7 +221,7 @@ def test_a_connection_that_is_cut_off_in_the_middle_is_closed(raw):
 
 
 def test_an_unexpected_driver_gets_cursors(raw, monkeypatch):
-    monkeypatch.setattr(database, "_execute", None)
+    monkeypatch.setattr(prepared, "_execute", None)
     assert warmed("SELECT %s::int", [1]) == [(1,)]
     assert not names()
 
@@ -231,8 +232,8 @@ def test_cached_statements_do_not_keep_a_connection_alive():
     other.autocommit = True
     for _ in range(PREPARE_AFTER):
         with pytest.raises(Declined):
-            database.run(other, [("SELECT %s::timestamptz", [NOW])])
-    assert database.run(other, [("SELECT %s::timestamptz", [NOW])]) == [(NOW,)]
+            prepared.run(other, [("SELECT %s::timestamptz", [NOW])])
+    assert prepared.run(other, [("SELECT %s::timestamptz", [NOW])]) == [(NOW,)]
     seen = weakref.ref(other)
     other.close()
     del other
@@ -250,7 +251,7 @@ def test_prepared_statements_are_forgotten_with_their_connection(raw):
 def test_two_processes_behind_a_pooler_do_not_share_a_name(raw):
     """A pooler gives the server of one process to the next; a second copy of the module stands for that process."""
     assert warmed("SELECT %s::int", [1]) == [(1,)]
-    specification = importlib.util.spec_from_file_location("prepared_elsewhere", database.__file__)
+    specification = importlib.util.spec_from_file_location("prepared_elsewhere", prepared.__file__)
     elsewhere = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(elsewhere)
     for _ in range(PREPARE_AFTER):

@@ -4,7 +4,8 @@ from django.db import connection
 
 from queue_app.services.enqueue.store import enqueue
 from queue_app.sql import admission
-from queue_app.sql.database import PREPARE_AFTER, fetch_all
+from queue_app.sql.database import fetch_all
+from queue_app.sql.prepared import PREPARE_AFTER
 from tests.support.admission import from_outside, limit, outcome_of
 from tests.support.engine import new, put, put_many
 
