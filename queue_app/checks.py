@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
 from queue_app import codecs, conf, encryption, hooks, registry, webhooks
-from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData, in_one_line
 from queue_app.hooks import callbacks
 from queue_app.index.client import address_problem
 from queue_app.sql.database import MINIMUM_POSTGRESQL
@@ -96,7 +96,7 @@ def _has_tasks() -> bool:
 
 def _raised(error: Exception) -> str:
     """Return an exception with the place that raised it, in one line."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = f"{type(error).__name__}: {in_one_line(error)}"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text
 

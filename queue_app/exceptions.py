@@ -27,6 +27,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
 
 
+def in_one_line(error: Exception) -> str:
+    """Return the text of an error in one line."""
+    return " ".join(str(error).split())
+
+
 def is_typo(one: str, other: str) -> bool:
     """Return whether two names differ by case, one letter, or two neighbours that are swapped; digits may differ."""
     a, b = sorted((one.casefold(), other.casefold()), key=len)

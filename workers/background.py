@@ -13,7 +13,7 @@ from typing import Protocol
 
 from django.db import Error as DatabaseError, connections
 
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.index import WorkerMessage
 from queue_app.telemetry import log_error
 from queue_app.workers.lifecycle import essential_thread
@@ -69,7 +69,7 @@ class Heartbeat:
         except (DatabaseError, IndexUnavailable) as error:  # over HTTP, the server cannot be reached
             if not self._is_failing:
                 server = "PostgreSQL: " if isinstance(error, DatabaseError) else ""
-                log_error(error, "heartbeat failed: %s%s; trying again", server, " ".join(str(error).split()))
+                log_error(error, "heartbeat failed: %s%s; trying again", server, in_one_line(error))
             self._is_failing = True
             connections.close_all()
         except Exception:  # without this thread the worker would be declared dead

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError, connections
 
 from queue_app.core.records import AttemptKey, ProgressReport
-from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile
+from queue_app.exceptions import IndexNotReady, IndexUnavailable, UnknownProfile, in_one_line
 from queue_app.index import Profile
 from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.claimer import Claimer, TaskDiscovery
@@ -307,7 +307,7 @@ class ErrorBackoff:
         """Log an error once while it stays the same; close connections that may be broken."""
         if not isinstance(error, IndexUnavailable):
             connections.close_all()
-        text = " ".join(str(error).split())
+        text = in_one_line(error)
         # While a server is away its errors differ by the step of the turn that failed.
         same = type(error).__name__ if isinstance(error, IndexUnavailable | DatabaseError) else text
         if same == self._last:

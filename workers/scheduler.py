@@ -21,7 +21,7 @@ from django.db import Error as DatabaseError, connections
 from queue_app import conf
 from queue_app.core.process import QueryPauses
 from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
-from queue_app.exceptions import IndexDamaged, IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexUnavailable, in_one_line
 from queue_app.services import requests
 from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
@@ -84,13 +84,13 @@ class Job:
             self.has_more = self._may_find_work(answers) and self.action() is True
         except Exception as error:
             if not self.failures and isinstance(error, IndexUnavailable | DatabaseError):
-                log_error(error, "%s failed: %s", self.name, line(error))
+                log_error(error, "%s failed: %s", self.name, in_one_line(error))
             elif not self.failures:
                 logger.exception("%s failed", self.name)
             self.failures += 1
             self.failing_since, self.error = self.failing_since or time.monotonic(), error
             if isinstance(error, IndexDamaged):
-                condemn(line(error))
+                condemn(in_one_line(error))
                 return True  # the server answers
             if isinstance(error, DatabaseError):
                 connections.close_all()
@@ -119,11 +119,6 @@ class Job:
         if answers is None or not self.asks:
             return True
         return self.is_wanted(answers) if self.is_wanted else any(answers[name] for name in self.asks)
-
-
-def line(error: Exception) -> str:
-    """Return the text of an error in one line."""
-    return " ".join(str(error).split())
 
 
 #: Minimum time that jobs which need the index wait after it could not be reached.
@@ -331,7 +326,7 @@ class Scheduler:
             leads = take_lead(self.token, self.leader_seconds)
         except IndexUnavailable as error:
             if not self._index_is_away:
-                log_error(error, "jobs that need only PostgreSQL continue without the index: %s", line(error))
+                log_error(error, "jobs that need only PostgreSQL continue without the index: %s", in_one_line(error))
             self._index_is_away = True
             self._pause_index(began)
             leads = True

@@ -18,6 +18,7 @@ from typing import NoReturn
 from django.db import Error as DatabaseError, connections
 
 from queue_app.core.ids import uuid7
+from queue_app.exceptions import in_one_line
 from queue_app.logs import console
 from queue_app.workers.health import LoopHeartbeat, stale_seconds
 from queue_app.workers.lifecycle import (
@@ -224,7 +225,7 @@ class Supervisor:
         try:
             self._transport.mark_dead(worker_id)
         except DatabaseError as error:
-            reason = " ".join(str(error).split())
+            reason = in_one_line(error)
             logger.warning("the tasks of worker %s wait for the scheduler to return them: %s", worker_id, reason)
         finally:
             connections.close_all()

@@ -10,7 +10,7 @@ from django.db import connections
 
 from queue_app.core.ids import uuid7
 from queue_app.core.records import WorkerReport
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.logs import ATTRIBUTE
 from queue_app.services.repair.rebuild import release_at_exit
 from queue_app.workers import progress
@@ -214,7 +214,7 @@ class Worker(WorkerLoop):
             step()
         except Exception as error:  # noqa: BLE001 - one line is enough, because the worker exits
             what = step.__name__.strip("_").replace("_", " ")
-            logger.error("worker %s cannot %s: %s", self.options.name, what, " ".join(str(error).split()))  # noqa: TRY400
+            logger.error("worker %s cannot %s: %s", self.options.name, what, in_one_line(error))  # noqa: TRY400
             return False
         return True
 

@@ -11,6 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.views.defaults import server_error
 
+from queue_app.exceptions import in_one_line
+
 #: Seconds until the page tries again.
 RETRY_SECONDS: Final = 5
 
@@ -32,7 +34,7 @@ def answers_without_database(view: Callable[..., HttpResponse]) -> Callable[...,
 
 def unavailable(error: Exception) -> HttpResponse:
     """Return the page."""
-    logger.warning("The admin cannot read PostgreSQL: %s", " ".join(str(error).split()))
+    logger.warning("The admin cannot read PostgreSQL: %s", in_one_line(error))
     text = render_to_string("admin/queue_app/away.html", {"seconds": RETRY_SECONDS})
     headers = {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"}
     return HttpResponse(text, status=503, headers=headers)

@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from queue_app import conf
 from queue_app.core.reasons import Finding, Level, fail, ok, warn
 from queue_app.diagnose import servers, work
-from queue_app.exceptions import IndexUnavailable, TaskQueueError
+from queue_app.exceptions import IndexUnavailable, TaskQueueError, in_one_line
 from queue_app.index import get_index, hide_password
 from queue_app.sql import doctor as rows
 from queue_app.sql.connections import remedy_for
@@ -216,4 +216,4 @@ def _redis_failure() -> Iterator[Finding]:
 
 
 def _line(error: Exception) -> str:
-    return hide_password(" ".join(str(error).split()))
+    return hide_password(in_one_line(error))

@@ -16,7 +16,7 @@ from django.utils import timezone
 from queue_app import conf
 from queue_app.core.reasons import moment, say
 from queue_app.core.sentence import as_json, from_json, joined, sentence, sentence_n
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.index import get_index, is_refusal
 from queue_app.index.server import refused_writes
 from queue_app.models import MaintenanceJob
@@ -209,7 +209,7 @@ class StallDetector:
         """Yield a job that fails again and again, or gets no turn."""
         idle = now - max(job.turned_at, self.began_at)
         if self._fails(job, now):
-            error = f"{type(job.error).__name__}: {' '.join(str(job.error).split())}"
+            error = f"{type(job.error).__name__}: {in_one_line(job.error)}"
             yield Stall("job", job.name, say("job", job=job.name, n=job.failures, error=error[:300]))
         elif idle > max(NO_TURN_SECONDS, 3 * job.interval):
             text = sentence(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from queue_app.exceptions import IndexDamaged, IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexUnavailable, in_one_line
 from queue_app.index.scripts import source
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def text(value: bytes | str) -> str:
 
 def describe(error: Exception) -> str:
     """Return one line about ``error`` without passwords."""
-    found = hide_password(" ".join(str(error).split())) or type(error).__name__
+    found = hide_password(in_one_line(error)) or type(error).__name__
     if "HELLO must be called with the client already authenticated" in found or found.startswith("NOAUTH"):
         return "it requires a password, and LOCATION in CACHES has none."
     return found

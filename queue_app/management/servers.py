@@ -18,7 +18,7 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from psycopg.errors import UndefinedTable
 
 from queue_app import checks, conf, registry
-from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, in_one_line
 from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
 from queue_app.logs import console
@@ -153,7 +153,7 @@ def check_postgresql() -> None:
             cursor.execute("SELECT 1 FROM queue_app_indexgeneration")
         unfit = [found for found in checks.check_server(databases=[database.alias]) if found.level >= ERROR]
     except DatabaseError as error:
-        reason = hide_password(" ".join(str(error).split()))
+        reason = hide_password(in_one_line(error))
         if isinstance(error, OperationalError):
             remedy = remedy_for(reason, alias)
             message = f"PostgreSQL at {address} cannot be reached: {_sentence(reason)} {remedy}"

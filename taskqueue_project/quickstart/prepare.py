@@ -22,6 +22,7 @@ from django.core.management import CommandError, call_command
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
 
+from queue_app.exceptions import in_one_line
 from queue_app.index import hide_password
 from queue_app.management.servers import check_redis
 from queue_app.models import Queue
@@ -46,7 +47,7 @@ def _unreachable() -> str:
         connection.ensure_connection()
         check_redis()
     except Error as error:
-        reason = " ".join(str(error).split())
+        reason = in_one_line(error)
         return hide_password(f"PostgreSQL at {settings.DATABASE_URL} cannot be reached: {reason}")
     except CommandError as error:
         return str(error)

@@ -11,7 +11,7 @@ from django.db import InterfaceError, OperationalError
 
 from queue_app import registry
 from queue_app.core.reasons import Level
-from queue_app.exceptions import IndexNotReady, IndexUnavailable, InvalidTaskData, TaskQueueError
+from queue_app.exceptions import IndexNotReady, IndexUnavailable, InvalidTaskData, TaskQueueError, in_one_line
 from queue_app.index import hide_password
 from queue_app.management import verbs
 from queue_app.management.servers import ServerCommand, check_postgresql, check_redis
@@ -50,7 +50,7 @@ class Command(ServerCommand):
         except TaskQueueError as error:
             raise CommandError(str(error), returncode=verbs.REFUSED) from None
         except (OperationalError, InterfaceError) as error:
-            reason = hide_password(" ".join(str(error).split()))
+            reason = hide_password(in_one_line(error))
             raise CommandError(f"PostgreSQL failed: {reason}", returncode=verbs.UNREACHABLE) from None
         except BrokenPipeError:  # the reader, such as `head` or a pager, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

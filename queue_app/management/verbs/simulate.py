@@ -11,7 +11,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import InvalidTaskData, in_one_line
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import duration, format_table, instant, setting, settings_by_owner
 from queue_app.services.simulate.operation import carry_out
@@ -101,7 +101,7 @@ def _scenario(call: Call) -> dict[str, Any]:
             text = path.read_text(encoding="utf-8")
             found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except (OSError, ValueError) as error:
-            raise InvalidTaskData("scenario", f"{path} cannot be read: {' '.join(str(error).split())}") from None
+            raise InvalidTaskData("scenario", f"{path} cannot be read: {in_one_line(error)}") from None
         if not isinstance(found, dict):
             raise InvalidTaskData("scenario", f"{path} must hold a table.")
     for owner, fields in settings_by_owner(call["set"]).items():

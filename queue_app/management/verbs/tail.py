@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.events import Event, EventFilter, EventName
-from queue_app.exceptions import IndexUnavailable, UnknownQueue
+from queue_app.exceptions import IndexUnavailable, UnknownQueue, in_one_line
 from queue_app.index import hide_password
 from queue_app.logs import printable
 from queue_app.management.verbs import OK, Call, Needs
@@ -138,7 +138,7 @@ class Tail:
                 lines = [line for line in found_lines if levels.get(line.level, logging.INFO) >= self._level]
             except DatabaseError as error:
                 connections[alias()].close()
-                reason = hide_password(" ".join(str(error).split()))
+                reason = hide_password(in_one_line(error))
                 yield from self._on_away("PostgreSQL", f"PostgreSQL failed: {reason} Log lines follow when it answers.")
             else:
                 yield from self._on_answer("PostgreSQL")

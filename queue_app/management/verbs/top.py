@@ -13,6 +13,7 @@ from typing import Any, Final
 from django.db import DatabaseError, connections
 
 from queue_app.dashboard.labels import age
+from queue_app.exceptions import in_one_line
 from queue_app.logs import printable
 from queue_app.management.verbs import OK, Call, Needs
 from queue_app.management.verbs._values import format_table
@@ -57,7 +58,7 @@ def page(*, height: int, width: int) -> list[str]:
         tasks = running(max(0, height - len(found) - 3))
     except DatabaseError as error:
         connections[alias()].close()
-        return [f"PostgreSQL does not answer: {' '.join(str(error).split())}"[:width], "trying again; q quits"]
+        return [f"PostgreSQL does not answer: {in_one_line(error)}"[:width], "trying again; q quits"]
     if tasks:
         found += ["", *format_table([["executing", "queue", "worker", "attempt", "for"], *map(_row, tasks)])]
     # Without control characters, which a name could contain to steer the terminal.

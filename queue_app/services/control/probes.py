@@ -12,6 +12,7 @@ from django.utils.module_loading import import_string
 
 from queue_app import conf
 from queue_app.core.sentence import sentence
+from queue_app.exceptions import in_one_line
 from queue_app.sql.database import fetch_value
 
 #: Seconds that a step waits for a probe. A later answer counts in the next step, up to this age.
@@ -41,7 +42,7 @@ class _Question(threading.Thread):
             else:
                 self.problem = f"it returned {load}, not a number from 0"
         except BaseException as error:  # noqa: BLE001 - SystemExit too must not end adaptation
-            self.problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            self.problem = f"{type(error).__name__}: {in_one_line(error)[:200]}"
         finally:
             connections.close_all()
 

@@ -21,6 +21,7 @@ from queue_app.core.graph import Graph, NodeExtra, sharded
 from queue_app.core.records import NewTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.encryption import SHARED, opened_if
+from queue_app.exceptions import in_one_line
 from queue_app.index import Index
 from queue_app.models import Workflow
 from queue_app.models.workflow import Closed, Condition, OnFailure, WorkflowState
@@ -52,7 +53,7 @@ def _settle_quietly(workflows: Collection[uuid.UUID]) -> None:
     try:
         settle_all(rows.wanted(workflows))
     except DatabaseError as error:  # the server is away, which is no fault of a workflow
-        logger.warning("Workflows were not settled; the scheduler does it: %s", " ".join(str(error).split()))
+        logger.warning("Workflows were not settled; the scheduler does it: %s", in_one_line(error))
 
 
 def settle_all(workflows: Iterable[uuid.UUID]) -> None:

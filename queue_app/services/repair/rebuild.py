@@ -32,7 +32,7 @@ from queue_app import conf, signals
 from queue_app.core.limits import score
 from queue_app.core.priorities import ARRIVAL_BAND, Band
 from queue_app.core.records import PackedLane
-from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable
+from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, in_one_line
 from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy, Queue
 from queue_app.services.owner import check_owner, is_foreign
@@ -286,7 +286,7 @@ def rebuild_until_open() -> bool:
         except Exception as error:  # noqa: BLE001 - raised below
             done.set_exception(error)
             if opened.is_set() or is_alone.is_set():
-                logger.warning("a rebuild broke off and starts over: %s", " ".join(str(error).split()))
+                logger.warning("a rebuild broke off and starts over: %s", in_one_line(error))
         finally:
             opened.set()
 

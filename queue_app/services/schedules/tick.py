@@ -25,7 +25,7 @@ from queue_app.core.counters import TICK, lateness_of
 from queue_app.core.records import NewTask, TaskRow, call_options
 from queue_app.core.recurrence import DueTicks, Policy, jitter_of, plan
 from queue_app.core.states import FAILURES, Status
-from queue_app.exceptions import TaskQueueError
+from queue_app.exceptions import TaskQueueError, in_one_line
 from queue_app.models import Schedule, ScheduleTick, Task
 from queue_app.models.schedule import CatchUp, Overlap, TickKind
 from queue_app.services.control.passed_ticks import is_paused, passed_over
@@ -179,7 +179,7 @@ def store(ticks: Sequence[NewTick], tasks: dict[uuid.UUID, TaskRow]) -> dict[uui
                 with atomic():
                     store_many([tasks[tick.task_id]] if tick.task_id else [])
             except REFUSALS as error:
-                reason = f"The task was refused: {' '.join(str(error).split())}"
+                reason = f"The task was refused: {in_one_line(error)}"
                 rows.give_up([(tick.schedule_id, tick.instant, reason)])
                 if tick.task_id:
                     refused[tick.task_id] = reason

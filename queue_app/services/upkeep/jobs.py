@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from queue_app import conf
 from queue_app.core.process import QueryPauses, machine_identity
+from queue_app.exceptions import in_one_line
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob
 from queue_app.sql import upkeep
@@ -38,7 +39,7 @@ def recorded[**P](name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
                 done = job(*args, **kwargs)
             except Exception as error:
                 with suppress(DatabaseError):  # the database may be the reason for the error
-                    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                    text = f"{type(error).__name__}: {in_one_line(error)}"
                     started_at = _ago(time.monotonic() - began)
                     MaintenanceJob.record(alias(), name, started_at=started_at, error=text[:MAX_ERROR])
                 raise

@@ -18,7 +18,7 @@ from queue_app import conf
 from queue_app.conf import RetentionSettings
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.exceptions import IndexUnavailable
+from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
 from queue_app.services.lifecycle.actions import discard_open
@@ -112,7 +112,7 @@ def _succeeds(name: str, job: Callable[[], int]) -> bool:
     try:
         job()
     except (IndexUnavailable, DatabaseError) as error:  # a server is away, which is no fault of the job
-        logger.warning("%s failed: %s", name, " ".join(str(error).split()))
+        logger.warning("%s failed: %s", name, in_one_line(error))
         return False
     except Exception:
         logger.exception("%s failed", name)
