@@ -99,11 +99,6 @@ _FIRST, _RATIO, _COUNT = 0.001, 1.5, 46
 BOUNDS: Final = tuple(_FIRST * _RATIO**n for n in range(_COUNT))
 
 
-def bucket_of(seconds: float) -> int:
-    """Return the bucket of a time, as PostgreSQL's ``width_bucket`` does for times between two bounds."""
-    return bisect_left(BOUNDS, seconds)
-
-
 def bounds_of(bucket: int) -> tuple[float, float]:
     """Return the bounds of a bucket in seconds."""
     low = BOUNDS[bucket - 1] if bucket else 0.0

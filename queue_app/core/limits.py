@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from queue_app.core.priorities import Band
-
 #: How the tasks of a queue are ordered.
 FIFO, FAIR, ARRIVAL = ORDERS = ("fifo", "fair", "arrival")
 #: The gate of the runtime settings, which every start passes.
@@ -161,11 +159,6 @@ def score(band: int, queued_at: datetime) -> float:
     elapsed = queued_at - _EPOCH
     microseconds = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
     return (band * BAND_WIDTH * 1000 + microseconds) / 1000
-
-
-def band_of(value: float) -> Band:
-    """Return the band of a score."""
-    return Band(int(value // BAND_WIDTH))
 
 
 def queued_at_of(value: float) -> datetime:

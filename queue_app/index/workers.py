@@ -139,12 +139,8 @@ class Workers(Calls):
         )
         return {text(name) for reply in found for name in reply}
 
-    def wait_for_wake(self, worker_id: uuid.UUID, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return whether one came."""
-        return self.wait_for_call(worker_id, timeout) is not None
-
     def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> WorkerMessage | None:
-        """Wait up to ``timeout`` seconds; return what came, ``None`` for nothing."""
+        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return which came, or ``None``."""
         tell, wake = self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))
         with translated("wait", self.alias):
             try:

@@ -16,8 +16,9 @@ from django_redis import get_redis_connection
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
 from queue_app.index import Profile, get_index
-from queue_app.services.enqueue.store import enqueue_many, forget_known_queues
+from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.repair.rebuild import rebuild
+from tests.support.rows import forget_known_queues
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -15,7 +15,6 @@ from queue_app.core.states import Status
 from queue_app.index import Profile, get_index
 from queue_app.models import DeadLetter, Queue, QueueStats, Task, TaskResult
 from queue_app.services import enqueue_many, pause
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.rebuild import rebuild
@@ -29,6 +28,7 @@ from tests.support.factories import (
     WorkerFactory,
     move,
 )
+from tests.support.rows import forget_known_queues
 from tests.support.scene import Hand
 
 pytestmark = pytest.mark.django_db(transaction=True)

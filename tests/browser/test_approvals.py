@@ -11,8 +11,9 @@ from playwright.sync_api import expect
 from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.models import Signal, StepResult, Task
-from queue_app.services.enqueue.store import enqueue, forget_known_queues
+from queue_app.services.enqueue.store import enqueue
 from tests.support.factories import let_wait
+from tests.support.rows import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

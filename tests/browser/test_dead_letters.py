@@ -9,9 +9,9 @@ from django.utils import timezone
 from queue_app.core.records import NewTask
 from queue_app.models import Operation, Task, TaskPayload
 from queue_app.services import discard, enqueue_many
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.operations.run import run_operations
 from tests.support.factories import DeadLetterFactory, move
+from tests.support.rows import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -17,10 +17,10 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.models import Task
 from queue_app.services import enqueue_many
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair.rebuild import rebuild
 from tests.support.factories import WorkerFactory, move
+from tests.support.rows import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

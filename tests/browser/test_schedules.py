@@ -7,8 +7,8 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from queue_app.models import Schedule, ScheduleTick
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.schedules.edit import create_schedule
+from tests.support.rows import forget_known_queues
 from tests.workers import chores
 
 pytestmark = pytest.mark.django_db(transaction=True)

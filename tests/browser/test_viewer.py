@@ -13,10 +13,10 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from queue_app.models import Queue, Task
-from queue_app.services.enqueue.store import forget_known_queues
 from tests.browser.looks import DESKTOP
 from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
+from tests.support.rows import forget_known_queues
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

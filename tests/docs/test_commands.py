@@ -8,10 +8,10 @@ from django.contrib.auth import get_user_model
 from django.core.management import get_commands, load_command_class
 from django.test import Client
 
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index
 from tests.docs.pages import ROOT, all_blocks
 from tests.support.factories import DeadLetterFactory, TaskFactory
+from tests.support.rows import forget_known_queues
 
 CONSOLE = all_blocks("console")
 LINES = [(block.label, line) for block in CONSOLE for line in block.commands()]

@@ -17,9 +17,9 @@ from django.test import override_settings
 from django.utils.module_loading import import_string
 
 from queue_app import checks, registry, schedules
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index
 from tests.docs.pages import MARKS, all_blocks, blocks, pages
+from tests.support.rows import forget_known_queues
 
 PYTHON = all_blocks("python")
 SESSIONS = [page for page in pages() if any(block.mark in {"run", "test"} for block in blocks(page))]

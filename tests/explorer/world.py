@@ -24,7 +24,6 @@ from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, T
 from queue_app.models.schedule import Overlap
 from queue_app.services.control.pause import resume
 from queue_app.services.control.queues import copy_limit
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.index import breaker
@@ -46,7 +45,7 @@ from tests.support import index_state
 from tests.support.asking import TYPE, aside, ask
 from tests.support.engine import assert_index_agrees, done, failed, lane_in_index, new, put, redis_client, row
 from tests.support.history import History
-from tests.support.rows import reset_rows
+from tests.support.rows import forget_known_queues, reset_rows
 from tests.support.scene import Hand
 
 KEY: Final = "customer:7"

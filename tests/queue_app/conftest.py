@@ -11,10 +11,10 @@ from django.dispatch import Signal
 django.setup()
 
 from queue_app.index import Index, get_index
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index as notify
 from queue_app.services.repair.rebuild import rebuild
 from tests.support.history import History, installed
+from tests.support.rows import forget_known_queues
 from tests.support.scene import Scene
 
 

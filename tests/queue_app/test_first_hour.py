@@ -25,8 +25,8 @@ from queue_app.exceptions import InvalidTaskData, UnserializableParameters
 from queue_app.index.client import address_problem
 from queue_app.index.index import get_index
 from queue_app.management.servers import ServerCommand
-from queue_app.services.enqueue.store import forget_known_queues
 from tests.integration.app.tasks import add
+from tests.support.rows import forget_known_queues
 
 REDIS = {"BACKEND": "django_redis.cache.RedisCache"}
 

@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from queue_app.core.limits import BAND_WIDTH, band_of, score
+from queue_app.core.limits import BAND_WIDTH, score
 from queue_app.core.priorities import ARRIVAL_BAND, Band, Thresholds, effective_band
 from queue_app.core.records import TaskRef
 from queue_app.index import Profile
+from tests.support.index_state import band_of
 
 
 @dataclass

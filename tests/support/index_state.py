@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 
 import redis
 
-from queue_app.core.limits import lane_name
+from queue_app.core.limits import BAND_WIDTH, lane_name
+from queue_app.core.priorities import Band
 from queue_app.index import Index
 from queue_app.index.keys import KINDS
 
 SEPARATOR = "\x1f"
 FAMILY = "\x1e"  # begins the key in the name of a lane that the pause or throttle of a family has opened
+
+
+def band_of(score: float) -> Band:
+    """Return the band of a score."""
+    return Band(int(score // BAND_WIDTH))
 
 
 @dataclass(slots=True)

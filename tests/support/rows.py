@@ -6,7 +6,7 @@ from importlib import import_module
 from django.apps import apps
 from django.db import connection
 
-from queue_app.services.enqueue.store import forget_known_queues
+from queue_app.services.enqueue import store
 
 #: Schema with a copy of the rows that the migrations create, and the function that puts them back.
 _COPIES = "as_migrated"
@@ -21,6 +21,12 @@ def reset_rows() -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {_COPIES}.reset()")
     forget_known_queues()
+
+
+def forget_known_queues() -> None:
+    """Let this process look every queue up again, after a test has emptied the tables."""
+    store._known_queues.clear()
+    store._undeclared.clear()
 
 
 @cache

@@ -126,12 +126,12 @@ def test_a_call_to_a_worker_that_takes_nothing_is_passed_on(hire):
     teach(busy, SLOW, 5)
     idle = hire(concurrency=1)
     idle.run_once()
-    assert get_index().wait_for_wake(idle.id, 0.01) is False
+    assert get_index().wait_for_call(idle.id, 0.01) is None
     task_id = put(SLOW)
-    assert get_index().wait_for_wake(busy.id, 5) is True
+    assert get_index().wait_for_call(busy.id, 5)
     busy.called()
     busy.run_once()
-    assert get_index().wait_for_wake(idle.id, 5) is True
+    assert get_index().wait_for_call(idle.id, 5)
     idle.called()
     idle.run_once()
     assert row(task_id).worker_id == idle.id

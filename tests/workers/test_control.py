@@ -162,9 +162,9 @@ def test_a_cancelled_task_is_interrupted_when_the_worker_is_notified(hire, inter
     worker = hire()
     watch(worker, interrupted)
     worker.run_once()
-    get_index().wait_for_wake(worker.id, 0.01)
+    get_index().wait_for_call(worker.id, 0.01)
     cancel(cancelled)
-    assert get_index().wait_for_wake(worker.id, 5) is True
+    assert get_index().wait_for_call(worker.id, 5)
     worker.called()
     worker.run_once()
     assert interrupted == [(cancelled, TaskCancelled)]

@@ -147,12 +147,12 @@ def test_a_lost_wake_up_call_is_repeated(make, hire):
     worker = hire()
     worker.run_once()
     put(QUICK)
-    assert get_index().wait_for_wake(worker.id, 5)  # and dies with it
+    assert get_index().wait_for_call(worker.id, 5)  # and dies with it
     other = hire()
     prefix = get_index().keys.prefix
     redis_client().zadd(f"{prefix}:idle:{other.profile.id}", {str(other.id): 1})
     tick(make(), "fallback")
-    assert get_index().wait_for_wake(other.id, 5)
+    assert get_index().wait_for_call(other.id, 5)
 
 
 @pytest.mark.parametrize("celery_works", [True, False])

@@ -41,10 +41,10 @@ def test_a_draining_worker_passes_calls_on(hire):
     idle.run_once()
     idle.end()
     put(QUICK)
-    get_index().wait_for_wake(idle.id, 0.01)  # lose it
+    get_index().wait_for_call(idle.id, 0.01)  # lose it
     redis_client().zadd(f"{get_index().keys.prefix}:idle:{idle.profile.id}", {str(idle.id): 1})
     leaving.run_once()
-    assert get_index().wait_for_wake(idle.id, 5) is True
+    assert get_index().wait_for_call(idle.id, 5)
 
 
 def test_the_loop_sleeps_no_longer_than_the_drain_may_take(hire):

@@ -53,8 +53,8 @@ def test_a_call_of_a_new_name_goes_to_a_worker_that_knows_it(hire, known_tasks):
     for worker in (new, *old):
         worker.run_once()
     result = NEW.enqueue(7, cents=150)
-    assert get_index().wait_for_wake(new.id, 60)
-    assert not any(get_index().wait_for_wake(worker.id, 0.01) for worker in old)
+    assert get_index().wait_for_call(new.id, 60)
+    assert not any(get_index().wait_for_call(worker.id, 0.01) for worker in old)
     assert [worker.until_empty() for worker in (*old, new)] == [0, 0, 0, 1]
     assert TaskResult.objects.get(pk=result.id).value == "7: 150"
 

@@ -258,11 +258,11 @@ def test_an_idle_worker_is_notified_of_a_new_index(hire):
     """After a FLUSHALL no index knows the worker, so only a notification can wake it."""
     worker = hire()
     worker.run_once()
-    get_index().wait_for_wake(worker.id, 0.01)
+    get_index().wait_for_call(worker.id, 0.01)
     flush()
     task_id = put(QUICK)
     rebuild()
-    assert get_index().wait_for_wake(worker.id, 5) is True
+    assert get_index().wait_for_call(worker.id, 5)
     worker.called()
     worker.run_once()  # its profile is unknown: it registers again
     worker.run_once()

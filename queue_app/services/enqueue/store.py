@@ -270,12 +270,6 @@ def _check_declared(name: str) -> None:
         _log.warning("%s", error)
 
 
-def forget_known_queues() -> None:
-    """Look every queue up again at its next use (tests empty the tables)."""
-    _known_queues.clear()
-    _undeclared.clear()
-
-
 # Submit tasks by the names of their types: for the API, the command line, Celery and the request stream.
 #
 # The type is only looked up among the registered tasks, and options that the caller leaves open

@@ -14,9 +14,9 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import Index
 from queue_app.models import Task, TaskResult
 from queue_app.services import enqueue
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify.index import breaker
 from tests.support.factories import AttemptFactory, DeadLetterFactory, StaffFactory, WorkerFactory, move
+from tests.support.rows import forget_known_queues
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from queue_app import registry, task
 from queue_app.core.records import NewTask
 from queue_app.models import DeadLetter, Queue, Task, TaskAttempt, TaskPayload
 from queue_app.services import enqueue
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.notify import index
 from tests.support.factories import DeadLetterFactory, StaffFactory, move
+from tests.support.rows import forget_known_queues
 
 DEAD_PORT = 1
 

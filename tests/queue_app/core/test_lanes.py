@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given, strategies as st
 
-from queue_app.core.limits import BAND_WIDTH, Lane, band_of, lane_name, queued_at_of, score
+from queue_app.core.limits import BAND_WIDTH, Lane, lane_name, queued_at_of, score
 from queue_app.core.priorities import Band
+from tests.support.index_state import band_of
 
 INSTANTS = [
     datetime(2000, 1, 1, tzinfo=UTC),

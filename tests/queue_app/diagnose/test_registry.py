@@ -14,13 +14,13 @@ from queue_app.diagnose import doctor, explain, health, stalls, system, waits
 from queue_app.diagnose.stalls import Stall
 from queue_app.diagnose.waits import Workforce
 from queue_app.metrics.exposition import families
-from queue_app.services.enqueue.store import forget_known_queues
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.upkeep.jobs import take_lead
 from tests.docs.pages import ROOT
 from tests.support.engine import put
 from tests.support.factories import StaffFactory
 from tests.support.findings import register_live
+from tests.support.rows import forget_known_queues
 
 sys.path.append(str(ROOT / "docs"))
 from parts import lists

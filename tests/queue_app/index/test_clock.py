@@ -5,10 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from queue_app.core.limits import band_of
 from queue_app.core.priorities import Band
 from tests.support.index_clock import stop_clock
-from tests.support.index_state import client_of
+from tests.support.index_state import band_of, client_of
 from tests.support.scene import START, Hand, Scene, set_limits
 
 HOUR = timedelta(hours=1)

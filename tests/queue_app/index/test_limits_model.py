@@ -18,13 +18,13 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import HealthCheck, Phase, note, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_app.core.limits import EVERYTHING, Limits, band_of
+from queue_app.core.limits import EVERYTHING, Limits
 from queue_app.core.priorities import Band
 from queue_app.core.records import TaskRef
 from queue_app.index import Index, Lease, Profile, get_index
 from queue_app.index.scripts import NAMES, source
 from tests.support import index_state
-from tests.support.index_state import client_of
+from tests.support.index_state import band_of, client_of
 from tests.support.leases import release, restore
 from tests.support.limits_model import RESERVED, Model
 from tests.support.scene import Hand

@@ -15,13 +15,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import HealthCheck, Phase, note, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_app.core.limits import band_of
 from queue_app.core.priorities import PROMOTED, Band, steps_of
 from queue_app.core.records import TaskRef
 from queue_app.index import Lease, Profile, get_index
 from tests.support import index_state
 from tests.support.index_model import Model
-from tests.support.index_state import client_of
+from tests.support.index_state import band_of, client_of
 from tests.support.leases import release as free, restore
 from tests.support.scene import Hand, set_limits
 

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from queue_app.core.limits import BAND_WIDTH, band_of, score
+from queue_app.core.limits import BAND_WIDTH, score
 from queue_app.core.priorities import Band, effective_band, steps_of
+from tests.support.index_state import band_of
 from tests.support.leases import restore
 from tests.support.scene import START, Scene
 

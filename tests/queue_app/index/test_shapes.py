@@ -50,7 +50,7 @@ def test_tasks_of_a_user_at_its_cap_step_aside_some_at_a_time_and_nothing_overta
     first = scene.index.claim(hand.profile, hand.id, 10)
     assert [scene.names[task_id] for task_id, _ in first.tasks] == ["c0"]
     assert first.wait == 0, "it stopped before it had seen all"
-    assert scene.index.wait_for_wake(hand.id, 1), "and is to go on at once"
+    assert scene.index.wait_for_call(hand.id, 1), "and is to go on at once"
     names, calls = drain(scene, hand)
     assert names == ["other"]
     assert calls == 3, "one moves more of them, one moves the rest and finds the other, one finds nothing"

@@ -252,11 +252,11 @@ def test_unregistering_without_a_call_wakes_no_worker(scene: Scene):
     assert not scene.called(two)
 
 
-def test_wait_for_wake_returns_at_once_when_called_and_after_its_timeout_else(scene: Scene):
+def test_a_wait_returns_at_once_when_called_and_after_its_timeout_else(scene: Scene):
     one = idle(scene)
-    assert scene.index.wait_for_wake(one.id, 0.01) is False
+    assert scene.index.wait_for_call(one.id, 0.01) is None
     scene.push(scene.task("x"))
-    assert scene.index.wait_for_wake(one.id, 5) is True
+    assert scene.index.wait_for_call(one.id, 5)
 
 
 @pytest.mark.parametrize("lanes", [{"default\x1fa\x1f": 2e13}, {}], ids=["of a lane", "of a queue"])

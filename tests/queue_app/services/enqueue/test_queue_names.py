@@ -9,8 +9,9 @@ from django.tasks.exceptions import InvalidTask
 from queue_app import task
 from queue_app.exceptions import UnknownQueue
 from queue_app.models import Queue
-from queue_app.services.enqueue.store import enqueue, enqueue_many, forget_known_queues
+from queue_app.services.enqueue.store import enqueue, enqueue_many
 from tests.support.engine import new
+from tests.support.rows import forget_known_queues
 
 
 @task

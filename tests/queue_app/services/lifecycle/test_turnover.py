@@ -260,7 +260,7 @@ def test_a_worker_with_more_than_its_part_leaves_slots_to_workers_that_lack_task
     assert take(other, 40) == []
     _, of_one = turn_over(one, [done(task) for task in of_one], 50)
     engine.index.flush()
-    assert engine.index.wait_for_wake(other.id, 1), "the release wakes the worker that waits"
+    assert engine.index.wait_for_call(other.id, 1), "the release wakes the worker that waits"
     of_other = take(other, 40)
     assert (len(of_one), len(of_other)) == (20, 20)
     for _ in range(3):  # and both keep theirs

@@ -7,7 +7,6 @@ import pytest
 
 from queue_app import signals
 from queue_app.core.events import EventFilter, EventName
-from queue_app.core.limits import band_of
 from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable
 from queue_app.metrics.exposition import REPAIRS
@@ -22,7 +21,7 @@ from queue_app.services.upkeep.promote import promote
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, at_once, counted_calls, index_away, put, put_many, row, take
 from tests.support.index_clock import stop_clock
-from tests.support.index_state import client_of
+from tests.support.index_state import band_of, client_of
 
 CRITICAL, HIGH, NORMAL, LOW, BACKGROUND = Band
 NOTHING = dict.fromkeys(set(REPAIRS) - {"unreadable", "forgotten_tasks"}, 0)
