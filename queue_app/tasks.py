@@ -1,4 +1,4 @@
-"""Django's ``@task`` with the options of this queue, typed; arguments checked against types.
+"""Django's ``@task`` with the options of this queue, typed.
 
 ``from queue_app import task`` does what ``from django.tasks import task`` does, and accepts the
 options of this queue, also on Django 6.0, whose own decorator accepts none, and under a strict type
@@ -9,16 +9,13 @@ This module uses no models, so a module of tasks may be imported while the apps 
 
 from __future__ import annotations
 
-import inspect
 import re
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.tasks import task_backends
 from django.tasks.base import (
@@ -31,13 +28,12 @@ from django.tasks.base import (
 )
 from django.tasks.exceptions import InvalidTask
 
-from queue_app import conf, registry
+from queue_app import registry
 from queue_app.core.ids import Id
 from queue_app.core.options import CallOptions, CallValues, Seconds
 from queue_app.core.other_queues import INSTEAD_OF_OPTIONS, METHODS, OPTIONS
-from queue_app.core.signatures import displayed, taken_by
-from queue_app.exceptions import InvalidTaskData, Retry, WrongArguments, near_matches
-from queue_app.registry import MAX_VERSION, AnyTask, Upgrade
+from queue_app.exceptions import InvalidTaskData, Retry, near_matches
+from queue_app.registry import MAX_VERSION, Upgrade
 
 if TYPE_CHECKING:
     from django.tasks.base import Task as _Base
@@ -54,53 +50,13 @@ else:
             return cls
 
 
-# Check arguments against the annotations of a task's function, if the project asks by ``TYPED_ARGUMENTS``.
-#
-# typeguard compares values and converts nothing, so a call that passes means the same in the worker.
-
-_MANY: Final[dict[Any, type]] = {inspect.Parameter.VAR_POSITIONAL: tuple, inspect.Parameter.VAR_KEYWORD: dict}
-
-
-def check_types(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``WrongArguments`` for a value of another type than its parameter; call it after ``check_arguments``."""
-    if not conf.get().typed_arguments:
-        return
-    taken, hints = taken_by(task.func, takes_context=task.takes_context), _hints(task.func)
-    if taken is None or not hints:
-        return
-    try:
-        from typeguard import CollectionCheckStrategy, TypeCheckError, check_type  # noqa: PLC0415 - an optional package
-    except ImportError:
-        raise ImproperlyConfigured("TASKQUEUE TYPED_ARGUMENTS needs typeguard: install the extra typed.") from None
-    for name, value in taken.signature.bind(*args, **kwargs).arguments.items():
-        if name not in hints:
-            continue
-        many = _MANY.get(taken.signature.parameters[name].kind)
-        values = value if many is tuple else value.values() if many is dict else [value]
-        for each in values:
-            try:
-                check_type(each, hints[name], collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
-            except TypeCheckError as error:
-                path = f"{task.func.__module__}.{task.func.__qualname__}"
-                raise WrongArguments(path, displayed(taken.signature), f"{name}: {error}") from None
-
-
-@lru_cache(maxsize=1024)
-def _hints(function: Any) -> dict[str, Any]:
-    """Return the annotations of a function; none if they name what only a type checker imports."""
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
 # Checks of the options of a ``QueueTask``, which this module cannot import.
 
 #: A type that a task names itself; empty: its dotted path.
 _TYPE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_.:\-]{0,199})?", re.ASCII)
 
 
-def check(task: Any) -> None:
+def _check(task: Any) -> None:
     """Raise ``InvalidTask`` for an option that cannot be used; store the others in the form in which they are read."""
 
     def put(option: str, value: object) -> None:
@@ -295,7 +251,7 @@ class QueueTask[**P, R](_Base[P, R], CallOptions):
     signals: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        check(self)
+        _check(self)
         Task.__post_init__(self)
         registry.register(self)
 

@@ -27,10 +27,10 @@ from queue_app.backend.results import ResultActions, has_receivers, load_result,
 from queue_app.core.graph import Graph, NewWorkflow
 from queue_app.core.ids import Id, as_texts, parse_id
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
-from queue_app.core.signatures import check_arguments, check_calls
+from queue_app.core.signatures import check_arguments, check_calls, check_types
 from queue_app.exceptions import InvalidTaskData, UnserializableParameters, suggestion
 from queue_app.registry import AnyTask
-from queue_app.tasks import AnyResult, QueueTask, check_types
+from queue_app.tasks import AnyResult, QueueTask
 
 if apps.apps_ready and not apps.is_installed("queue_app"):  # else the first model would raise something less clear
     raise ImproperlyConfigured(

@@ -19,7 +19,7 @@ from queue_app import codecs, conf, registry
 from queue_app.core.counters import collector_paused
 from queue_app.core.ids import uuid7s
 from queue_app.core.records import Enqueued, NewTask, TaskRow, TaskSpec
-from queue_app.core.signatures import check_arguments
+from queue_app.core.signatures import check_arguments, check_types
 from queue_app.core.states import Status
 from queue_app.encryption import sealed_calls
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQueue, is_typo
@@ -35,7 +35,6 @@ from queue_app.sql.connections import missing_tables_explained
 from queue_app.sql.database import alias, atomic, clock, is_in_transaction, once_more_after_deadlock
 from queue_app.sql.insert import STEP, LimitApplies, insert_calls, insert_many, instants
 from queue_app.sql.search import traces
-from queue_app.tasks import check_types
 from queue_app.telemetry import tracing
 
 #: Remembers queues that were looked up, once they are committed; ``None`` if there is none.
