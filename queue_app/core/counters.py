@@ -24,8 +24,8 @@ from itertools import accumulate
 from threading import Lock
 from typing import Final
 
+from queue_app.core.events import Ended
 from queue_app.core.priorities import BAND_NAMES
-from queue_app.core.records import Outcome
 from queue_app.core.states import TERMINAL, Status
 
 #: Upper bounds of the buckets of both histograms, in seconds. One more bucket holds longer times.
@@ -48,10 +48,10 @@ def lateness_of(seconds: Iterable[float]) -> dict[str, int]:
     return counts | {f"{LATE}:{SUM}": int(sum(found) * 1_000_000)} if found else {}
 
 
-def times_of(ended: Iterable[tuple[Outcome, Status]]) -> dict[str, int]:
+def times_of(ended: Iterable[Ended]) -> dict[str, int]:
     """Return the increments of the histograms of waits, runs and whole lives for attempts that ended."""
     found: dict[tuple[str, int, Status], _Times] = {}
-    for outcome, status in ended:  # hot path: texts are built once per kind, below
+    for outcome, status, _retry_in in ended:  # hot path: texts are built once per kind, below
         task, started_at = outcome.task, outcome.started_at
         kind = (task.queue, task.priority, status)
         times = found.get(kind)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from queue_app.core import trace
 from queue_app.core.priorities import BAND_NAMES
-from queue_app.core.records import ClaimedTask, TaskRef
+from queue_app.core.records import ClaimedTask, Outcome, TaskRef
 from queue_app.core.states import Status
 
 
@@ -34,6 +34,25 @@ class EventName(StrEnum):
     REQUEUED = "Requeued"  # the attempt was given back, its worker died, or the task was replayed
     EXPIRED = "Expired"
     LIMIT_ADAPTED = "LimitAdapted"  # about no task: the value of an adaptive limit changed
+
+
+class Ended(NamedTuple):
+    """An attempt that ended, and what became of its task: the record that every observer hears."""
+
+    outcome: Outcome
+    status: Status
+    retry_in: float | None = None  # seconds until the retry
+
+    @property
+    def name(self) -> EventName:
+        """The kind of its event."""
+        if self.status is Status.COMPLETED:
+            return EventName.COMPLETED
+        if self.status is Status.CANCELLED:
+            return EventName.CANCELLED
+        if self.outcome.failure is None:
+            return EventName.REQUEUED
+        return EventName.TIMED_OUT if self.outcome.failure.reason == "timeout" else EventName.FAILED
 
 
 class Occasion(NamedTuple):

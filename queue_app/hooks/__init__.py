@@ -31,8 +31,9 @@ from asgiref.sync import async_to_sync
 from django.utils.module_loading import import_string
 
 from queue_app import conf, registry
+from queue_app.core.events import Ended
 from queue_app.core.payload import PayloadLimits, dump_json
-from queue_app.core.records import ClaimedTask, Outcome, TaskFailure, TaskRow
+from queue_app.core.records import ClaimedTask, TaskFailure, TaskRow
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.hooks import callbacks
@@ -201,26 +202,27 @@ def call_of(task: ClaimedTask) -> HookCall:
     return HookCall(task.id, task.task_type, task.queue, task.user, task.attempt, metadata, task.args, task.parameters)
 
 
-def after_end(outcome: Outcome, status: Status, retry_in: float | None) -> None:
+def after_end(attempt: Ended) -> None:
     """Tell the hooks how an attempt ended; log their exceptions."""
-    found = hooks_of(outcome.task.task_type)
+    found = hooks_of(attempt.outcome.task.task_type)
     if not found:
         return
-    call = call_of(outcome.task)
+    call = call_of(attempt.outcome.task)
     for hook in found:
         try:
-            _tell(hook, call, outcome.failure, status, retry_in)
+            _tell(hook, call, attempt)
         except Exception:  # noqa: BLE001 - logged; the attempt has ended
             _log.exception("The hook %s failed after task %s had ended.", type(hook).__name__, call.id)
 
 
-def _tell(hook: Hook, call: HookCall, failure: TaskFailure | None, status: Status, retry_in: float | None) -> None:
+def _tell(hook: Hook, call: HookCall, attempt: Ended) -> None:
+    status, failure = attempt.status, attempt.outcome.failure
     if status is Status.COMPLETED:
         _call(hook.succeeded, call)
     elif failure is None:
         return
-    elif status is Status.SCHEDULED and retry_in is not None:
-        _call(hook.retried, call, failure, retry_in)
+    elif status is Status.SCHEDULED and attempt.retry_in is not None:
+        _call(hook.retried, call, failure, attempt.retry_in)
     elif status is Status.FAILED:
         _call(hook.failed, call, failure)
     elif status is Status.DEAD_LETTER:

@@ -7,12 +7,12 @@ or error messages.
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from queue_app import conf
-from queue_app.core.events import COUNTED, EventName, Occasion, Run
-from queue_app.core.records import ClaimedTask, Outcome, TaskRef
+from queue_app.core.events import COUNTED, Ended, EventName, Occasion, Run
+from queue_app.core.records import ClaimedTask, TaskRef
 from queue_app.core.states import Status
 from queue_app.logs import ATTRIBUTE, printable
 
@@ -42,14 +42,15 @@ def log_started(tasks: Iterable[ClaimedTask]) -> None:
         _write(EventName.STARTED, task.id, facts)
 
 
-def log_ended(outcomes: Sequence[tuple[EventName, Outcome, Status]]) -> None:
+def log_ended(attempts: Iterable[Ended]) -> None:
     """Log how attempts ended, and how long they took."""
-    for name, outcome, status in outcomes:
+    for attempt in attempts:
+        outcome = attempt.outcome
         ran = (outcome.finished_at - outcome.started_at).total_seconds()
-        facts = facts_of_attempt(outcome.task, status) | {"run_seconds": round(ran, 3)}
+        facts = facts_of_attempt(outcome.task, attempt.status) | {"run_seconds": round(ran, 3)}
         if outcome.failure is not None:
             facts |= {"reason": outcome.failure.reason, "error": outcome.failure.exception_class}
-        _write(name, outcome.task.id, facts)
+        _write(attempt.name, outcome.task.id, facts)
 
 
 def log_due(tasks: Iterable[TaskRef]) -> None:

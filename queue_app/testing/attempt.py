@@ -12,6 +12,7 @@ from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 
 from queue_app import codecs, conf, registry
+from queue_app.core.events import Ended
 from queue_app.core.failures import retry_delay
 from queue_app.core.records import ClaimedTask, Outcome, TaskFailure
 from queue_app.core.states import Status, predicate
@@ -85,7 +86,7 @@ def _call_hooks(attempted: ClaimedTask, call: StoredCall, error: BaseException |
         last = call.errors[-1]
         failure = TaskFailure(last.exception_class_path, str(error), last.traceback)
     wait = (call.run_after - now).total_seconds() if call.run_after and call.status is Status.SCHEDULED else None
-    after_end(Outcome(attempted, call.started_at or now, now, failure=failure), call.status, wait)
+    after_end(Ended(Outcome(attempted, call.started_at or now, now, failure=failure), call.status, wait))
 
 
 def _call(call: StoredCall, seen: AnyResult) -> str | None:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Final
 
 from django.db import DatabaseError
 
 from queue_app import conf, signals
+from queue_app.core.events import Ended
 from queue_app.core.failures import fingerprint, retry_delay
 from queue_app.core.limits import Gate, Scope, gate_of
 from queue_app.core.records import (
@@ -56,7 +56,7 @@ WAITING: Final = frozenset({Status.BLOCKED, Status.SCHEDULED})
 
 
 @dataclass(slots=True)
-class _Ended:
+class _Changes:
     """The new states of the tasks that the attempts still held, and the consequences."""
 
     held: dict[AttemptKey, Status] = field(default_factory=dict)
@@ -111,49 +111,45 @@ def _finish_held(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
         done = _finish(first, once_more_after_deadlock(lambda: _complete(completed)))
         in_order = [one for one in in_order if one.task.id not in done]
     elif in_order and len(completed) == len(in_order):  # mostly: one statement, which commits
-        return _finish(first, _Ended(once_more_after_deadlock(partial(finish_rows.complete, in_order))))
+        return _finish(first, _Changes(once_more_after_deadlock(partial(finish_rows.complete, in_order))))
     if in_order:
         done |= _finish(first, once_more_after_deadlock(lambda: _store(in_order)))
     return done
 
 
-def _finish(first: Mapping[AttemptKey, Outcome], ended: _Ended) -> set[uuid.UUID]:
+def _finish(first: Mapping[AttemptKey, Outcome], ended: _Changes) -> set[uuid.UUID]:
     """Notify of attempts that ended; return the ids of their tasks."""
-    tasks = [first[attempt].task for attempt in ended.held]
+    attempts = [Ended(first[key], status, ended.retry_in.get(key)) for key, status in ended.held.items()]
     if ended.gates:  # close them first, or the next tasks would start at once
         notify_index(_copy_limits, "set_limits", ended.gates)
-    notify_index(Index.release, "release", [task.lease for task in tasks])
+    notify_index(Index.release, "release", [attempt.outcome.task.lease for attempt in attempts])
     if ended.again:
         notify_index(Index.push, "push", ended.again)
-    _push_woken([attempt[0] for attempt, status in ended.held.items() if status in WAITING])
-    if tasks:
-        events.finished(first, ended.held)
+    _push_woken([attempt.outcome.task.id for attempt in attempts if attempt.status in WAITING])
+    if attempts:
+        events.finished(attempts)
     if ended.workflows:
         settle_later(ended.workflows)
-    call_after_end(first, ended.held, ended.retry_in)
-    return {task.id for task in tasks}
+    call_after_end(attempts)
+    return {attempt.outcome.task.id for attempt in attempts}
 
 
-def call_after_end(
-    first: Mapping[AttemptKey, Outcome],
-    held: Mapping[AttemptKey, Status],
-    retry_in: Mapping[AttemptKey, float | None] = MappingProxyType({}),
-) -> None:
+def call_after_end(attempts: Sequence[Ended]) -> None:
     """Call the hooks and receivers of attempts that ended."""
-    for attempt, status in held.items():
-        after_end(first[attempt], status, retry_in.get(attempt))
+    for attempt in attempts:
+        after_end(attempt)
     if signals.attempt_finished.has_listeners():
-        for attempt, status in held.items():
-            signals.attempt_finished.send(None, outcome=first[attempt], status=status, retry_in=retry_in.get(attempt))
+        for attempt in attempts:
+            signals.attempt_finished.send(None, **attempt._asdict())
 
 
-def _complete(completed: Sequence[Outcome]) -> _Ended:
+def _complete(completed: Sequence[Outcome]) -> _Changes:
     """Complete tasks of workflows, and others beside them, in one statement that commits by itself."""
     done, workflows = advance.complete(completed)
-    return _Ended(dict.fromkeys(done, Status.COMPLETED), workflows)
+    return _Changes(dict.fromkeys(done, Status.COMPLETED), workflows)
 
 
-def _store(outcomes: Sequence[Outcome]) -> _Ended:
+def _store(outcomes: Sequence[Outcome]) -> _Changes:
     """Record the outcomes in one transaction."""
     completed = [one for one in outcomes if one.is_completion]
     in_workflow = {outcome.task.id for outcome in outcomes if outcome.task.workflow_id is not None}
@@ -162,7 +158,7 @@ def _store(outcomes: Sequence[Outcome]) -> _Ended:
     throttled = [outcome for outcome in outcomes if outcome.throttle is not None]
     waiting = [outcome for outcome in outcomes if outcome.waits]
     verdicts = [_sealed(_judge(_without_secrets(outcome))) for outcome in outcomes if outcome.failure is not None]
-    ended = _Ended()
+    ended = _Changes()
     held = ended.held
     with atomic():
         if in_workflow:
@@ -200,7 +196,7 @@ def _push_woken(waiting: list[uuid.UUID]) -> None:
             notify_index(Index.push, "push", woken)
 
 
-def _throttle(outcomes: Sequence[Outcome], ended: _Ended) -> None:
+def _throttle(outcomes: Sequence[Outcome], ended: _Changes) -> None:
     """Queue the tasks again, and close the gates that the attempts named; ignore attempts that lost their task."""
     by_id = {outcome.task.id: outcome for outcome in outcomes}
     returned = claim_rows.give_back([outcome.task for outcome in by_id.values()])
@@ -311,16 +307,17 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
     granted = [opened_task(task) for task in with_start_by(granted, proposal)]
     start(granted)
     first = {one.task.key: one for one in in_order}
-    notify_index(Index.post_release, "release", [first[attempt].task.lease for attempt in held])
+    attempts = [Ended(first[key], status) for key, status in held.items()]
+    notify_index(Index.post_release, "release", [attempt.outcome.task.lease for attempt in attempts])
     with suppress(IndexUnavailable, IndexNotReady, DatabaseError):  # else the reconciler ends these leases
         if len(held) < len(outcomes):  # their slots were not free after all
             abandon([Lease(task_id, queue, proposal.leased_at) for task_id, queue in proposal.tasks])
         elif len(granted) < len(proposal.tasks):
             return_refused(proposal, {task.id for task in granted}, worker_id)
-    if held:
-        events.finished(first, held)
+    if attempts:
+        events.finished(attempts)
     if granted:
         events.started(granted)
-    call_after_end(first, held)
+    call_after_end(attempts)
     refused = [outcome for key, outcome in first.items() if key not in held]
     return {task_id for task_id, *_ in held} | (finish(refused) if refused else set())

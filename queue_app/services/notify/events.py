@@ -15,6 +15,7 @@ from functools import partial
 from queue_app import conf
 from queue_app.core.counters import times_of
 from queue_app.core.events import (
+    Ended,
     Event,
     EventFilter,
     EventName,
@@ -29,7 +30,7 @@ from queue_app.core.events import (
     traced,
 )
 from queue_app.core.limits import score
-from queue_app.core.records import AttemptKey, ClaimedTask, Enqueued, Entry, Outcome, TaskRef, TaskSpec
+from queue_app.core.records import ClaimedTask, Enqueued, Entry, Outcome, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
@@ -146,27 +147,24 @@ def started(tasks: Sequence[ClaimedTask]) -> None:
     if settings.events.log:
         transition_log.log_started(tasks)
     if _is_published(settings):
-        runs = attempts_in_runs([(EventName.STARTED, task, Status.EXECUTING) for task in tasks])
+        runs = attempts_in_runs((EventName.STARTED, task, Status.EXECUTING) for task in tasks)
         notify_index(Index.notify, "publish", (), runs)
 
 
-def finished(outcomes: Mapping[AttemptKey, Outcome], held: Mapping[AttemptKey, Status]) -> None:
+def finished(attempts: Sequence[Ended]) -> None:
     """Record how attempts ended, and which tasks are dead letters now."""
     settings = conf.get()
     is_published = _is_published(settings)
     if not (is_published or settings.events.log):
         return
-    ended = [(outcomes[attempt], status) for attempt, status in held.items()]
-    named = [(_name_of(outcome, status), outcome, status) for outcome, status in ended]
-    dead = [outcome for outcome, status in ended if status is Status.DEAD_LETTER]
-    letters = ((traced(_dead_letter_of(outcome), outcome.task.trace), outcome.task.id) for outcome in dead)
-    dead_letters = in_runs(letters) if dead else []
+    dead = [each.outcome for each in attempts if each.status is Status.DEAD_LETTER]
+    dead_letters = in_runs((traced(_dead_letter_of(outcome), outcome.task.trace), outcome.task.id) for outcome in dead)
     if settings.events.log:
-        transition_log.log_ended(named)
+        transition_log.log_ended(attempts)
         transition_log.log_events(dead_letters)
     if is_published:
-        counts = [counted(times_of(ended))] if settings.metrics.enabled else []
-        runs = attempts_in_runs([(name, outcome.task, status) for name, outcome, status in named])
+        counts = [counted(times_of(attempts))] if settings.metrics.enabled else []
+        runs = attempts_in_runs((each.name, each.outcome.task, each.status) for each in attempts)
         notify_index(Index.notify, "publish", (), runs + dead_letters + counts)
 
 
@@ -186,16 +184,6 @@ def _traced(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[tuple[Occasion
     found = list(events)
     sent = traces([task_id for _, task_id in found])
     return [(traced(occasion, sent.get(task_id)), task_id) for occasion, task_id in found]
-
-
-def _name_of(outcome: Outcome, status: Status) -> EventName:
-    if status is Status.COMPLETED:
-        return EventName.COMPLETED
-    if status is Status.CANCELLED:
-        return EventName.CANCELLED
-    if outcome.failure is None:
-        return EventName.REQUEUED
-    return EventName.TIMED_OUT if outcome.failure.reason == "timeout" else EventName.FAILED
 
 
 def _dead_letter_of(outcome: Outcome) -> Occasion:

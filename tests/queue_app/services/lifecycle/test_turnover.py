@@ -344,7 +344,7 @@ def test_hooks_hear_of_attempts_that_end_so_and_secrets_stay_encrypted(engine, s
     set_queue_limits("default", max_concurrent=1)
     ids = put_many(2, args=["canary"])
     hand, heard = engine.worker(), []
-    monkeypatch.setattr(finishing, "after_end", lambda outcome, status, _: heard.append((outcome.task.id, status)))
+    monkeypatch.setattr(finishing, "after_end", lambda ended: heard.append((ended.outcome.task.id, ended.status)))
     _held, granted = turn_over(hand, [done(task, '"canary"') for task in take(hand)])
     assert heard == [(ids[0], "completed")]
     assert granted[0].args == '["canary"]'
