@@ -27,7 +27,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException | None) -> str:
     """Return the text of an error in one line."""
     return " ".join(str(error).split())
 

@@ -240,7 +240,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         of_cause = values["fingerprint"] and "\x00" not in values["fingerprint"]
         if (values["text"] or values["exception_class"]) and not self.may_view_payload(request):
             raise PermissionDenied  # otherwise staff could guess messages word by word
-        wanted = DeadLetterFilter(**{name: value for name, value in values.items() if value})  # type: ignore[arg-type]
+        wanted = DeadLetterFilter.of(values)
         if "\x00" in "".join(values.values()):
             self.message_user(request, _("The filter contains an invalid value."), messages.ERROR)
             return HttpResponseRedirect(self.url_of("changelist"))

@@ -46,6 +46,5 @@ def visible_letters(user: Any, wanted: DeadLetterFilter) -> DeadLetterQuerySet:
 def _check_filter(user: Any, wanted: TaskFilter | DeadLetterFilter, name: str | None) -> None:
     asked = [field for field in PAYLOAD_FILTERS if getattr(wanted, field, None)]
     if asked:
-        types = wanted.task_types if isinstance(wanted, TaskFilter) else [wanted.task_type] if wanted.task_type else []
-        check_search(asked[0], types)
+        check_search(asked[0], wanted.task_types)
         check_payload(user, wanted.user if name is None else name, f"Searching by {' and '.join(asked)} in tasks")

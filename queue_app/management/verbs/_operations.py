@@ -37,15 +37,19 @@ def add_ids(parser: ArgumentParser, what: str) -> None:
 
 
 def add_task_filter(parser: ArgumentParser) -> None:
-    """Declare which tasks an operation changes."""
+    """Declare which tasks an operation changes, by the names of ``TaskFilter``."""
     add_ids(parser, "tasks")
     add = parser.add_argument
-    add("--type", dest="task_type", metavar="TASK-TYPE", help="only tasks of this type")
-    add("--queue", help="only tasks of this queue")
+    time: dict[str, Any] = {"type": past_instant, "metavar": "TIME"}
+    add("--type", dest="task_types", nargs=1, metavar="TASK-TYPE", help="only tasks of this type")
+    add("--queue", dest="queues", nargs=1, metavar="QUEUE", help="only tasks of this queue")
     add("--user", help="only tasks of this owner")
-    add("--status", metavar="STATUS", help="only tasks in this state, such as queued or scheduled")
-    add("--since", type=past_instant, metavar="TIME", help="only tasks stored since this time (15m: 15 minutes ago)")
-    add("--until", type=past_instant, metavar="TIME", help="only tasks stored before this time (15m: 15 minutes ago)")
+    add(
+        "--status", dest="statuses", nargs=1, metavar="STATUS",
+        help="only tasks in this state, such as queued or scheduled",
+    )  # fmt: skip
+    add("--since", dest="created_after", help="only tasks stored since this time (15m: 15 minutes ago)", **time)
+    add("--until", dest="created_before", help="only tasks stored before this time (15m: 15 minutes ago)", **time)
     add("--all", action="store_true", help="all tasks; required without ids or filter")
 
 
@@ -61,15 +65,10 @@ def add_options(parser: ArgumentParser, what: str) -> None:
 
 def run_on_tasks(call: Call, action: Action, done: str) -> int:
     """Start an action on the tasks of the options, or print what it would do; ``done`` is the participle."""
-    wanted = TaskFilter(
-        ids=call["ids"] or None,
-        task_types=[call["task_type"]] if call["task_type"] else (),
-        queues=[call["queue"]] if call["queue"] else (),
-        user=call["user"],
-        statuses=[_status(call["status"])] if call["status"] else (),
-        created_after=call["since"],
-        created_before=call["until"],
-    )
+    wanted, known = TaskFilter.of(call.options), sorted(Status)
+    for name in wanted.statuses:
+        if name not in known:
+            raise InvalidTaskData("status", f"There is no state {name!r}. The states are {', '.join(known)}.")
     return run_operation(call, action, wanted, OperationOptions(rate=call["rate"], limit=call["limit"]), done)
 
 
@@ -80,7 +79,8 @@ def run_operation(
     if not wanted.as_json() and not call["all"]:
         call.err.write("Give ids, a filter such as --queue, or --all.")
         return USAGE
-    call.note_unknown_type(call["task_type"])
+    for task_type in wanted.task_types:
+        call.note_unknown_type(task_type)
     of_letters = isinstance(wanted, DeadLetterFilter)
     if call["dry_run"]:
         check_options(options)
@@ -106,13 +106,6 @@ def _finish(call: Call, operation: Operation, done: str) -> int:
     facts |= {done: operation.changed, "failed_again": operation.failed_again}
     call.answer(text + ("" if call["wait"] else _continuation()), facts)
     return REFUSED if operation.state == OperationState.STOPPED else OK
-
-
-def _status(name: str) -> str:
-    known = {status.value for status in Status}
-    if name not in known:
-        raise InvalidTaskData("status", f"There is no state {name!r}. The states are {', '.join(sorted(known))}.")
-    return name
 
 
 def _continuation() -> str:

@@ -8,6 +8,7 @@ from queue_app.management.verbs._operations import add_options, add_task_filter,
 from queue_app.models.operation import OperationKind
 from queue_app.services import cancel
 from queue_app.services.operations.request import Action
+from queue_app.services.read.task_filter import TaskFilter
 from queue_app.sql.database import atomic
 
 EXAMPLE = "taskqueue cancel --type shop.tasks.report --since 2h --dry-run"
@@ -22,8 +23,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(call: Call) -> int:
     """Cancel each of the named tasks at once, or start an operation on those of a filter."""
-    by_filter = ("task_type", "queue", "user", "status", "since", "until", "all", "dry_run", "rate", "limit")
-    if call["ids"] and not any(call[name] for name in by_filter):
+    names_tasks = TaskFilter.of(call.options).as_json().keys() == {"ids"}
+    if names_tasks and not any(call[name] for name in ("all", "dry_run", "rate", "limit")):
         return _cancel_each(call)
     return run_on_tasks(call, Action(kind=OperationKind.CANCEL), "cancelled")
 

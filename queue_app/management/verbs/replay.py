@@ -24,10 +24,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--type", dest="task_type", help="task type")
     add("--queue")
     add("--user", help="owner of the tasks")
-    add("--error", metavar="CLASS", help="exception class, with or without its module")
+    add("--error", dest="exception_class", metavar="CLASS", help="exception class, with or without its module")
     add("--text", help="part of the error's message")
     add(
         "--since",
+        dest="died_after",
         type=past_instant,
         metavar="TIME",
         help="only tasks that died since this time (2h: two hours ago)",
@@ -59,16 +60,7 @@ def _direction(task: Task) -> str:
 
 def run(call: Call) -> int:
     """Start the replay, or print what it would do."""
-    wanted = DeadLetterFilter(
-        ids=call["ids"] or None,
-        queue=call["queue"],
-        task_type=call["task_type"],
-        exception_class=call["error"],
-        reason=call["died_of"],
-        user=call["user"],
-        died_after=call["since"],
-        text=call["text"],
-    )
+    wanted = DeadLetterFilter.of(call.options | {"reason": call["died_of"]})  # `--reason` is that of the replay
     for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
         raise CommandError(_direction(task), returncode=REFUSED)
     options = ReplayOptions(rate=call["rate"], limit=call["limit"], stop_after_failures=call["stop_after"])

@@ -48,6 +48,11 @@ class DeadLetterFilter(StoredFilter):
     fingerprint: str | None = None  # of its cause, see core.fingerprint
     text: str | None = None  # case-insensitive part of the message as displayed, without secrets
 
+    @property
+    def task_types(self) -> Sequence[str]:
+        """The task type as a filter of tasks names it."""
+        return () if self.task_type is None else (self.task_type,)
+
 
 @dataclass(frozen=True, slots=True)
 class DeathCursor:

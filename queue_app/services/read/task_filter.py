@@ -52,6 +52,11 @@ _INDEXED_ENDED: Final = frozenset(
 class StoredFilter:
     """Base of filters that are stored as JSON with an operation."""
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the filter with those of the given values that it knows by name; empty ones do not restrict."""
+        return cls(**{item.name: value for item in fields(cls) if (value := given.get(item.name))})
+
     def as_json(self) -> dict[str, Any]:
         """Return the fields that restrict something, as plain JSON."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
