@@ -476,7 +476,7 @@ TWINS: Final[dict[str, Twin]] = {
     ),
     "late-start": Twin(
         "a task that passed a rate starts within a second of its claim",
-        lambda: mock.patch.object(claim_service, "with_start_by", lambda granted, _proposal: granted),
+        lambda: mock.patch.object(claim_service, "as_claimed", lambda granted, _proposal: granted),
         _pairs("turn", "pass_time", states=("paced",)),
     ),
     "condemned-again": Twin(

@@ -108,16 +108,15 @@ def claim(
             return []
         if granted := _grant(proposal, worker_id):
             events.started(granted)
-            return [opened_task(task) for task in with_start_by(granted, proposal)]
+            return as_claimed(granted, proposal)
     return []
 
 
-def with_start_by(granted: list[ClaimedTask], proposal: Proposal) -> list[ClaimedTask]:
-    """Note until when the tasks that passed a rate or a minimum delay may start."""
-    if not proposal.paced:
-        return granted
-    start_by = proposal.asked_at + START_SECONDS
-    return [replace(task, start_by=start_by) if task.id in proposal.paced else task for task in granted]
+def as_claimed(granted: Sequence[ClaimedTask], proposal: Proposal) -> list[ClaimedTask]:
+    """Return granted tasks decrypted, with the time until which those that passed a rate or a delay may start."""
+    paced, start_by = proposal.paced, proposal.asked_at + START_SECONDS
+    tasks = [replace(task, start_by=start_by) if task.id in paced else task for task in granted]
+    return [opened_task(task) for task in tasks]
 
 
 def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
@@ -270,5 +269,5 @@ def return_to_index(tasks: Sequence[Returned]) -> int:
     if tasks:
         notify_index(Index.release, "release", [each.lease for each in tasks])
         notify_index(Index.push, "push", [each.task for each in tasks if each.status is Status.QUEUED])
-        events.returned((each.status, each.task) for each in tasks)
+        events.returned(tasks)
     return len(tasks)

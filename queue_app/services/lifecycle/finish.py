@@ -35,7 +35,7 @@ from queue_app.core.records import (
 )
 from queue_app.core.redaction import Secrets, redact
 from queue_app.core.states import Status
-from queue_app.encryption import applies_to, is_on, opened_task, sealed_failure, sealed_if
+from queue_app.encryption import applies_to, is_on, sealed_failure, sealed_if
 from queue_app.encryption.displayed import secrets_of_call
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.hooks import after_end
@@ -43,7 +43,7 @@ from queue_app.hooks.callbacks import MARK
 from queue_app.index import Index, Profile, get_index
 from queue_app.services import advance
 from queue_app.services.enqueue.admission import enqueue_callbacks
-from queue_app.services.lifecycle.claim import abandon, keep, return_refused, with_start_by
+from queue_app.services.lifecycle.claim import abandon, as_claimed, keep, return_refused
 from queue_app.services.lifecycle.dependencies import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
@@ -304,7 +304,7 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
         return finish(outcomes)
     in_order = sorted(outcomes, key=lambda outcome: outcome.task.id.int)
     held, granted = finish_rows.turn_over(in_order, proposal, worker_id)
-    granted = [opened_task(task) for task in with_start_by(granted, proposal)]
+    granted = as_claimed(granted, proposal)
     start(granted)
     first = {one.task.key: one for one in in_order}
     attempts = [Ended(first[key], status) for key, status in held.items()]

@@ -30,7 +30,7 @@ from queue_app.core.events import (
     traced,
 )
 from queue_app.core.limits import score
-from queue_app.core.records import ClaimedTask, Enqueued, Entry, Outcome, TaskRef, TaskSpec
+from queue_app.core.records import ClaimedTask, Enqueued, Entry, Outcome, Returned, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
@@ -168,9 +168,9 @@ def finished(attempts: Sequence[Ended]) -> None:
         notify_index(Index.notify, "publish", (), runs + dead_letters + counts)
 
 
-def returned(tasks: Iterable[tuple[Status, TaskRef]]) -> None:
+def returned(tasks: Iterable[Returned]) -> None:
     """Record the new states of tasks that their workers gave back or died with."""
-    publish((_of_returned(status, task), task.id) for status, task in tasks)
+    publish((_of_returned(each.status, each.task), each.task.id) for each in tasks)
 
 
 def dead_letter(task: ClaimedTask | TaskRef, reason: str, *, attempt: int | str = "") -> Occasion:
