@@ -30,7 +30,7 @@ from queue_app.core.events import (
     traced,
 )
 from queue_app.core.limits import score
-from queue_app.core.records import ClaimedTask, Enqueued, Entry, Outcome, Returned, TaskRef, TaskSpec
+from queue_app.core.records import ClaimedTask, Enqueued, Entry, Returned, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
 from queue_app.index import Index, get_index
@@ -73,14 +73,12 @@ def enabled() -> bool:
 
 def publish(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Record events about tasks whose rows are committed. Never raises."""
-    if _is_recorded():
-        _record(in_runs(_traced(events)))
+    _record(_runs(events))
 
 
 def publish_on_commit(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Record events once the caller's transaction has committed."""
-    if _is_recorded():
-        push_on_commit((), events=in_runs(_traced(events)))
+    push_on_commit((), events=_runs(events))
 
 
 def count(counts: Mapping[str, int]) -> None:
@@ -135,10 +133,8 @@ def rejected(spec: TaskSpec, code: str, details: Sequence[str]) -> None:
 
 def push_queued_again(tasks: Sequence[TaskRef]) -> None:
     """Push tasks that were replayed, retried, released or queued early, with their events, on commit."""
-    runs: list[Run] = []
-    if _is_recorded():
-        runs = in_runs(_traced((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks))
-    push_on_commit([task.entry for task in tasks], events=runs)
+    requeued = ((occasion_of(EventName.REQUEUED, task, Status.QUEUED), task.id) for task in tasks)
+    push_on_commit([task.entry for task in tasks], events=_runs(requeued))
 
 
 def started(tasks: Sequence[ClaimedTask]) -> None:
@@ -157,8 +153,8 @@ def finished(attempts: Sequence[Ended]) -> None:
     is_published = _is_published(settings)
     if not (is_published or settings.events.log):
         return
-    dead = [each.outcome for each in attempts if each.status is Status.DEAD_LETTER]
-    dead_letters = in_runs((traced(_dead_letter_of(outcome), outcome.task.trace), outcome.task.id) for outcome in dead)
+    dead = [(each.name, each.outcome.task) for each in attempts if each.status is Status.DEAD_LETTER]
+    dead_letters = in_runs((traced(_dead_letter_of(name, task), task.trace), task.id) for name, task in dead)
     if settings.events.log:
         transition_log.log_ended(attempts)
         transition_log.log_events(dead_letters)
@@ -179,16 +175,18 @@ def dead_letter(task: ClaimedTask | TaskRef, reason: str, *, attempt: int | str 
     return occasion._replace(details=("reason", reason))
 
 
-def _traced(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[tuple[Occasion, uuid.UUID]]:
-    """Add the traces that callers have sent; the rows have them."""
+def _runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
+    """Group events, if any are recorded, and add the traces that callers have sent; the rows have them."""
+    if not _is_recorded():
+        return []
     found = list(events)
     sent = traces([task_id for _, task_id in found])
-    return [(traced(occasion, sent.get(task_id)), task_id) for occasion, task_id in found]
+    return in_runs((traced(occasion, sent.get(task_id)), task_id) for occasion, task_id in found)
 
 
-def _dead_letter_of(outcome: Outcome) -> Occasion:
-    by_timeout = outcome.failure is not None and outcome.failure.reason == "timeout"
-    return dead_letter(outcome.task, "timeout" if by_timeout else "retries_exhausted", attempt=outcome.task.attempt)
+def _dead_letter_of(name: EventName, task: ClaimedTask) -> Occasion:
+    reason = "timeout" if name is EventName.TIMED_OUT else "retries_exhausted"
+    return dead_letter(task, reason, attempt=task.attempt)
 
 
 def _of_returned(status: Status, task: TaskRef) -> Occasion:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Concatenate
 
@@ -196,21 +197,15 @@ def send_on_commit(signal: Signal, **values: object) -> None:
     call_on_commit(partial(signal.send, None, **values))
 
 
+@dataclass(slots=True, eq=False)
 class PushOnCommit:
     """A hook that publishes the events and pushes the tasks of one transaction in one call."""
 
-    def __init__(
-        self,
-        entries: Sequence[Entry],
-        events: Sequence[Run],
-        on_push: Callable[[], object] | None,
-        on_located: OnLocated | None,
-    ) -> None:
-        self.entries = [*entries]
-        self.events = [*events]
-        self.callbacks = [on_push] if on_push else []
-        self.on_located = on_located
-        self.ran = False  # a test may run the hooks of a transaction that continues
+    entries: list[Entry]
+    events: list[Run]
+    callbacks: list[Callable[[], object]]
+    on_located: OnLocated | None
+    ran: bool = False  # a test may run the hooks of a transaction that continues
 
     def join(self, last: object) -> bool:
         """Add what this hook would send to the last hook of the transaction; return false if that sends nothing."""
@@ -247,5 +242,5 @@ def push_on_commit(
     ``on_located`` is called with the position of that task, asked for in the same round trip.
     """
     if entries or events:
-        push = PushOnCommit(entries, events, on_push, on_located)
+        push = PushOnCommit([*entries], [*events], [on_push] if on_push else [], on_located)
         call_on_commit(push, push.join)
