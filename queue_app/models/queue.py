@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core.limits import ARRIVAL, FAIR, FIFO, ORDERS, Gate, Scope
+from queue_app.exceptions import UnknownQueue
 from queue_app.models.fields import NAME_LENGTH, USER_LENGTH, JSONField, choices_of
 from queue_app.models.limits import (
     Capped,
@@ -25,6 +26,8 @@ from queue_app.models.limits import (
 )
 
 #: Names become parts of Redis keys, so they contain no braces, separators or control characters.
+#: Maximum number of queues with whose names a mistyped one is compared.
+MAX_COMPARED = 1000
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]*\Z"
 
 MAX_FAIR_WEIGHTS = 1000
@@ -168,6 +171,12 @@ class Queue(Capped, Paced, Pausable):
     def by_arrival(cls, using: str | None = None) -> frozenset[str]:
         """Return the names of the queues whose tasks stand in one band, ``core.priorities.ARRIVAL_BAND``."""
         return frozenset(cls.objects.using(using).filter(order=ARRIVAL).values_list("name", flat=True))
+
+    @classmethod
+    def unknown(cls, name: str, *others: str, using: str | None = None) -> UnknownQueue:
+        """Return the error for a name that no queue has, with similar names of queues and ``others``."""
+        names = cls.objects.using(using).values_list("name", flat=True)[:MAX_COMPARED]
+        return UnknownQueue(name, [*others, *names])
 
     @property
     def gate(self) -> Gate:

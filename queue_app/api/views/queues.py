@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
@@ -25,8 +25,6 @@ from queue_app.services.control.queues import edit_policy, edit_queue, version_o
 from queue_app.services.enqueue.validate import check_queue_name
 from queue_app.services.read.stats import admin_queue, autoscale, queue_stats, queue_summary, tasks_of
 from queue_app.sql.upkeep import totals
-
-MAX_LISTED: Final = 1000
 
 
 class StatsView(ApiView):
@@ -199,7 +197,7 @@ def _queue(name: str) -> Queue:
     """Return a queue; raise ``UnknownQueue``."""
     found = Queue.objects.filter(pk=name).first()
     if found is None:
-        raise UnknownQueue(name, Queue.objects.values_list("name", flat=True)[:MAX_LISTED])
+        raise Queue.unknown(name)
     return found
 
 

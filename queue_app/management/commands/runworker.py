@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from queue_app import conf, registry
-from queue_app.exceptions import InvalidTaskData, UnknownQueue
+from queue_app.exceptions import InvalidTaskData
 from queue_app.index import hide_password
 from queue_app.logs import console
 from queue_app.management.servers import (
@@ -27,8 +27,6 @@ from queue_app.sql.database import alias
 
 #: Maximum number of task types that the first lines name.
 NAMED = 5
-#: Maximum number of queues that are read to find a mistyped name.
-MAX_LISTED = 1000
 
 logger = logging.getLogger("taskqueue")
 
@@ -189,10 +187,10 @@ def _check_excluded(options: Mapping[str, Any]) -> None:
 
 def _warn_of_unknown(queues: Iterable[str], what_then: str) -> None:
     """Log the names that no queue has: they may be mistyped."""
-    known = list(Queue.objects.using(alias()).values_list("name", flat=True)[:MAX_LISTED])
+    known = set(Queue.objects.using(alias()).filter(pk__in=queues).values_list("pk", flat=True))
     for name in queues:
         if name not in known:
-            logger.warning("%s %s", UnknownQueue(name, known), what_then)
+            logger.warning("%s %s", Queue.unknown(name, using=alias()), what_then)
 
 
 def _transport(server: str | None, token: str | None) -> Any:

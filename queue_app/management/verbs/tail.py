@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from queue_app import conf
 from queue_app.core.events import Event, EventFilter, EventName
-from queue_app.exceptions import IndexUnavailable, UnknownQueue, in_one_line
+from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.index import hide_password
 from queue_app.logs import printable
 from queue_app.management.verbs import OK, Call, Needs
@@ -97,9 +97,9 @@ def run(call: Call) -> int:
 def _warn_of_unknown_queue(call: Call) -> None:
     """Warn that there is no such queue yet; only warn, because a task may create it."""
     with suppress(DatabaseError):
-        names = list(Queue.objects.using(alias()).values_list("name", flat=True)[:1000])
-        if call["queue"] is not None and call["queue"] not in names:
-            call.err.write(f"{UnknownQueue(call['queue'], names)} Its events follow when a task names it.")
+        name, queues = call["queue"], Queue.objects.using(alias())
+        if name is not None and not queues.filter(pk=name).exists():
+            call.err.write(f"{Queue.unknown(name, using=alias())} Its events follow when a task names it.")
 
 
 class Tail:

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from queue_app import signals
 from queue_app.core.limits import Scope
-from queue_app.exceptions import InvalidTaskData, ScheduleNotFound, UnknownQueue
+from queue_app.exceptions import InvalidTaskData, ScheduleNotFound
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule
 from queue_app.services.control.limits import translated_errors
 from queue_app.services.control.passed_ticks import settle_pause
@@ -175,11 +175,10 @@ def _resume_limit(scope: Scope, name: str) -> Limit | None:
 
 def lock_queue(name: str) -> Queue:
     """Return a queue and lock its row; raise ``UnknownQueue``."""
-    queues = Queue.objects.using(alias())
     try:
-        return queues.select_for_update().get(pk=name)
+        return Queue.objects.using(alias()).select_for_update().get(pk=name)
     except Queue.DoesNotExist:
-        raise UnknownQueue(name, queues.values_list("name", flat=True)[:1000]) from None
+        raise Queue.unknown(name, using=alias()) from None
 
 
 def lock_schedule(name: str) -> Schedule:

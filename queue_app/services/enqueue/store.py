@@ -25,6 +25,7 @@ from queue_app.encryption import sealed_calls
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQueue, is_typo
 from queue_app.hooks import before_enqueue, has_metadata
 from queue_app.models import Queue, Task
+from queue_app.models.queue import MAX_COMPARED
 from queue_app.services.enqueue.admission import Write, store_if_room, store_unique
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_spec, check_task, check_task_type
 from queue_app.services.notify import events
@@ -46,8 +47,6 @@ _known_queues: Final[set[tuple[str, str]]] = set()
 #: Undeclared queues that this process has warned about.
 _undeclared: Final[set[str]] = set()
 _log = logging.getLogger("taskqueue")
-#: Maximum number of queues with which the name of a new one is compared.
-MAX_COMPARED: Final = 1000
 
 
 def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
@@ -320,8 +319,7 @@ def _row(new: NewTask, queues: set[str]) -> TaskRow:
     spec = check_spec(new, registered)
     if spec.queue != registered.queue_name and spec.queue not in queues:
         if not Queue.objects.filter(pk=spec.queue).exists():
-            names = Queue.objects.values_list("name", flat=True)[:1000]
-            raise UnknownQueue(spec.queue, {registered.queue_name, *names})
+            raise Queue.unknown(spec.queue, registered.queue_name)
         queues.add(spec.queue)
     row, settings = check_call(spec, new.args, new.parameters), conf.get()
     if settings.codecs:

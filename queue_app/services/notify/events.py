@@ -169,7 +169,7 @@ def returned(tasks: Iterable[Returned]) -> None:
     publish((_of_returned(each.status, each.task), each.task.id) for each in tasks)
 
 
-def dead_letter(task: ClaimedTask | TaskRef, reason: str, *, attempt: int | str = "") -> Occasion:
+def _dead_letter(task: ClaimedTask | TaskRef, reason: str, *, attempt: int | str = "") -> Occasion:
     """Return the occasion of a task that became a dead letter."""
     occasion = occasion_of(EventName.DEAD_LETTERED, task, Status.DEAD_LETTER, attempt=attempt)
     return occasion._replace(details=("reason", reason))
@@ -186,12 +186,12 @@ def _runs(events: Iterable[tuple[Occasion, uuid.UUID]]) -> list[Run]:
 
 def _dead_letter_of(name: EventName, task: ClaimedTask) -> Occasion:
     reason = "timeout" if name is EventName.TIMED_OUT else "retries_exhausted"
-    return dead_letter(task, reason, attempt=task.attempt)
+    return _dead_letter(task, reason, attempt=task.attempt)
 
 
 def _of_returned(status: Status, task: TaskRef) -> Occasion:
     if status is Status.DEAD_LETTER:
-        return dead_letter(task, "crash_loop")
+        return _dead_letter(task, "crash_loop")
     return occasion_of(EventName.CANCELLED if status is Status.CANCELLED else EventName.REQUEUED, task, status)
 
 
