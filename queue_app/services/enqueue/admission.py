@@ -80,7 +80,7 @@ def enqueue_callbacks(
     if rows:
         for queue in sorted({row.spec.queue for row in rows}):
             ensure_queue(queue)
-        events.of_stored(insert_many(rows, admitted=True))()
+        events.announcement(insert_many(rows, admitted=True))()
 
 
 def _row(task: ClaimedTask | TaskRef, status: Status, metadata: str | None) -> TaskRow | None:

@@ -97,7 +97,7 @@ def _store_one(
             if before_push is not None:
                 before_push(stored)
         finally:
-            events.of_stored([stored], on_push, write_events=write_events, on_located=on_located)()
+            events.announcement([stored], on_push, write_events=write_events, on_located=on_located)()
     return stored
 
 
@@ -157,7 +157,7 @@ def enqueue_calls[T](
             insert_calls,
             rows,
             lambda: sealed_calls(spec.task_type, check_payloads(calls)),
-            lambda stored: (make(stored), events.of_stored(stored, on_push)),
+            lambda stored: (make(stored), events.announcement(stored, on_push)),
         )
         made, announce = store_rows(rows, write)
         announce()
@@ -225,7 +225,7 @@ def _replayed(row: TaskRow) -> Enqueued:
 
 def announce(stored: Sequence[Enqueued], on_push: OnPush) -> None:
     """Notify the index and event listeners of stored tasks, once the transaction has committed."""
-    events.of_stored(stored, on_push)()
+    events.announcement(stored, on_push)()
 
 
 def ensure_queues(rows: Sequence[TaskRow]) -> OnPush:

@@ -90,7 +90,7 @@ def count(counts: Mapping[str, int]) -> None:
 # -- events of the transitions ---------------------------------------------------------------------
 
 
-def of_stored(
+def announcement(
     stored: Sequence[Enqueued],
     on_push: Callable[[], object] | None = None,
     *,
