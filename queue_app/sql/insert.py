@@ -16,7 +16,6 @@ from queue_app.core.redaction import is_sealed
 from queue_app.core.states import Status
 from queue_app.encryption import call_of, sealed_call
 from queue_app.sql.database import atomic, connection, fetch_all, fetch_prepared
-from queue_app.telemetry import tracing
 
 #: {column: type} of the fields of a ``TaskSpec`` that are stored.
 SPEC_COLUMNS: Final = {
@@ -182,19 +181,20 @@ STEP: Final = timedelta(microseconds=8)
 _COPY_CHUNK: Final = 200
 
 
-def insert_many(rows: Sequence[TaskRow], *, admitted: bool = False) -> list[Enqueued]:
+def insert_many(rows: Sequence[TaskRow], trace: str | None, *, admitted: bool = False) -> list[Enqueued]:
     """Store many tasks without idempotency keys, all or nothing, in order, like ``insert_calls``."""
-    return insert_calls(rows, lambda: map(sealed_call, rows), lambda it: it, admitted=admitted)
+    return insert_calls(rows, trace, lambda: map(sealed_call, rows), lambda it: it, admitted=admitted)
 
 
 def insert_calls[T](
     rows: Sequence[TaskRow],
+    trace: str | None,
     payloads: Callable[[], Iterable[tuple[str, str]]],
     make: Callable[[list[Enqueued]], T],
     *,
     admitted: bool = False,
 ) -> T:
-    """Store many tasks without idempotency keys, all or nothing, in order; return the result of ``make``.
+    """Store many tasks of a trace without idempotency keys, all or nothing, in order; return the result of ``make``.
 
     The server works while the caller does: ``payloads``, which returns (args, parameters) of each task as JSON text, is
     called after the tasks are sent, and ``make`` after the payloads are. If one of them raises, nothing is stored;
@@ -213,11 +213,10 @@ def insert_calls[T](
             raise LimitApplies
         one_lane = len({row.spec.lane for row in rows}) == 1
         step = timedelta(0) if one_lane else STEP
-        sent = tracing.of_caller()
         stored = [
-            Enqueued(row.id, row.spec, Status.SCHEDULED, clock, None, True, None, sent)
+            Enqueued(row.id, row.spec, Status.SCHEDULED, clock, None, True, None, trace)
             if row.spec.run_after is not None and row.spec.run_after > clock
-            else Enqueued(row.id, row.spec, Status.QUEUED, clock, at, True, None, sent)
+            else Enqueued(row.id, row.spec, Status.QUEUED, clock, at, True, None, trace)
             for row, at in zip(rows, instants(clock, step), strict=False)
         ]
         ids = as_digits([row.id for row in rows])
@@ -226,7 +225,7 @@ def insert_calls[T](
             with cursor.copy(_COPY_TASK) as copy:
                 for text in in_chunks(_task_lines(ids, stored, clock)):
                     copy.write(text)
-                more, ends = payload_extras(rows, sent)
+                more, ends = payload_extras(rows, trace)
                 texts = list(in_chunks(payload_lines(ids, payloads(), ends)))
             with cursor.copy(f"COPY queue_app_taskpayload ({PAYLOAD_COLUMNS}{more}) FROM STDIN") as copy:
                 for text in texts:

@@ -52,6 +52,7 @@ from queue_app.sql import admission as rows, admission as unique_rows, waiting
 from queue_app.sql.admission import Defaults, Existing, Lookup, QueueLimits, UserScope
 from queue_app.sql.database import alias, atomic, fetch_all, is_in_transaction
 from queue_app.sql.insert import ensure_queue, insert_many
+from queue_app.telemetry import tracing
 
 # Store the callbacks of tasks that end, in the transaction that ends them: exactly once, even after a crash.
 #
@@ -80,7 +81,7 @@ def enqueue_callbacks(
     if rows:
         for queue in sorted({row.spec.queue for row in rows}):
             ensure_queue(queue)
-        events.announcement(insert_many(rows, admitted=True))()
+        events.announcement(insert_many(rows, tracing.of_caller(), admitted=True))()
 
 
 def _row(task: ClaimedTask | TaskRef, status: Status, metadata: str | None) -> TaskRow | None:

@@ -131,7 +131,7 @@ def _store_many(rows: list[TaskRow], *, outside: bool) -> list[Enqueued]:
         if any(row.spec.idempotency_key is not None for row in rows):
             write_all = partial(_insert_with_keys, rows, on_push, sent)
             return once_more_after_deadlock(lambda: store_rows(rows, write_all, outside=outside))
-        stored = store_rows(rows, partial(insert_many, rows), outside=outside)
+        stored = store_rows(rows, partial(insert_many, rows, sent), outside=outside)
         announce(stored, on_push)
     return stored
 
@@ -150,12 +150,13 @@ def enqueue_calls[T](
         return make([])
     with (
         collector_paused(len(calls)),
-        tracing.enqueueing(rows := [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]),
+        tracing.enqueueing(rows := [TaskRow(task_id, spec) for task_id in uuid7s(len(calls))]) as sent,
     ):
         on_push = ensure_queues(rows)
         write = partial(
             insert_calls,
             rows,
+            sent,
             lambda: sealed_calls(spec.task_type, check_payloads(calls)),
             lambda stored: (make(stored), events.announcement(stored, on_push)),
         )
@@ -200,7 +201,7 @@ def _insert_with_keys(
     in the order of ``rows`` even so.
     """
     with atomic():
-        stored = insert_many([row for row in rows if row.spec.idempotency_key is None], admitted=admitted)
+        stored = insert_many([row for row in rows if row.spec.idempotency_key is None], sent, admitted=admitted)
         results = {item.id: item for item in stored}
         keyed = [row for row in rows if row.spec.idempotency_key is not None]
         times = {row.id: at for row, at in zip(keyed, instants(clock(), STEP), strict=False)}
