@@ -143,7 +143,7 @@ def started(tasks: Sequence[ClaimedTask]) -> None:
     if settings.events.log:
         transition_log.log_started(tasks)
     if _is_published(settings):
-        runs = attempts_in_runs((EventName.STARTED, task, Status.EXECUTING) for task in tasks)
+        runs = attempts_in_runs([(EventName.STARTED, task, Status.EXECUTING) for task in tasks])
         notify_index(Index.notify, "publish", (), runs)
 
 
@@ -160,7 +160,7 @@ def finished(attempts: Sequence[Ended]) -> None:
         transition_log.log_events(dead_letters)
     if is_published:
         counts = [counted(times_of(attempts))] if settings.metrics.enabled else []
-        runs = attempts_in_runs((each.name, each.outcome.task, each.status) for each in attempts)
+        runs = attempts_in_runs([(each.name, each.outcome.task, each.status) for each in attempts])
         notify_index(Index.notify, "publish", (), runs + dead_letters + counts)
 
 
