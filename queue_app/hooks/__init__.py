@@ -13,7 +13,7 @@ import inspect
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -202,17 +202,17 @@ def call_of(task: ClaimedTask) -> HookCall:
     return HookCall(task.id, task.task_type, task.queue, task.user, task.attempt, metadata, task.args, task.parameters)
 
 
-def after_end(attempt: Ended) -> None:
-    """Tell the hooks how an attempt ended; log their exceptions."""
-    found = hooks_of(attempt.outcome.task.task_type)
-    if not found:
-        return
-    call = call_of(attempt.outcome.task)
-    for hook in found:
-        try:
-            _tell(hook, call, attempt)
-        except Exception:  # noqa: BLE001 - logged; the attempt has ended
-            _log.exception("The hook %s failed after task %s had ended.", type(hook).__name__, call.id)
+def after_end(attempts: Iterable[Ended]) -> None:
+    """Tell the hooks how attempts ended; log their exceptions."""
+    for attempt in attempts:
+        task = attempt.outcome.task
+        if found := hooks_of(task.task_type):
+            call = call_of(task)
+            for hook in found:
+                try:
+                    _tell(hook, call, attempt)
+                except Exception:  # noqa: BLE001 - logged; the attempt has ended
+                    _log.exception("The hook %s failed after task %s had ended.", type(hook).__name__, task.id)
 
 
 def _tell(hook: Hook, call: HookCall, attempt: Ended) -> None:

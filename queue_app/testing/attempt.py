@@ -86,7 +86,7 @@ def _call_hooks(attempted: ClaimedTask, call: StoredCall, error: BaseException |
         last = call.errors[-1]
         failure = TaskFailure(last.exception_class_path, str(error), last.traceback)
     wait = (call.run_after - now).total_seconds() if call.run_after and call.status is Status.SCHEDULED else None
-    after_end(Ended(Outcome(attempted, call.started_at or now, now, failure=failure), call.status, wait))
+    after_end([Ended(Outcome(attempted, call.started_at or now, now, failure=failure), call.status, wait)])
 
 
 def _call(call: StoredCall, seen: AnyResult) -> str | None:

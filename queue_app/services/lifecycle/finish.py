@@ -119,28 +119,28 @@ def _finish_held(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
 
 def _finish(first: Mapping[AttemptKey, Outcome], ended: _Changes) -> set[uuid.UUID]:
     """Notify of attempts that ended; return the ids of their tasks."""
+    tasks = [first[key].task for key in ended.held]
     attempts = [Ended(first[key], status, ended.retry_in.get(key)) for key, status in ended.held.items()]
     if ended.gates:  # close them first, or the next tasks would start at once
         notify_index(_copy_limits, "set_limits", ended.gates)
-    notify_index(Index.release, "release", [attempt.outcome.task.lease for attempt in attempts])
+    notify_index(Index.release, "release", [task.lease for task in tasks])
     if ended.again:
         notify_index(Index.push, "push", ended.again)
-    _push_woken([attempt.outcome.task.id for attempt in attempts if attempt.status in WAITING])
+    _push_woken([key[0] for key, status in ended.held.items() if status in WAITING])
     if attempts:
         events.finished(attempts)
     if ended.workflows:
         settle_later(ended.workflows)
     call_after_end(attempts)
-    return {attempt.outcome.task.id for attempt in attempts}
+    return {task.id for task in tasks}
 
 
 def call_after_end(attempts: Sequence[Ended]) -> None:
     """Call the hooks and receivers of attempts that ended."""
-    for attempt in attempts:
-        after_end(attempt)
+    after_end(attempts)
     if signals.attempt_finished.has_listeners():
-        for attempt in attempts:
-            signals.attempt_finished.send(None, **attempt._asdict())
+        for outcome, status, retry_in in attempts:
+            signals.attempt_finished.send(None, outcome=outcome, status=status, retry_in=retry_in)
 
 
 def _complete(completed: Sequence[Outcome]) -> _Changes:

@@ -344,8 +344,8 @@ def test_hooks_hear_of_attempts_that_end_so_and_secrets_stay_encrypted(engine, s
     set_queue_limits("default", max_concurrent=1)
     ids = put_many(2, args=["canary"])
     hand, heard = engine.worker(), []
-    monkeypatch.setattr(finishing, "after_end", lambda ended: heard.append((ended.outcome.task.id, ended.status)))
+    monkeypatch.setattr(finishing, "after_end", heard.extend)
     _held, granted = turn_over(hand, [done(task, '"canary"') for task in take(hand)])
-    assert heard == [(ids[0], "completed")]
+    assert [(each.outcome.task.id, each.status) for each in heard] == [(ids[0], "completed")]
     assert granted[0].args == '["canary"]'
     assert "canary" not in f"{TaskPayload.objects.values()}{TaskResult.objects.values()}"
