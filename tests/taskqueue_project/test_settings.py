@@ -55,6 +55,7 @@ print((of_queue() + of_process()).decode())
 """
 
 
+@pytest.mark.slow
 def test_the_queue_works_with_counted_connections_and_metrics_show_them(process_env, settings):
     servers = {name: process_env[name] for name in ("DATABASE_URL", "REDIS_URL")}
     servers["TASKQUEUE__KEY_PREFIX"] = settings.TASKQUEUE["KEY_PREFIX"]

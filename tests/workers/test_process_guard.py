@@ -78,6 +78,7 @@ guard.__exit__()
 """
 
 
+@pytest.mark.slow
 def test_a_freeze_ends_no_process_and_is_measured():
     """All processes of a container stop, for longer than a stuck process has, and continue: twice."""
     with subprocess.Popen(

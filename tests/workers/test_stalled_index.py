@@ -47,6 +47,7 @@ def test_a_client_without_timeouts_gets_some(proxy):
     assert redis_client().connection_pool.connection_kwargs["socket_timeout"] == STALL
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_enqueue_and_the_scheduler_go_on_while_redis_stalls(proxy, history):
     """The first caller waits for one timeout; then all callers skip the index for a while."""
