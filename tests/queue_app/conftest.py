@@ -8,6 +8,7 @@ from types import ModuleType
 
 import django
 import pytest
+from django.db import connections
 from django.dispatch import Signal
 
 django.setup()
@@ -77,6 +78,15 @@ def hear() -> Iterator[Callable[..., list]]:
             return heard
 
         yield hear
+
+
+@pytest.fixture
+def databases() -> Iterator[dict[str, dict]]:
+    """The settings of all databases; what a test adds is forgotten at its end."""
+    before = dict(connections.settings)
+    yield connections.settings
+    connections.settings.clear()
+    connections.settings.update(before)
 
 
 @pytest.fixture

@@ -90,8 +90,8 @@ def test_times_need_a_zone():
         ("", True),
     ],
 )
-def test_the_rows_need_postgresql(settings, monkeypatch, engine, wrong):
-    monkeypatch.setitem(settings.DATABASES, "rows", {"ENGINE": engine})
+def test_the_rows_need_postgresql(databases, engine, wrong):
+    databases["rows"] = {"ENGINE": engine}
     with override_settings(TASKQUEUE={"DATABASE_ALIAS": "rows"}):
         assert ids(checks.check_database()) == ["queue_app.E002"] * wrong
 
@@ -131,9 +131,9 @@ def test_the_rows_are_not_in_schemas_of_tenants(app):
         (IsolationLevel.SERIALIZABLE, True),
     ],
 )
-def test_transactions_must_see_what_others_commit(settings, monkeypatch, level, wrong):
-    database = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"isolation_level": level} if level else {}}
-    monkeypatch.setitem(settings.DATABASES, "rows", database)
+def test_transactions_must_see_what_others_commit(databases, level, wrong):
+    options = {"isolation_level": level} if level else {}
+    databases["rows"] = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": options}
     with override_settings(TASKQUEUE={"DATABASE_ALIAS": "rows"}):
         messages = checks.check_database()
     assert ids(messages) == ["queue_app.E007"] * wrong

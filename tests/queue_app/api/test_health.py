@@ -8,7 +8,6 @@ import time
 
 import pytest
 from django.core.cache import caches
-from django.db import connections
 
 from queue_app.core.reasons import say
 from queue_app.diagnose import health
@@ -103,9 +102,8 @@ def test_an_index_that_hangs_does_not_hang_the_answer(anonymous, settings, silen
     caches["silent"].close()
 
 
-def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, monkeypatch):
-    silent = connections.databases["default"] | {"HOST": "127.0.0.1", "PORT": str(silent_port)}
-    monkeypatch.setitem(connections.databases, "silent", silent)
+def test_a_database_that_hangs_is_not_ready(anonymous, settings, silent_port, databases):
+    databases["silent"] = databases["default"] | {"HOST": "127.0.0.1", "PORT": str(silent_port)}
     settings.TASKQUEUE = {**settings.TASKQUEUE, "DATABASE_ALIAS": "silent"}
     began = time.monotonic()
     response = anonymous.http.get("/readyz")

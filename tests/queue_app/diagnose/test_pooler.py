@@ -23,7 +23,7 @@ def program() -> str:
 
 
 @pytest.fixture
-def behind(program, transactional_db, monkeypatch, settings, shared_folder):
+def behind(program, transactional_db, databases, settings, shared_folder):
     """Return a function that starts a PgBouncer with a pool mode and connects the queue through it."""
     started: list[subprocess.Popen] = []
 
@@ -50,11 +50,11 @@ def behind(program, transactional_db, monkeypatch, settings, shared_folder):
         )
         until(lambda: _listens(port, started[-1]), "PgBouncer listens")
         pooled = database | {"HOST": "127.0.0.1", "PORT": str(port), "NAME": "pooled", "PASSWORD": PASSWORD}
-        monkeypatch.setitem(connections.settings, "pooled", pooled)
+        databases["pooled"] = pooled
         settings.TASKQUEUE = {**settings.TASKQUEUE, "DATABASE_ALIAS": "pooled"}
 
     yield start
-    if "pooled" in connections.settings:
+    if "pooled" in databases:
         connections["pooled"].close()
         del connections["pooled"]
     for process in started:

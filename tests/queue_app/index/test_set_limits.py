@@ -8,7 +8,7 @@ from queue_app.core.limits import Limits
 from queue_app.core.records import Lease
 from tests.support.engine import counted_calls
 from tests.support.index_state import client_of
-from tests.support.scene import Scene
+from tests.support.scene import Scene, set_limits
 
 
 @pytest.mark.parametrize("limits", [{"rate_count": 3, "rate_seconds": 3600.0}, {"min_delay_seconds": 3600.0}])
@@ -62,3 +62,13 @@ def test_gates_that_an_edit_among_others_opens_show_what_waits_behind_them(scene
     scene.check()
     assert scene.called(hand)
     assert scene.claim(hand, 5) == "x z"
+
+
+@pytest.mark.parametrize("queue", ["default", ""])
+def test_a_raised_cap_calls_a_worker(scene: Scene, queue: str):
+    set_limits(scene.index, queue, max_concurrent=1)
+    scene.push(scene.task("x"), scene.task("y", 1))
+    hand = scene.worker()
+    assert scene.claim(hand, 2) == "x"
+    set_limits(scene.index, queue, max_concurrent=2)
+    assert scene.called(hand)

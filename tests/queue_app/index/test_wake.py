@@ -208,3 +208,27 @@ def test_the_call_is_not_lost_at_a_full_queue(scene: Scene):
     assert scene.claim(one) == "a1"
     assert scene.called(two)
     assert scene.claim(two) == "a2"
+
+
+def test_resuming_a_queue_reaches_every_kind_of_worker_that_has_work_in_it(scene: Scene):
+    """One worker is called; its claim passes the call on to the other, although no work is left for itself."""
+    set_limits(scene.index, "default", max_concurrent=None, paused=True)
+    scene.push(scene.task("x", kind="x"), scene.task("y", kind="y"))
+    hands = {"x": idle(scene, "x"), "y": idle(scene, "y")}
+    set_limits(scene.index, "default", max_concurrent=None, paused=False)
+    first = scene.who_was_called(**hands)
+    assert first in ("x", "y")
+    assert scene.claim(hands[first], 5) == first
+    second = scene.who_was_called(**hands)
+    assert {first, second} == {"x", "y"}
+    assert scene.claim(hands[second], 5) == second
+    assert scene.who_was_called(**hands) == ""
+
+
+def test_opening_a_generation_calls_a_worker(scene: Scene):
+    scene.index.begin_generation(2)
+    one = scene.worker()
+    scene.push(scene.task("x"))
+    scene.rest(one)
+    assert scene.index.finish_generation(2)
+    assert scene.called(one)
