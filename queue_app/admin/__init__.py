@@ -39,7 +39,6 @@ PAGES: Final = {
     "TaskStats": "stats.TaskStatsAdmin",
     "Worker": "worker.WorkerAdmin",
     "WorkerToken": "credentials.WorkerTokenAdmin",
-    "Workflow": "workflow.WorkflowAdmin",
 }
 
 

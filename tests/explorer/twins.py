@@ -24,7 +24,6 @@ from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service, finish as finish_service
 from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import rebuild
-from queue_app.services.workflows import steer
 from queue_app.sql import (
     admission,
     claim,
@@ -39,6 +38,7 @@ from queue_app.sql import (
     workflow_settle,
 )
 from queue_app.sql.workflow_advance import TRY_SHARE
+from queue_app.workflows import steer
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.meetings import Meeting
 from tests.explorer.search import Explorer, Finding, search
