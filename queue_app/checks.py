@@ -15,7 +15,7 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from django.utils.module_loading import import_string
 from psycopg import IsolationLevel
 
-from queue_app import codecs, conf, encryption, hooks, registry, webhooks
+from queue_app import codecs, conf, encryption, hooks, registry
 from queue_app.exceptions import IndexOfAnotherDatabase, IndexUnavailable, InvalidTaskData
 from queue_app.hooks import callbacks
 from queue_app.index.client import address_problem
@@ -129,11 +129,9 @@ def check_encryption(**_: Any) -> Iterator[CheckMessage]:
 
 @check("taskqueue")
 def check_callbacks(**_: Any) -> Iterator[CheckMessage]:
-    """Report endpoints of webhooks that cannot be used, and callbacks that do not exist (E019)."""
-    found = [*webhooks.problems()]
+    """Report callbacks that do not exist (E019)."""
     if _is_usable() and not broken_modules():
-        found += callbacks.problems(conf.get().webhooks)
-    yield from (Error(text, id="queue_app.E019") for text in found)
+        yield from (Error(text, id="queue_app.E019") for text in callbacks.problems(conf.get().webhooks))
 
 
 @check("taskqueue")

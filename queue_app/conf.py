@@ -20,8 +20,8 @@ from queue_app.core.payload import PayloadLimits
 
 #: The probes that every project has: dotted paths by name.
 PROBES = {
-    "cpu": "queue_app.services.control.probes.host_cpu",
-    "postgresql": "queue_app.services.control.probes.postgresql_active",
+    "cpu": "queue_app.adaptive.probes.host_cpu",
+    "postgresql": "queue_app.adaptive.probes.postgresql_active",
 }
 NEEDS_USE_TZ = "The task queue needs USE_TZ = True: without it, Django returns times that have no time zone."
 

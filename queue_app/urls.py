@@ -13,7 +13,6 @@ except ModuleNotFoundError as error:
 
 from queue_app.api.base import ApiView, NotFoundView, route
 from queue_app.api.browsable import PageRenderer
-from queue_app.api.internal import views as workers
 from queue_app.api.views import dead_letters, docs, events, health, limits, metrics, operations, queues, tasks
 from queue_app.api.views.status_page import StatusView
 from queue_app.core import rooms
@@ -64,13 +63,6 @@ urlpatterns = [
     re_path(r"^task-status/(?P<key>[0-9a-f-]+:[A-Za-z0-9_-]+)/?\Z", StatusView.as_view(), name="task-status"),
     route("api/schema", docs.SchemaView, "schema"),
     route("api/docs", docs.DocsView, "docs"),
-    route("internal/workers/register", workers.RegisterView, "worker-register"),
-    route("internal/workers/<worker_id>/poll", workers.PollView, "worker-poll"),
-    route("internal/workers/<worker_id>/wait", workers.WaitView, "worker-wait"),
-    route("internal/workers/<worker_id>/result", workers.ResultView, "worker-result"),
-    route("internal/workers/<worker_id>/steps", workers.StepView, "worker-steps"),
-    route("internal/workers/<worker_id>/heartbeat", workers.HeartbeatView, "worker-heartbeat"),
-    route("internal/workers/<worker_id>/deregister", workers.DeregisterView, "worker-deregister"),
     route("healthz", health.LiveView, "live"),
     route("readyz", health.ReadyView, "ready"),
     route("metrics", metrics.MetricsView, "metrics"),

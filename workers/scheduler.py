@@ -24,14 +24,12 @@ from queue_app.core.process import QueryPauses
 from queue_app.diagnose.watchdog import CHECK_SECONDS, Watchdog
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.services import requests
-from queue_app.services.control.adapt import STEP_SECONDS, adapt_limits
 from queue_app.services.control.pause import resume_due
 from queue_app.services.notify.index import condemn
 from queue_app.services.operations.run import run_operations
 from queue_app.services.repair.reap import Reaper
 from queue_app.services.repair.rebuild import is_needed as rebuild_is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import Reconciler
-from queue_app.services.simulate.operation import TRIAL_SECONDS, request_trial, run_simulations
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
@@ -195,7 +193,6 @@ class Scheduler:
                 asks=(*reaper.QUESTIONS, "adaptive"),
                 is_wanted=reaper.is_wanted,
             ),
-            Job("adapt", STEP_SECONDS, adapt_limits, asks=("adaptive",)),
             Job(
                 "overdue",
                 settings.reap_seconds,
@@ -205,8 +202,6 @@ class Scheduler:
             ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
-            Job("simulations", settings.reap_seconds, run_simulations, asks=("operations",)),
-            Job("trials", TRIAL_SECONDS, request_trial),
             *(job for job in of_rooms if not job.is_urgent),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),

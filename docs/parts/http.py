@@ -4,7 +4,8 @@ import re
 
 from parts.markdown import code, summary_of, table
 from queue_app.api import errors
-from queue_app.api.serializers import tasks, workers
+from queue_app.api.serializers import tasks
+from queue_app.remote import serializers as workers
 from queue_app.urls import urlpatterns
 
 

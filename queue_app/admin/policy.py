@@ -14,7 +14,7 @@ from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, Paus
 from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
 from queue_app.models import Limit, PriorityPolicy, RuntimeSettings
-from queue_app.services.read.held import behind
+from queue_app.services.read.behind import behind
 
 
 class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):

@@ -24,9 +24,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.core import rooms
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.charts import adaptive_context
 from queue_app.dashboard.labels import translate, translate_error
 from queue_app.diagnose import live
 from queue_app.diagnose.live import oldest_seconds, summaries
@@ -37,7 +37,7 @@ from queue_app.models.fields import TYPE_LENGTH
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
-from queue_app.services.control.adapt import dismiss
+from queue_app.services.control.advice import dismiss
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.services.read.stats import QueueSummary
 from queue_app.sql.database import atomic
@@ -173,10 +173,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         return partial(pause_it, *names), partial(resume_it, *names)
 
     def page_context(self, request: HttpRequest, found: M) -> dict[str, Any]:
-        adaptive = {} if isinstance(found, Schedule) else adaptive_context(found)
+        parts = () if isinstance(found, Schedule) else rooms.each("limit_parts")
         return (
             super().page_context(request, found)
-            | adaptive
+            | {name: value for part in parts for name, value in part(found).items()}
             | {
                 "state": self.state(found),
                 "is_paused": found.paused,

@@ -148,6 +148,8 @@ class ApiView(APIView):
     content_negotiation_class = Negotiation
     metadata_class = SimpleMetadata
     throttle_classes: Sequence[type[BaseThrottle]] = (ScopedThrottle,)
+    #: Name in the OpenAPI document of the token that it takes instead, if users cannot call it.
+    security_scheme = ""
     #: Method -> what it accepts.
     accepted: Mapping[str, Accepted] = MappingProxyType({})
     #: Whether the query string of a method without a declared one must be empty.

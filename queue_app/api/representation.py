@@ -1,7 +1,5 @@
 """The JSON of tasks, queues, limits, workers, dead letters and operations in answers, and its schemas."""
 
-import json
-import math
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
@@ -32,10 +30,8 @@ from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.options import API_NAMES, FORMER_NAMES, OF_ROWS
 from queue_app.core.priorities import Band
-from queue_app.core.records import ClaimedTask
 from queue_app.core.redaction import mask, redact, redact_value
 from queue_app.core.states import Status
-from queue_app.core.steps import Step
 from queue_app.diagnose.health import PARTS
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.models.dead_letter import STATE_NAMES
@@ -104,34 +100,6 @@ answer(
 )
 component("TaskExport", TEXT)
 component("EventStream", TEXT)
-CLAIMED: Final = Shape(
-    models.Task, "id", "task_id", "attempt", "task_type", "queue", "priority", *(API_NAMES[name] for name in OF_ROWS),
-    "args", "parameters", "retry_count", "created_at", "queued_at", "started_at", "leased_at", "trace_id",
-    "traceparent", "metadata",
-    task_id="id", priority=BAND, required_capabilities="capabilities", timeout_seconds=("timeout", NUMBER),
-    args=listed(ANYTHING), parameters=OBJECT, retry_count="failures", max_retries=COUNT, queued_at=TIME,
-    started_at=TIME, trace_id=TEXT, traceparent=TEXT, metadata=maybe(OBJECT),
-)  # fmt: skip
-_CLAIMED: Final = answer("ClaimedTask", CLAIMED.schemas | {"start_within_ms": maybe(COUNT)})
-answer(
-    "ClaimedTasks",
-    {"tasks": listed(_CLAIMED), "poll_interval_ms": COUNT, "drain": FLAG, "notified": FLAG, "loading": FLAG}
-    | {"next_start_ms": maybe(COUNT)},
-)
-answer("WorkerCall", {"called": FLAG, "notified": FLAG})
-_ONE_OR_SEVERAL: Final = {"anyOf": [FLAG, listed(UUID)]}
-_REFUSED: Final = answer("RefusedResult", {"task_id": UUID, "attempt": COUNT, "code": TEXT})
-answer(
-    "ReportedResults",
-    {"accepted": _ONE_OR_SEVERAL, "replayed": _ONE_OR_SEVERAL, "refused": listed(_REFUSED)},
-    optional=("replayed", "refused"),
-)
-_STORED_STEP: Final = answer(
-    "StoredStep",
-    {"position": COUNT, "name": TEXT, "kind": TEXT, "value": ANYTHING, "until": maybe(TIME), "signal": TEXT}
-    | {"is_done": FLAG},
-)
-answer("StoredSteps", {"steps": listed(_STORED_STEP)})
 answer("Acknowledgement", {"status": TEXT})
 answer("Readiness", {"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
 
@@ -186,19 +154,6 @@ WORKER: Final = Shape(
     last_heartbeat="last_heartbeat_at",
 )  # fmt: skip
 answer("Worker", WORKER.schemas | {"current_tasks": listed(UUID), "current_load": COUNT})
-REGISTERED: Final = Shape(
-    models.Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id"
-)
-HEARTBEAT_REPLY: Final = Shape(
-    None, "cancel", "lost", "drain", "unserved", "again", cancel=listed(UUID), lost=listed(UUID),
-    drain=FLAG, unserved=listed(TEXT), again=FLAG,
-)  # fmt: skip
-answer(
-    "RegisteredWorker",
-    REGISTERED.schemas | {"missed_heartbeats": COUNT, "poll_interval_ms": COUNT, "unserved": listed(TEXT)},
-)
-answer("HeartbeatReply", HEARTBEAT_REPLY.schemas | {"acknowledged": FLAG, "status": TEXT, "cancel_requested": FLAG})
-
 LETTER: Final = Shape(
     models.DeadLetter, "id", "task_id", "task_type", "queue", "priority", "user", "reason", "attempts",
     "exception_class", "died_at", "expires_at", "state", "replayed_at", "replayed_by", "parameters_edited",
@@ -232,22 +187,6 @@ answer("Preview", PREVIEW | {"sample": listed(UUID)})
 
 for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit"):
     page(_name)
-
-
-def step(found: Step) -> dict[str, Any]:
-    """Return a step for the worker that runs the task."""
-    return found._asdict() | {"value": None if found.value is None else json.loads(found.value)}
-
-
-def claimed(task: ClaimedTask, polled_at: float) -> dict[str, Any]:
-    """Return a task for the worker that runs it, with its arguments; its poll arrived at ``polled_at`` (monotonic)."""
-    return CLAIMED(task) | {
-        "start_within_ms": None if task.start_by is None else math.floor((task.start_by - polled_at) * 1000),
-        "priority": Band(task.priority).label,
-        "args": json.loads(task.args),
-        "parameters": json.loads(task.parameters),
-        "metadata": None if task.metadata is None else json.loads(task.metadata),
-    }
 
 
 #: Everything about a task.

@@ -14,6 +14,9 @@ from queue_app.core.priorities import Band
 
 #: How the tasks of a queue are ordered.
 FIFO, FAIR, ARRIVAL = ORDERS = ("fifo", "fair", "arrival")
+#: Name of the algorithm of adaptive limits, and those of former ones: a limit with such a name goes on with this one.
+ALGORITHM: Final = "gradient2"
+FORMER_ALGORITHMS: Final = ("aimd", "vegas")
 #: The gate of the runtime settings, which every start passes.
 EVERYTHING: Final = "a"
 

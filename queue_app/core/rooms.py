@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 #: The folders, in the order in which the kernel asks them.
-NAMES: Final = ("schedules", "workflows")
+NAMES: Final = ("adaptive", "remote", "schedules", "webhooks", "what_if", "workflows")
 
 type Paths = tuple[str, ...]
 type Named = Mapping[str, str]
@@ -55,6 +55,12 @@ class Room:
     overview: Named = field(default_factory=dict)
     #: Functions that ask PostgreSQL, and return {metric: {labels: value}}.
     metrics: Paths = ()
+    #: Functions that yield suggestions to staff (``services.control.advice.Advice``), the most important first.
+    suggestions: Paths = ()
+    #: Functions that take scope and name of a gate, and return the value of its limit now, if it moves by itself.
+    limit_values: Paths = ()
+    #: Functions that take a limit, and return what the template of its page gets.
+    limit_parts: Paths = ()
 
     # What operations do.
 

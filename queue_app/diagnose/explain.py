@@ -46,7 +46,6 @@ from queue_app.models import (
     Worker,
 )
 from queue_app.models.querysets import TaskQuerySet
-from queue_app.services.read.adaptive import of_gate
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.services.read.stats import LOADING, UNREACHABLE
 from queue_app.sql.database import alias
@@ -290,12 +289,17 @@ def _turn_of_key(placement: Placement) -> str:
     )
 
 
+def _moving(gate: GateState) -> Any:
+    """Return the present value of a limit that moves by itself, and why it is that; ``None`` for a fixed one."""
+    return next((value for read in rooms.each("limit_values") if (value := read(gate.scope, gate.name))), None)
+
+
 def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason]:
     """Yield every reason besides a pause that closes a gate; each alone would be enough."""
     what = subject(gate.scope, gate.name)
     details: dict[str, Any] = {"scope": gate.scope, "name": gate.name}
     if gate.cap is not None and gate.used >= gate.cap:
-        text, adaptive = "", of_gate(gate.scope, gate.name) if gate.scope != "user" else None
+        text, adaptive = "", _moving(gate) if gate.scope != "user" else None
         if adaptive is not None:
             text = sentence(
                 "%(what)s is at its limit: %(used)s run. It adapts itself: %(how)s",

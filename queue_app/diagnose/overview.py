@@ -18,7 +18,7 @@ from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
 from queue_app.diagnose.system import troubles
 from queue_app.diagnose.waits import WaitReason, of_limit, waits
-from queue_app.services.control.adapt import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.read.stats import READY
 
 #: Maximum number of reasons of one kind that the banner names.

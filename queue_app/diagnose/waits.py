@@ -39,8 +39,8 @@ from queue_app.index.server import WaitingLane, waiting_lanes
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import WorkerStatus
 from queue_app.sql import stats as rows
-from queue_app.sql.adaptive import offered_until
 from queue_app.sql.database import alias
+from queue_app.sql.workers import offered_until
 
 #: Maximum number of workers that a sentence names.
 NAMED: Final = 3

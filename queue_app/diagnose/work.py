@@ -20,7 +20,7 @@ from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import Index, get_index
 from queue_app.models import IndexGeneration, Limit, MaintenanceJob, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import WorkerStatus
-from queue_app.services.control.adapt import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS

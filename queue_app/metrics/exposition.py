@@ -231,11 +231,6 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
     yield from (_family(name, samples) for name, samples in rows.of_rooms.items())
-    most = conf.get().metrics.max_queues
-    limits = {(found.scope, found.name): found for found in rows.adaptive[:most]}
-    yield _family("limit_value", {labels: found.value for labels, found in limits.items()})
-    ratios = {labels: found.ratio for labels, found in limits.items() if found.ratio is not None}
-    yield _family("limit_run_time_ratio", ratios)
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 

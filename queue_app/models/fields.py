@@ -14,8 +14,8 @@ from django.core.checks import CheckMessage
 from django.db import models
 
 from queue_app import encryption
-from queue_app.core.adaptive import ALGORITHM, FORMER
 from queue_app.core.ids import uuid7
+from queue_app.core.limits import ALGORITHM, FORMER_ALGORITHMS
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
 from queue_app.exceptions import EncryptionUnavailable, Undecryptable
@@ -79,7 +79,7 @@ class AlgorithmField(_CharField):
 
     def to_python(self, value: Any) -> Any:
         """Return the present name."""
-        return ALGORITHM if value in FORMER else super().to_python(value)
+        return ALGORITHM if value in FORMER_ALGORITHMS else super().to_python(value)
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         """Return the present name."""

@@ -15,8 +15,7 @@ from django.db.models.expressions import Combinable
 from django.utils.translation import gettext, gettext_lazy as _lazy
 
 from queue_app import conf
-from queue_app.core.adaptive import ALGORITHM, FORMER
-from queue_app.core.limits import Gate, Scope
+from queue_app.core.limits import ALGORITHM, FORMER_ALGORITHMS, Gate, Scope
 from queue_app.core.options import CONCURRENCY_KEY_LENGTH
 from queue_app.core.priorities import Band, Thresholds
 from queue_app.models.fields import NAME_LENGTH, PRIORITY_CHOICES, TYPE_LENGTH, USER_LENGTH, AlgorithmField, choices_of
@@ -103,7 +102,8 @@ class Capped(models.Model):
         constraints: ClassVar = [
             check_if_set("taskqueue_%(class)s_cap", max_concurrent__gte=1),
             models.CheckConstraint(
-                condition=Q(adaptive="") | Q(adaptive__in=sorted([ALGORITHM, *FORMER]), max_concurrent__isnull=False),
+                condition=Q(adaptive="")
+                | Q(adaptive__in=sorted([ALGORITHM, *FORMER_ALGORITHMS]), max_concurrent__isnull=False),
                 name="taskqueue_%(class)s_adaptive",
                 violation_error_message="An adaptive limit needs a most: enter max_concurrent.",
             ),
@@ -303,7 +303,7 @@ class LimitStep(models.Model):
     run_p50 = models.FloatField(null=True, blank=True)  # seconds; null: too few tasks ended
     ratio = models.FloatField(null=True, blank=True)  # run times / their baseline
     failures = models.PositiveIntegerField(default=0)  # failed attempts
-    cause = models.CharField(max_length=10)  # as core.adaptive.AdaptiveState
+    cause = models.CharField(max_length=10)  # as adaptive.algorithm.AdaptiveState
     reason = models.CharField(max_length=300)
     since = models.DateTimeField()  # since when that is the cause
     state = models.JSONField(default=dict)

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from queue_app.core import rooms
 from queue_app.core.counters import BOUNDS, from_json, percentile
 from queue_app.core.priorities import Band
-from queue_app.sql.adaptive import Adaptive, adaptive
 from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
 
@@ -28,7 +27,6 @@ class RowStats:
     stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last check
     is_watched: bool  # whether the watchdog has checked lately
     of_rooms: dict[str, dict[Any, float]]  # metric -> its value for each set of labels
-    adaptive: list[Adaptive]
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -62,7 +60,6 @@ def read() -> RowStats:
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
         is_watched=check_age <= CHECK_IS_OLD,
         of_rooms={name: values for measure in rooms.each("metrics") for name, values in measure().items()},
-        adaptive=adaptive(),
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),
@@ -317,3 +314,28 @@ def ended(kind: str, since: datetime, until: datetime) -> list[EndedInPeriod]:
         elif group == _BY_VERSION and version:
             row.versions[version] += count
     return list(found.values())
+
+
+# Running and waiting tasks by type and key, to judge limits of these.
+
+#: Number of waiting tasks that are read.
+MAX_READ: Final = 10_000
+_WAITING_KINDS: Final = f"""
+SELECT task_type, concurrency_key, count(*)::float8,
+    EXTRACT(EPOCH FROM statement_timestamp() - min(queued_at))::float8
+FROM (SELECT task_type, concurrency_key, queued_at FROM queue_app_task WHERE status = 'queued'
+    ORDER BY queued_at, id LIMIT {MAX_READ}) AS task GROUP BY 1, 2
+"""
+_RUNNING_KINDS: Final = """
+SELECT task_type, concurrency_key, count(*) FROM queue_app_task WHERE status = 'executing' GROUP BY 1, 2
+"""
+
+
+def waiting_by_kind() -> dict[tuple[str, str], tuple[float, float]]:
+    """Return {(type, key): (waiting tasks, age of the oldest in seconds)} of the tasks that have waited longest."""
+    return {(kind, key): (count, oldest) for kind, key, count, oldest in fetch_all(_WAITING_KINDS)}
+
+
+def running_by_kind() -> dict[tuple[str, str], int]:
+    """Return {(type, key): running tasks}."""
+    return {(kind, key): count for kind, key, count in fetch_all(_RUNNING_KINDS)}

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from queue_app.core import rooms
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
-from queue_app.sql import adaptive, doctor, waiting, workers
+from queue_app.sql import doctor, waiting, workers
 from queue_app.sql.database import BY_KEYS_ONLY, execute, fetch_all, fetch_column, fetch_prepared, fetch_value
 
 _AGO: Final = "statement_timestamp() - make_interval(secs => %s)"
@@ -244,6 +244,10 @@ def expired_letters_of_workflows(limit: int) -> list[uuid.UUID]:
 # Questions about a state that every task passes through are timed: they also read the entries of tasks that have left
 # the state, while an old snapshot keeps these in the index (``core.process``).
 
+_ANY_ADAPTIVE: Final = " OR ".join(
+    f"EXISTS (SELECT FROM {table} WHERE adaptive <> '')"
+    for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings")
+)
 _ANY_PAUSE_OVER: Final = " OR ".join(
     f"EXISTS (SELECT FROM {table} WHERE paused AND resume_at <= statement_timestamp())"
     for table in ("queue_app_queue", "queue_app_limit", "queue_app_runtimesettings", "queue_app_schedule")
@@ -284,7 +288,7 @@ QUESTIONS: Final[dict[str, str]] = {
     "overrun": f"(SELECT min(t.deadline) FROM queue_app_task AS t WHERE {workers.OVERDUE})",
     "upkeep": """ARRAY(SELECT name FROM queue_app_maintenancejob
         WHERE COALESCE(succeeded_at, '-infinity') < statement_timestamp() - make_interval(secs => %s))""",
-    "adaptive": f"({adaptive.ANY_ADAPTIVE})",
+    "adaptive": f"({_ANY_ADAPTIVE})",
     "operations": "EXISTS (SELECT FROM queue_app_operation WHERE state = 'running')",
 }
 

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from queue_app.core.failures import fingerprint
@@ -32,6 +33,9 @@ _MARK_SILENT_DEAD: Final = _MARK_DEAD.format(
     SELECT id FROM queue_app_worker JOIN unnest(%s::uuid[], %s::text[]) AS silent (id, beat) USING (id)
     WHERE {_BEAT} = silent.beat FOR UPDATE OF queue_app_worker SKIP LOCKED)"""
 )
+_OFFERED: Final = """
+SELECT max(COALESCE(stopped_at, last_heartbeat_at)) FROM queue_app_worker WHERE capabilities @> %(names)s::varchar[]
+"""
 
 
 def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = True) -> HeartbeatAnswer:
@@ -118,6 +122,12 @@ def cancel_requests(worker_id: uuid.UUID, tasks: Collection[uuid.UUID] | None = 
 def live() -> list[uuid.UUID]:
     """Return the workers that have not ended."""
     return fetch_column(f"SELECT id FROM queue_app_worker WHERE {_LIVE}")
+
+
+def offered_until(capabilities: Sequence[str]) -> datetime | None:
+    """Return when a worker last offered these capabilities; ``None``: no stored worker did."""
+    (found,) = fetch_all(_OFFERED, {"names": list(capabilities)})[0]
+    return found if isinstance(found, datetime) else None
 
 
 # End the attempts of dead workers, and find tasks that are long past their deadline.

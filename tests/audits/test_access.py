@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from queue_app.core.records import NewTask
 from queue_app.models import Operation, SavedView, Task, Workflow
+from queue_app.remote import tokens
 from queue_app.services import enqueue
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.worker import tokens
 from tests.audits.test_canaries import GROUPS, admin_pages
 from tests.queue_app.admin.test_actions import groups  # noqa: F401 - a fixture
 from tests.support.contents import rows_without

@@ -9,10 +9,10 @@ import pytest
 from django.contrib.auth.models import User
 
 from queue_app.models import AuditEntry, DeadLetter, IndexGeneration, Limit, Operation, Schedule
+from queue_app.remote import tokens
 from queue_app.schedules.edit import create_schedule
 from queue_app.services.control.api_keys import create_key
 from queue_app.services.upkeep import task_stats
-from queue_app.services.worker import tokens
 from tests.browser.looks import LOOKS, change_look, misfits, problems_in_all_looks
 from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 from tests.workers import chores

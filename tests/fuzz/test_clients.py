@@ -21,9 +21,9 @@ from django.contrib.auth.models import Permission, User
 
 from queue_app.api.views.docs import document
 from queue_app.models import Queue
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import create_key, forget_keys
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.worker import tokens
 from tests.support.programs import require
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]

@@ -13,8 +13,8 @@ from django.conf import settings as project
 from django.contrib.auth.models import Permission, User
 
 from queue_app.models import Queue
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.worker import tokens
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(1800)]
 #: Random requests per address, beside those that each schema implies.

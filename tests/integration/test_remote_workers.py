@@ -10,8 +10,8 @@ from queue_app import signal as signal_of_task
 from queue_app.core.states import Status
 from queue_app.models import Queue, Worker
 from queue_app.registry import type_of
+from queue_app.remote import tokens
 from queue_app.services import cancel
-from queue_app.services.worker import tokens
 from tests.integration.app import tasks
 from tests.integration.processes import ROOT, eventually, index_comes_to_agree
 from tests.support.engine import put, redis_client, row

@@ -20,8 +20,8 @@ from queue_app.client import ApiError, Client, Worker
 from queue_app.core.states import TERMINAL, Status
 from queue_app.models import Queue, Task
 from queue_app.models.workflow import WorkflowState
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.worker import tokens
 from tests.docs.pages import blocks
 from tests.support.engine import Side, until
 

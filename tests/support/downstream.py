@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queue_app.core.adaptive import AdaptiveState, Bounds, Measurement, Sample, begin, step
+from queue_app.adaptive.algorithm import AdaptiveState, Bounds, Measurement, Sample, begin, step
 
 SECONDS = 0.2
 CAPACITY = 16

@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from queue_app.core.limits import Limits
 from queue_app.core.priorities import Band
-from queue_app.core.simulation import NEVER, SECOND, Crew, Load, Plan, TaskKind
-from queue_app.index.simulated import simulated_index
 from queue_app.models import PriorityPolicy, Queue, Task, Worker
-from queue_app.services.simulate.engine import Engine
+from queue_app.what_if.engine import Engine
+from queue_app.what_if.index import simulated_index
+from queue_app.what_if.plan import NEVER, SECOND, Crew, Load, Plan, TaskKind
 from tests.support.factories import WorkerFactory
 
 HOUR = timedelta(hours=1)

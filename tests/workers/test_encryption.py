@@ -32,6 +32,7 @@ from queue_app.models import (
 )
 from queue_app.models.operation import OperationKind
 from queue_app.registry import type_of
+from queue_app.remote.workers import is_repeated
 from queue_app.schedules.backfill import run_schedule
 from queue_app.schedules.edit import create_schedule
 from queue_app.services.control import encrypted as reencryption
@@ -44,7 +45,6 @@ from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.requests import consume
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.worker.remote import is_repeated
 from tests.support.asking import answer as answer_of, ask
 from tests.support.contents import index_text, tables
 from tests.support.engine import at_once, redis_client, status

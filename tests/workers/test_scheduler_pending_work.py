@@ -13,25 +13,25 @@ import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
+from queue_app.adaptive.adapt import adapt_limits
 from queue_app.core.process import process_identity
 from queue_app.models import Limit, Queue, RuntimeSettings, Schedule, Task, Worker, Workflow
 from queue_app.models.operation import OperationKind
 from queue_app.schedules.edit import create_schedule
 from queue_app.schedules.tick import run_due
-from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause, pause_everything, pause_key, pause_type, resume_due
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans, reap_overdue
 from queue_app.services.repair.rebuild import rebuild_if_needed
-from queue_app.services.simulate import operation
-from queue_app.services.simulate.operation import start_simulation
 from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import snapshot, upkeep, workers
+from queue_app.what_if import operation
+from queue_app.what_if.operation import start_simulation
 from queue_app.workers.scheduler import Scheduler
 from queue_app.workflows.read import cancel_overdue
 from tests.support.engine import flush, put, put_many, take

@@ -19,14 +19,13 @@ from queue_app.api.base import Accepted, ApiView
 from queue_app.api.errors import CONTENT_TYPE
 from queue_app.api.etags import IF_MATCH
 from queue_app.api.idempotency import KEY_HEADER
-from queue_app.api.internal.views import WorkerView
 from queue_app.api.serializers.base import COMPONENTS, Query, Schema, component, properties, shared
 from queue_app.api.serializers.kinds import NAME, UUID
 from queue_app.core.options import KEY_LENGTH
 from queue_app.core.priorities import BAND_NAMES
 
 #: Module or room of a view -> tag of its endpoints; others have the name of the tag.
-_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "internal": "remote workers"}
+_TAGS: Final = {"dead_letters": "dead letters", "health": "operations", "remote": "remote workers"}
 _NUMBER: Final = {"type": "integer", "minimum": 1}
 #: Part of an address -> its schema; other parts are UUIDs.
 _PATH: Final[dict[str, Schema]] = {
@@ -81,9 +80,10 @@ class EndpointSchema(AutoSchema):
         return own_endpoints not in spectacular_settings.PREPROCESSING_HOOKS
 
     def get_auth(self) -> list[dict[str, list[str]]]:
-        if isinstance(self.view, WorkerView):
-            return [{"workerToken": []}]
-        return [{"apiKey": []}, {"password": []}] if self.view.authentication_classes else [{}]
+        view: Any = self.view
+        if view.security_scheme:
+            return [{view.security_scheme: []}]
+        return [{"apiKey": []}, {"password": []}] if view.authentication_classes else [{}]
 
     def get_operation_id(self) -> str:
         return self.accepted.id

@@ -1,1 +1,1 @@
-"""Workers: how they register and end, their tokens, and the protocol of those that only speak HTTP."""
+"""Workers: how they register, beat and end."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
-from queue_app.services.worker import tokens
+from queue_app.remote import tokens
 from tests.integration.faults.run import Run
 from tests.integration.faults.starts import start
 from tests.integration.processes import Fleet, eventually

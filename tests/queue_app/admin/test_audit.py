@@ -14,15 +14,15 @@ from django.utils import timezone
 from queue_app.models import AuditEntry, DeadLetter, Operation, Queue, SavedView, Schedule, Task, Workflow as Row
 from queue_app.models.operation import OperationKind
 from queue_app.models.workflow import WorkflowNode, WorkflowState
+from queue_app.remote import tokens
 from queue_app.schedules.edit import values_of
 from queue_app.services import pause, pause_everything
-from queue_app.services.control.adapt import advice
+from queue_app.services.control.advice import advice
 from queue_app.services.control.api_keys import create_key
 from queue_app.services.operations.request import Action, start_operation, start_replay
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.worker import tokens
-from tests.queue_app.services.control.test_advice import HELD, snapshots
+from tests.queue_app.what_if.test_advice import HELD, snapshots
 from tests.support.engine import rolled_back
 from tests.support.factories import (
     DeadLetterFactory,

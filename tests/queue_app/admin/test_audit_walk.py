@@ -243,7 +243,8 @@ def test_a_read_only_verb_changes_nothing(stage):  # noqa: F811
 
 def test_revoking_an_unknown_token_leaves_no_record():
     from queue_app.exceptions import TaskQueueError  # noqa: PLC0415
-    from queue_app.management.verbs import Call, token  # noqa: PLC0415
+    from queue_app.management.verbs import Call  # noqa: PLC0415
+    from queue_app.remote import verb as token  # noqa: PLC0415
 
     call = Call({"action": "revoke", "name": "nobody", "by": "ina"}, io.StringIO(), io.StringIO(), None)
     with pytest.raises(TaskQueueError):

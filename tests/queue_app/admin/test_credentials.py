@@ -8,8 +8,8 @@ from django.contrib.auth.models import User
 from queue_app.exceptions import TokenRefused
 from queue_app.models import ApiKey, AuditEntry, Worker, WorkerToken
 from queue_app.models.worker import WorkerStatus
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import find_key, forget_keys
-from queue_app.services.worker import tokens
 from tests.support.factories import StaffFactory, WorkerFactory
 
 ADMIN = "/admin/queue_app"

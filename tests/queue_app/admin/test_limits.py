@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import strip_tags
 
+from queue_app.adaptive.adapt import adapt_limits
 from queue_app.models import AuditEntry, Limit, LimitStep, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services import pause
-from queue_app.services.control.adapt import adapt_limits
 from tests.queue_app.admin.test_actions import QUEUES
 from tests.support.factories import LimitFactory, StaffFactory
 from tests.support.pages import messages_of, select

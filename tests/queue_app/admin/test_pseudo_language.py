@@ -16,14 +16,13 @@ from django.utils import translation
 from django.utils.translation import trans_real
 
 from queue_app import Workflow, registry
-from queue_app.core.adaptive import ALGORITHM
-from queue_app.core.limits import ORDERS
+from queue_app.adaptive.adapt import adapt_limits
+from queue_app.core.limits import ALGORITHM, ORDERS
 from queue_app.core.sentence import sentence
 from queue_app.core.states import Status
 from queue_app.diagnose import stalls
 from queue_app.diagnose.stalls import Stall
 from queue_app.models import Queue, Task
-from queue_app.services.control.adapt import adapt_limits
 from tests.browser.test_admin import shop  # noqa: F401 - a fixture
 from tests.browser.test_barriers import everything  # noqa: F401 - a fixture
 from tests.support.factories import move

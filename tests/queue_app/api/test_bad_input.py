@@ -22,8 +22,8 @@ from queue_app.api.schema import SETTINGS
 from queue_app.api.views.docs import document
 from queue_app.core.ids import uuid7
 from queue_app.models import ApiKey, WorkerToken
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.worker import tokens
 from tests.support.contents import rows_without
 
 JSON = "application/json"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from queue_app.core.adaptive import FORMER
+from queue_app.core.limits import FORMER_ALGORITHMS as FORMER
 from queue_app.core.records import NewTask
 from queue_app.models import AuditEntry, Limit, Queue, RuntimeSettings
 from queue_app.services import enqueue, pause

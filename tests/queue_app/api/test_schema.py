@@ -24,8 +24,8 @@ from queue_app.api.base import NotFoundView
 from queue_app.api.views import docs, metrics
 from queue_app.api.views.docs import document
 from queue_app.core.redaction import MASK
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.worker import tokens
 
 #: Requests per endpoint; `./dev fuzz` sends thousands.
 EXAMPLES = int(os.environ.get("TASKQUEUE_FUZZ_EXAMPLES", "1"))

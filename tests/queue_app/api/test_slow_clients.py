@@ -16,8 +16,8 @@ import pytest
 
 from queue_app import conf
 from queue_app.api.body import body_limit
+from queue_app.remote import tokens
 from queue_app.services.control.api_keys import create_key, forget_keys
-from queue_app.services.worker import tokens
 from tests.support.engine import until
 from tests.support.serving import serving
 

@@ -15,9 +15,9 @@ from django.utils import timezone
 from queue_app import conf, task
 from queue_app.compat.settings import set_priorities, translated
 from queue_app.models import PriorityPolicy, Task, Worker
+from queue_app.remote import tokens
 from queue_app.services.repair.reap import reap
 from queue_app.services.upkeep.promote import promote
-from queue_app.services.worker import tokens
 from queue_app.sql import workers as rows
 from tests.queue_app.api.conftest import ApiClient
 from tests.support.factories import StaffFactory

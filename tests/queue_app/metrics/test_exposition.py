@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from queue_app import chain
+from queue_app.adaptive.adapt import adapt_limits
 from queue_app.core.counters import TICKS
 from queue_app.core.priorities import Band
 from queue_app.diagnose import stalls
@@ -22,7 +23,6 @@ from queue_app.models import LimitStep, Queue, Schedule, Task, Workflow as Flow
 from queue_app.registry import type_of
 from queue_app.schedules.edit import create_schedule
 from queue_app.schedules.tick import run_due
-from queue_app.services.control.adapt import adapt_limits
 from queue_app.services.control.pause import pause
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.lifecycle.finish import finish

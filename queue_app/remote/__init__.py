@@ -1,0 +1,1 @@
+"""Workers over HTTP: they need a token, and no access to PostgreSQL and Redis."""

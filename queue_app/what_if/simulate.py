@@ -1,0 +1,161 @@
+"""Simulate a window or a scenario, as it was and with changes, and compare both with what happened."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from queue_app.exceptions import InvalidTaskData, SimulationRefused
+from queue_app.models import PriorityPolicy
+from queue_app.sql.database import alias
+from queue_app.what_if.engine import Engine
+from queue_app.what_if.index import SimulatedIndex, simulated_index
+from queue_app.what_if.plan import NEVER, SECOND, Load, Plan, Starts, Waits, agreement, span, waits_by
+from queue_app.what_if.recorded import record
+from queue_app.what_if.scenario import changed, check, empty, gates_of, idle_names
+
+type Report = Callable[[str, float], None]
+
+#: Interval of the reports while simulations run.
+REPORT_SECONDS: Final = 0.2
+#: Smallest difference of waits (s) that is put into words.
+WORTH_SAYING: Final = 1.0
+
+
+def simulate(  # noqa: PLR0913 - by name
+    scenario: Mapping[str, Any],
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    seconds: float | str = 86_400.0,
+    shared_server: bool = False,
+    report: Report = lambda _what, _share: None,
+) -> dict[str, Any]:
+    """Return the waits of a window as plain data: actual, simulated unchanged (the calibration), and with the changes.
+
+    Without a window, the scenario brings its own load, for ``seconds``. ``report`` receives the name of the run and its
+    progress; it may raise an error to cancel. Raises ``InvalidTaskData`` and ``SimulationRefused``. Writes nothing.
+    """
+    check(scenario)
+    notes: tuple[str, ...] = ()
+    if since is not None and until is not None:
+        report("reading", 0.0)
+        found = record(since, until, lambda: report("reading", 0.0))
+        plan, notes = found.plan, found.notes
+    else:
+        plan = empty(round(time.time() * SECOND), seconds)
+        if not scenario.get("load"):
+            raise InvalidTaskData("load", "Without a window, the scenario must bring a load.")
+    gates = gates_of(scenario)
+    targets = dict(PriorityPolicy.objects.using(alias()).values_list("priority", "target_seconds"))
+    answer: dict[str, Any] = {
+        "from": _time(plan.begin), "to": _time(plan.end), "recorded_tasks": len(plan.load), "changes": dict(scenario),
+        "notes": list(notes),
+    }  # fmt: skip
+    if len(plan.load):
+        answer["actual"] = {"waits": waits_by(plan, plan.load.waited, targets, gates, recorded=True)}
+    runs = {"unchanged": plan} if len(plan.load) else {}
+    if scenario:
+        runs["changed"] = changed(plan, scenario)
+        idle = idle_names(runs["changed"], scenario)
+        answer["notes"] += [f"{name}: no task of the simulation has this name." for name in idle]
+    for name, (outcome, took) in _together(runs, shared_server=shared_server, report=report).items():
+        answer[name] = _described(runs[name], outcome, targets, gates) | {"took_seconds": round(took, 1)}
+    if "actual" in answer:
+        answer["calibration"] = agreement(answer["actual"]["waits"]["band"], answer["unchanged"]["waits"]["band"])
+    if scenario:
+        answer["words"] = list(_words(answer))
+    return answer
+
+
+def _together(runs: Mapping[str, Plan], *, shared_server: bool, report: Report) -> dict[str, tuple[Starts, float]]:
+    """Run plans at the same time, each in a thread; return outcomes and seconds.
+
+    This thread starts the servers, as forking is safe only before there are others, and calls ``report``, which may use
+    the database. An error of it ends all runs.
+    """
+    shares, is_over = dict.fromkeys(runs, 0.0), threading.Event()
+
+    def run(name: str, index: SimulatedIndex) -> tuple[Starts, float]:
+        def note(share: float) -> None:
+            shares[name] = share
+            if is_over.is_set():
+                raise SimulationRefused("The simulation was stopped.")
+
+        began = time.monotonic()
+        outcome = Engine(index, runs[name], real_now=round(time.time() * SECOND), report=note).run()
+        return outcome, time.monotonic() - began
+
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(simulated_index(shared_server=shared_server)) for name in runs}
+        pool = stack.enter_context(ThreadPoolExecutor(max(1, len(runs)), "simulation"))
+        stack.callback(is_over.set)
+        futures = {name: pool.submit(run, name, index) for name, index in servers.items()}
+        while wait(futures.values(), REPORT_SECONDS, FIRST_EXCEPTION).not_done:
+            if any(future.done() and future.exception() for future in futures.values()):
+                break
+            name = min(shares, key=shares.__getitem__)
+            report(name, shares[name])
+        return {name: future.result() for name, future in sorted(futures.items(), key=lambda each: not each[1].done())}
+
+
+def _described(
+    plan: Plan, outcome: Starts, targets: Mapping[int, float | None], gates: Mapping[str, str]
+) -> dict[str, Any]:
+    started = sum(plan.begin <= at < plan.end for at in outcome.started)
+    return {
+        "tasks": len(plan.load),
+        "waits": waits_by(plan, _waits(plan.load, outcome), targets, gates),
+        "utilisation": round(outcome.utilisation, 4),
+        "starts_per_second": round(started * SECOND / (plan.end - plan.begin), 4),
+        "starved": outcome.started.count(NEVER),
+        "drained_at": _time(outcome.drained_at) if outcome.drained_at else None,
+        "exact_to_seconds": 2 * outcome.resolution / SECOND,  # as measured near saturation
+    }
+
+
+def _waits(load: Load, outcome: Starts) -> list[int]:
+    return [NEVER if at == NEVER else at - queued for at, queued in zip(outcome.started, load.queued_at, strict=True)]
+
+
+def _words(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the changes do to the waits of each queue: "imports wait 4 min longer"."""
+    before = answer.get("unchanged", {}).get("waits", {}).get("queue", {})
+    for queue, now in answer["changed"]["waits"]["queue"].items():
+        if queue not in before:
+            started, starved = now["tasks"] - now["starved"], now["starved"]
+            parts = [f"95 % of {started:,} wait at most {span(now['p95'])}"] if started else []
+            parts += [f"{starved:,} never start"] if starved else []
+            yield f"{queue}: new; of {now['tasks']:,} tasks, {', '.join(parts)}."
+            continue
+        parts = []
+        for name, text in (("p50", "half"), ("p95", "95 %")):
+            difference = now[name] - before[queue][name]
+            if abs(difference) >= max(WORTH_SAYING, 0.05 * before[queue][name]):
+                parts.append(f"{text} wait {span(abs(difference))} {'longer' if difference > 0 else 'less'}")
+        starved = now["starved"] - before[queue]["starved"]
+        parts += [f"{starved:,} more tasks never start"] if starved > 0 else []
+        yield f"{queue}: {', '.join(parts) or 'no difference'}."
+
+
+def _time(at: int) -> str:
+    return datetime.fromtimestamp(at / SECOND, UTC).isoformat(timespec="seconds")
+
+
+def table(answer: Mapping[str, Any], by: str) -> Iterator[list[str]]:
+    """Yield rows that show actual, unchanged and changed waits side by side."""
+    names = [name for name in ("actual", "unchanged", "changed") if name in answer]
+    yield [by, "tasks", *(f"{share} {name}" for share in ("p50", "p95", "p99", "worst") for name in names), "starved"]
+    groups = {group: None for name in reversed(names) for group in answer[name]["waits"].get(by, {})}
+    none = Waits.of([])._asdict()
+    for group in groups:
+        found = [answer[name]["waits"].get(by, {}).get(group, none) for name in names]
+        values = [_figure(each[share]) for share in ("p50", "p95", "p99", "worst") for each in found]
+        yield [group, str(found[-1]["tasks"]), *values, str(found[-1]["starved"])]
+
+
+def _figure(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:.3g}"  # noqa: PLR2004 - three digits
