@@ -16,10 +16,9 @@ from queue_app.core.limits import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
 from queue_app.models import DeadLetter, DependencyCounter
-from queue_app.schedules import pause as passed_ticks, tick as ticking
+from queue_app.schedules import pause as pausing, tick as ticking
 from queue_app.schedules.pause import is_paused
 from queue_app.services import requests
-from queue_app.services.control import pause as pausing
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service, finish as finish_service
 from queue_app.services.notify import index as notify_index
@@ -182,9 +181,7 @@ def _pause_that_ends_with_its_check() -> AbstractContextManager[Any]:
 
     def passed_over(schedule: Any, now: Any, recorded: Any) -> Any:
         return (
-            passed_ticks.passed_over(schedule, now, recorded)
-            if is_paused(schedule, now)
-            else (None, schedule.next_instant)
+            pausing.passed_over(schedule, now, recorded) if is_paused(schedule, now) else (None, schedule.next_instant)
         )
 
     stack = ExitStack()
