@@ -39,7 +39,6 @@ class Room:
     pages: Named = field(default_factory=dict)
     #: {verb of ``manage.py taskqueue``: module}.
     verbs: Named = field(default_factory=dict)
-
     #: Functions that take a task, and return what its page in the admin shows besides.
     task_details: Paths = ()
     #: {name: what backends, contexts of tasks and the testing kit hand out for the room}; see ``part``.
