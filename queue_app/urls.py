@@ -13,19 +13,7 @@ except ModuleNotFoundError as error:
 
 from queue_app.api.base import ApiView, NotFoundView, route
 from queue_app.api.browsable import PageRenderer
-from queue_app.api.views import (
-    dead_letters,
-    docs,
-    events,
-    health,
-    limits,
-    metrics,
-    operations,
-    queues,
-    tasks,
-    workflow_events,
-    workflows,
-)
+from queue_app.api.views import dead_letters, docs, events, health, limits, metrics, operations, queues, tasks
 from queue_app.api.views.status_page import StatusView
 from queue_app.core import rooms
 
@@ -71,18 +59,6 @@ urlpatterns = [
     route("api/v1/limits/resume", limits.ResumeTypeOrKeyView, "limits-resume"),
     route("api/v1/limits/everything", limits.OverallLimitsView, "limits-everything"),
     route("api/v1/limits/<limit_id>", limits.LimitView, "limit"),
-    route("api/v1/workflows", workflows.WorkflowListView, "workflow-list"),
-    route("api/v1/workflows/<workflow_id>", workflows.WorkflowView, "workflow"),
-    route("api/v1/workflows/<workflow_id>/graph", workflows.GraphView, "workflow-graph"),
-    route("api/v1/workflows/<workflow_id>/cancel", workflows.CancelView, "workflow-cancel"),
-    route("api/v1/workflows/<workflow_id>/stop-undoing", workflows.StopUndoingView, "workflow-stop-undoing"),
-    route("api/v1/workflows/<workflow_id>/skip", workflows.SkipView, "workflow-skip"),
-    route("api/v1/workflows/<workflow_id>/pause", workflows.WorkflowPauseView, "workflow-pause"),
-    route("api/v1/workflows/<workflow_id>/resume", workflows.WorkflowResumeView, "workflow-resume"),
-    route("api/v1/workflows/<workflow_id>/retry", workflows.RetryView, "workflow-retry"),
-    route("api/v1/workflows/<workflow_id>/priority", workflows.PriorityView, "workflow-priority"),
-    route("api/v1/workflows/<workflow_id>/events", workflow_events.WorkflowEventView, "workflow-events"),
-    route("api/v1/workflows/<workflow_id>/signal", workflows.SignalView, "workflow-signal"),
     *(address for addresses in rooms.each("addresses") for address in addresses),
     re_path(r"^task-status/(?P<key>[0-9a-f-]+:[A-Za-z0-9_-]+)/?\Z", StatusView.as_view(), name="task-status"),
     route("api/schema", docs.SchemaView, "schema"),

@@ -11,73 +11,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from time import time as wall_time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from django.tasks import task_backends
-from django.tasks.base import TaskContext, TaskError, TaskResultStatus
+from django.tasks.base import TaskContext, TaskError
 
 from queue_app.backend.results import earlier_attempts
-from queue_app.core import trace
+from queue_app.core import rooms, trace
 from queue_app.core.records import AttemptKey, ClaimedTask, Outcome
 from queue_app.core.steps import Fields, Step
-from queue_app.exceptions import Interruption, StepRefused, TaskCancelled, TaskFailed, WorkflowNotFound
+from queue_app.exceptions import Interruption, StepRefused, TaskCancelled, WorkflowNotFound
 from queue_app.services.lifecycle import steps as step_service
 from queue_app.workers.steps import AttemptSteps
-from queue_app.workflows import Workflow
-from queue_app.workflows.builder import Part, RunningWorkflow, WorkflowHandle, result_of
-
-# What ``context.run`` starts and waits for: a task, or a workflow.
-
-#: Longest pause between two looks at a child, in seconds.
-MAX_PAUSE: Final = 30.0
-
-
-def start(what: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Enqueue a task, a workflow, a chain or a group; return what a later attempt needs to find it."""
-    if not isinstance(what, Part):
-        return {"task": what.enqueue(*args, **kwargs).id, "backend": what.backend, "at": wall_time()}
-    if args or kwargs:
-        raise TypeError("Give the arguments to the tasks of the workflow, chain or group, not to context.run().")
-    flow = what if isinstance(what, Workflow) else Workflow("run")
-    reference = result_of(flow._graph) if flow is what else flow.add(what).result  # noqa: SLF001 - of the builder
-    handle = flow.enqueue()
-    return {"workflow": str(handle), "backend": handle.backend, "result": reference.as_json(), "at": wall_time()}
-
-
-def pause(child: dict[str, Any]) -> float:
-    """Return how long to wait before the next look at a child: as long as it has run, within limits."""
-    ran: float = wall_time() - child["at"]
-    return min(max(1.0, ran), MAX_PAUSE)
-
-
-def outcome(child: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the result or the error of what was started; ``None`` while it has not ended."""
-    backend: Any = task_backends[child["backend"]]
-    if "workflow" in child:
-        stored = backend.workflow(WorkflowHandle.of(child["workflow"]))
-        if not stored.has_ended:
-            return None
-        if stored.state != "completed":
-            return {"failed": child["workflow"], "errors": [[f"the workflow is {stored.state}", ""]]}
-        return {"value": stored.filled(child["result"])}
-    found = backend.get_result(child["task"])
-    if not found.is_finished:
-        return None
-    if found.status is TaskResultStatus.FAILED:
-        errors = [[error.exception_class_path, error.traceback] for error in found.errors[-1:]]
-        return {"failed": child["task"], "errors": errors}
-    return {"value": found.return_value}
-
-
-def value_of(found: dict[str, Any]) -> Any:
-    """Return the result of a child; raise ``TaskFailed``."""
-    if "failed" in found:
-        raise TaskFailed(found["failed"], [(kind, traceback) for kind, traceback in found["errors"]])
-    return found["value"]
-
 
 if TYPE_CHECKING:
+    from queue_app.workflows.builder import RunningWorkflow
+
     _TaskContext = TaskContext[..., Any]  # generic in the stubs only
 else:
     _TaskContext = TaskContext
@@ -258,7 +206,8 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         task = self.held.task if self.held is not None else None
         if task is None or task.workflow_id is None:
             raise WorkflowNotFound("This task is in no workflow; enqueue it with Workflow(…).add().")
-        return RunningWorkflow(task.workflow_id, task.key, user=task.user)
+        found: RunningWorkflow = rooms.part("RunningWorkflow")(task.workflow_id, task.key, user=task.user)
+        return found
 
     @property
     def traceparent(self) -> str | None:
@@ -320,8 +269,9 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         cancelled, what runs goes on. In a coroutine, await it.
         """
         label = getattr(what, "name", type(what).__name__.lower())[:MAX_LABEL]
-        found = self._steps().run(label, partial(start, what, args, kwargs), outcome, pause)
-        return _awaited(found, value_of) if inspect.isawaitable(found) else value_of(found)
+        children: Any = rooms.part("children")
+        found = self._steps().run(label, partial(children.start, what, args, kwargs), children.outcome, children.pause)
+        return _awaited(found, children.value_of) if inspect.isawaitable(found) else children.value_of(found)
 
     def sleep(self, duration: float | timedelta | datetime) -> Any:
         """End the attempt; a new one, which repeats no step, begins after ``duration`` (or at an aware time).

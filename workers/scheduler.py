@@ -33,7 +33,6 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
-from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
@@ -62,7 +61,7 @@ class Job:
     action: Callable[[], object]
     due_at: float = 0.0
     needs_index: bool = False  # the job can do nothing without Redis
-    by_all: bool = False  # every scheduler runs it, whether it leads or not
+    is_urgent: bool = False  # a job of a room that does not wait for reap and operations
     has_more: bool = field(default=False)
     asks: tuple[str, ...] = ()  # questions for ``pending_work``
     is_wanted: Callable[[Answers], bool] | None = None  # judges the answers; ``None``: one yes is enough
@@ -153,7 +152,7 @@ class Scheduler:
         self._summary = Summary()
         self._query = Job("pending_work", 0.0, self._find_pending_work)  # for its error handling; never due
         of_rooms: list[Job] = [job for jobs in rooms.each("jobs") for job in jobs(settings)]
-        self._jobs_of_all = [job for job in of_rooms if job.by_all]
+        self._jobs_of_all = [job for jobs in rooms.each("jobs_of_all") for job in jobs(settings)]
         self._wakeup = Wakeup()
         self.loop_heartbeat = LoopHeartbeat()
         self._pauses = QueryPauses(settings.reap_seconds)
@@ -179,7 +178,7 @@ class Scheduler:
                 is_wanted=lambda answers: answers["due"] <= 0,
                 next_in=lambda answers: answers["due"],
             ),
-            *(job for job in of_rooms if not job.by_all),
+            *(job for job in of_rooms if job.is_urgent),
             Job("requests", settings.due_seconds, requests.consume, needs_index=True),
             Job(
                 "reap",
@@ -198,7 +197,7 @@ class Scheduler:
             ),
             Job("resume", settings.reap_seconds, resume_due, asks=("pauses",)),
             Job("operations", settings.reap_seconds, run_operations, asks=("operations",)),
-            Job("workflows", settings.reap_seconds, WorkflowUpkeep().run_once, asks=("workflows",)),
+            *(job for job in of_rooms if not job.is_urgent),
             Job("reconcile", settings.reconcile_seconds, reconciler.run_once, needs_index=True),
             Job("fallback", settings.fallback_seconds, wake_idle_workers, needs_index=True),
             *self._upkeep,

@@ -38,7 +38,6 @@ PAGES: Final = {
     "Task": "task.TaskAdmin",
     "TaskStats": "stats.TaskStatsAdmin",
     "Worker": "worker.WorkerAdmin",
-    "Workflow": "workflow.WorkflowAdmin",
 }
 
 

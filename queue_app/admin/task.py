@@ -39,8 +39,8 @@ from queue_app.admin.filters import (
 from queue_app.admin.forms import EditForm, column, permission, posted_reason, two_lines
 from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
+from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_detail import load_detail, pretty, progress_and_logs, with_names
-from queue_app.admin.workflow import TaskSignalMixin
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.redaction import is_sealed

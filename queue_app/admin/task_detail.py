@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from queue_app.core import rooms
 from queue_app.core.limits import ARRIVAL
 from queue_app.core.options import DEFAULTS, OF_ROWS
 from queue_app.core.priorities import rises
@@ -38,13 +39,10 @@ from queue_app.models import (
     TaskPayload,
     TaskResult,
     Worker,
-    Workflow,
-    WorkflowNode,
 )
 from queue_app.models.worker import TaskLog, TaskProgress
 from queue_app.registry import known
 from queue_app.services.read.inspect import effective_options
-from queue_app.sql.workflow_graph import neighbours
 
 # A task's timeline: its events in order, and a bar of its waits and runs.
 
@@ -189,8 +187,6 @@ MAX_ATTEMPTS = 25
 MAX_SIMILAR = 5
 #: Maximum number of steps, and of signals, on a task's page.
 MAX_STEPS = 200
-#: Maximum number of tasks of each kind next to a task in its workflow.
-MAX_NEIGHBOURS = 12
 
 
 def load_detail(
@@ -224,8 +220,8 @@ def load_detail(
     detail |= _steps_and_signals(task, secrets, may_view_payload=may_view_payload)
     found = spans(task, displayed, now, detail["steps"])
     waited, slept = (sum(span.seconds for span in found if span.kind == kind) for kind in ("wait", "sleep"))
-    if task.workflow_id is not None:
-        detail |= _in_workflow(task.pk, task.workflow_id)
+    for of_room in rooms.each("task_details"):
+        detail |= of_room(task)
     which = {"replayed_at__isnull": True} if letter_id is None else {"pk": letter_id}
     letter = DeadLetter.objects.filter(task_id=task.pk, **which).first()
     last = letter if letter_id is not None or not displayed else displayed[0]
@@ -287,22 +283,6 @@ def _steps_and_signals(task: Task, secrets: frozenset[str], *, may_view_payload:
     for sent in signals:
         sent.payload = redact_value(sent.payload, secrets) if may_view_payload else None
     return {"steps": steps, "signals": signals, "awaited": next((one for one in steps if one.done_at is None), None)}
-
-
-def _in_workflow(task_id: UUID, workflow_id: UUID) -> dict[str, Any]:
-    """Return the workflow of a task, its name there, and the tasks next to it."""
-    found = neighbours(task_id, MAX_NEIGHBOURS + 1)
-    titles = {
-        "parents": _("Waits for"), "children": _("Waited for by"), "undoes": _("Undoes"),
-        "undone_by": _("Undone by"), "added_by": _("Added by"),
-    }  # fmt: skip
-    return {
-        "workflow": Workflow.objects.filter(pk=workflow_id).first(),
-        "node_name": WorkflowNode.objects.filter(pk=task_id).values_list("name", flat=True).first(),
-        "neighbours": [
-            (titles[kind], links[:MAX_NEIGHBOURS], len(links) > MAX_NEIGHBOURS) for kind, links in found.items()
-        ],
-    }
 
 
 def _arguments(task_type: str, args: Any, parameters: Any) -> dict[str, str]:

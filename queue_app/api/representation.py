@@ -185,28 +185,8 @@ NEXT_BEFORE: Final = maybe(FORMER | TEXT)
 PREVIEW: Final = {"dry_run": FLAG, "count": COUNT}
 answer("Preview", PREVIEW | {"sample": listed(UUID)})
 
-WORKFLOW: Final = Shape(
-    models.Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
-    "held_at", "finished_at", "cancel_requested_at", "cancel_reason", "paused", "paused_at", "paused_by",
-    "paused_reason", **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
-)  # fmt: skip
-#: The completed tasks that stay as they are, because what undoes them was given up. Only staff see why.
-_GAPS: Final = listed(record({"task_id": UUID, "name": TEXT, "reason": TEXT}, optional=("reason",)))
-_WORKFLOW: Final = WORKFLOW.schemas | {"gaps": _GAPS}
-answer("Workflow", _WORKFLOW)
-_GROUP: Final = answer(
-    "WorkflowGroup",
-    {"number": COUNT, "name": TEXT, "task_type": TEXT, "tasks": COUNT, "task_id": maybe(UUID), "states": named(COUNT),
-     "after": named(TEXT), "compensation": FLAG, "critical": FLAG, "started_at": maybe(TIME),
-     "finished_at": maybe(TIME)},
-)  # fmt: skip
-answer("WorkflowGraph", {"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP), "holding": listed(UUID)})
-answer("SteeredWorkflow", _WORKFLOW | {"changed": COUNT})
-answer("SubmittedWorkflow", _WORKFLOW | {"tasks": named(UUID)})
-
 for _name in ("Task", "Queue", "Policy", "Worker", "DeadLetter", "Operation", "AuditEntry", "Limit"):
     page(_name)
-page("Workflow", next_before=NEXT_BEFORE)
 
 
 #: Everything about a task.
@@ -312,14 +292,6 @@ def worker(found: models.Worker, running: Sequence[tuple[uuid.UUID, int]]) -> di
     """Return a worker with the tasks that it runs, each an id and the slots that it takes."""
     load = {"current_tasks": [task_id for task_id, _ in running], "current_load": sum(slots for _, slots in running)}
     return WORKER(found) | load
-
-
-def workflow(found: models.Workflow, user: Any) -> dict[str, Any]:
-    """Return a workflow; only staff see who paused or cancelled it, and why."""
-    hidden = () if user.is_staff else ("cancel_reason", "paused_by", "paused_reason")
-    shown = ("task_id", "name", "reason") if user.is_staff else ("task_id", "name")
-    gaps = [{key: gap[key] for key in shown} for gap in found.gaps]
-    return WORKFLOW(found) | dict.fromkeys(hidden) | {"gaps": gaps}
 
 
 def policy(found: models.PriorityPolicy) -> dict[str, Any]:

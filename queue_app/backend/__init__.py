@@ -24,6 +24,7 @@ from django.utils.json import normalize_json
 
 from queue_app import codecs, conf, registry
 from queue_app.backend.results import ResultActions, has_receivers, load_result, load_results, new_result
+from queue_app.core import rooms
 from queue_app.core.graph import Graph, NewWorkflow
 from queue_app.core.ids import Id, as_texts, parse_id
 from queue_app.core.records import Enqueued, NewTask, TaskSpec
@@ -191,9 +192,7 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
         self, flow: NewWorkflow, graph: Graph, deadline: datetime | timedelta | None, _task_of: object = None
     ) -> None:
         """Store a workflow with all its tasks; raise as ``Workflow.enqueue`` does."""
-        from queue_app.services.workflows.store import check_workflow, enqueue_workflow  # noqa: PLC0415 - needs models
-
-        enqueue_workflow(check_workflow(flow, deadline), graph)
+        rooms.part("enqueue_workflow")(flow, graph, deadline)
 
     def signal(self, task_id: Id, name: str, payload: Any = None, *, by: str = "") -> bool:
         """Send a signal to a task; return whether the task waits for it. Raises as ``queue_app.signal`` does."""

@@ -29,6 +29,7 @@ from django.utils.asyncio import async_unsafe
 from django.utils.json import normalize_json
 
 from queue_app import codecs, registry
+from queue_app.core import rooms
 from queue_app.core.ids import Id, parse_id
 from queue_app.core.options import OPTIONS
 from queue_app.core.priorities import band_from_django, django_priority
@@ -43,7 +44,7 @@ from queue_app.tasks import AnyResult, QueueTask
 if TYPE_CHECKING:
     from queue_app.core.reasons import Explanation
     from queue_app.models import Task, TaskAttempt, TaskPayload
-    from queue_app.services.workflows.store import StoredWorkflow
+    from queue_app.workflows.store import StoredWorkflow
 
 
 # The result of a task, as ``enqueue`` returns it: Django's, with what this queue can do with a stored task.
@@ -196,9 +197,8 @@ class ResultActions:
 
     def workflow(self, workflow_id: Id) -> StoredWorkflow:
         """Return a stored workflow."""
-        from queue_app.services.workflows.store import StoredWorkflow  # noqa: PLC0415 - needs models
-
-        return StoredWorkflow(parse_id(workflow_id))
+        found: StoredWorkflow = rooms.part("StoredWorkflow")(parse_id(workflow_id))
+        return found
 
     @async_unsafe("In a coroutine, write `await handle.await_(…)`, not wait().")
     def wait_for_workflow(self, workflow_id: Id, seconds: float | timedelta | None) -> None:

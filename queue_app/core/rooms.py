@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 #: The folders, in the order in which the kernel asks them.
-NAMES: Final = ("schedules", "adaptive", "remote", "webhooks", "what_if")
+NAMES: Final = ("schedules", "adaptive", "what_if", "workflows", "remote", "webhooks")
 
 type Paths = tuple[str, ...]
 type Named = Mapping[str, str]
@@ -24,8 +24,10 @@ class Room:
     name: str
     #: Modules to import once the app is ready: system checks and receivers, which register themselves.
     at_start: Paths = ()
-    #: Functions that take the scheduler's settings, and return its jobs.
+    #: Functions that take the scheduler's settings, and return jobs of the scheduler that leads.
     jobs: Paths = ()
+    #: The same for jobs that every scheduler does, whether it leads or not.
+    jobs_of_all: Paths = ()
     #: {question: expression} that the jobs ask ``sql.upkeep`` together.
     questions: Named = field(default_factory=dict)
 
@@ -37,6 +39,10 @@ class Room:
     pages: Named = field(default_factory=dict)
     #: {verb of ``manage.py taskqueue``: module}.
     verbs: Named = field(default_factory=dict)
+    #: Functions that take a task, and return what its page in the admin shows besides.
+    task_details: Paths = ()
+    #: {name: what backends, contexts of tasks and the testing kit hand out for the room}; see ``part``.
+    parts: Named = field(default_factory=dict)
 
     # What is found out.
 
@@ -106,6 +112,15 @@ def paths(point: str) -> dict[str, str]:
 def named(point: str) -> dict[str, Any]:
     """Return what the rooms add at a point by name, imported."""
     return {key: _imported(room, path) for room in present() for key, path in getattr(room, point).items()}
+
+
+@cache
+def part(name: str) -> Any:
+    """Return a part of a room by its name; raise ``LookupError`` if its room is not there."""
+    for room in present():
+        if name in room.parts:
+            return _imported(room, room.parts[name])
+    raise LookupError(f"{name} belongs to a room of queue_app that is not installed.")
 
 
 def _imported(room: Room, path: str) -> Any:

@@ -159,7 +159,6 @@ CHECKS: tuple[Check, ...] = (
     Check(work.check_stalls, database=True, redis=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
     *(Check(check, database=True, tables=True) for check in rooms.each("findings")),
-    Check(work.check_workflows, database=True, tables=True),
     Check(work.check_workers, database=True, tables=True),
     Check(work.check_queues, database=True, redis=True, tables=True),
     Check(work.check_agreement, database=True, redis=True, tables=True),

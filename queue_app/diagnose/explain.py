@@ -20,14 +20,10 @@ from queue_app.core.limits import Scope, names_of
 from queue_app.core.reasons import (
     Explanation,
     Reason,
-    all_of,
-    because,
-    by,
     decisive_first,
     moment,
     paused,
     reason,
-    status_name,
     subject,
     throttled,
 )
@@ -48,12 +44,10 @@ from queue_app.models import (
     Task,
     TaskAttempt,
     Worker,
-    Workflow,
 )
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.services.read.stats import LOADING, UNREACHABLE
-from queue_app.sql import workflow_graph
 from queue_app.sql.database import alias
 from queue_app.sql.steps import awaited
 
@@ -107,6 +101,8 @@ def explain_task(task: Task, visible: TaskQuerySet | None = None) -> Explanation
     status, case = Status(task.status), Case(task, visible)
     found = [each for statuses, find in FINDERS if status in statuses for each in find(case)]
     found += [each for find in rooms.each("reasons") for each in find(case)]
+    if status is Status.BLOCKED and not any(each.blocks for each in found):
+        found.append(reason("blocked"))
     if any(each.blocks for each in found):  # the first of a queue is not next while it is blocked
         found = [_first_of_queue(each) if each.code == "position" else each for each in found]
     return Explanation(task.id, status.value, tuple(decisive_first(found)))
@@ -134,15 +130,6 @@ def _last_error(case: Case) -> Iterator[Reason]:
         yield reason("error", n=last.attempt, error=last.exception_class, details=details)
 
 
-@finds_tasks(*TERMINAL)
-def _holds_workflow(case: Case) -> Iterator[Reason]:
-    """Yield that a failed task holds its workflow, and the ways out."""
-    task = case.task
-    if task.workflow_id is not None and workflow_graph.holds(task.id, task.workflow_id):
-        flow = str(task.workflow_id)
-        yield reason("holds_workflow", flow=flow, task=str(task.pk), details={"id": flow})
-
-
 @finds_tasks(*(set(Status) - TERMINAL))
 def _unique(case: Case) -> Iterator[Reason]:
     """Yield the rule that makes the task unique."""
@@ -165,39 +152,13 @@ def _executing(case: Case) -> Iterator[Reason]:
 
 @finds_tasks(Status.BLOCKED)
 def _blocked(case: Case) -> Iterator[Reason]:
-    """Yield the signals and tasks for which a task waits."""
-    task = case.task
-    found = []
-    for one in awaited(task.id):
+    """Yield the signals for which a task waits."""
+    for one in awaited(case.task.id):
         text = ""
         if one.until:
             text = sentence("It waits for the signal %(name)s until %(time)s.", name=one.signal, time=moment(one.until))
         details = {"signal": one.signal, "fields": one.fields}
-        found.append(reason("waits_for_signal", text=text, name=one.signal, until=one.until, details=details))
-    found += _in_workflow(case)
-    yield from found or [reason("blocked")]
-
-
-def _in_workflow(case: Case) -> Iterator[Reason]:
-    """Yield why a task of a workflow waits, and who paused it and why."""
-    task = case.task
-    if task.workflow_id is None:
-        return
-    flow = Workflow.objects.using(alias()).filter(pk=task.workflow_id).first()
-    if flow is not None and flow.paused:
-        person, why = (flow.paused_by, flow.paused_reason) if case.named else ("", "")
-        yield reason("workflow_paused", name=flow.name, by=by(person), why=because(why), details={"id": str(flow.pk)})
-    parents = workflow_graph.waits_for(task.id, NAMED + 1)
-    if parents:
-        texts: list[str] = [
-            sentence("%(task)s (%(status)s)", task=name or task_type.rpartition(".")[2], status=status_name(status))
-            for _id, task_type, name, status, _condition in parents[:NAMED]
-        ]
-        texts += [sentence("others")] if len(parents) > NAMED else []
-        details = {"tasks": [str(parent[0]) for parent in parents[:NAMED]]}
-        yield reason("waits_for_tasks", tasks=all_of(texts), details=details)
-    elif flow is not None and not flow.paused and flow.max_concurrent is not None:
-        yield reason("workflow_limit", n=flow.max_concurrent, details={"limit": flow.max_concurrent})
+        yield reason("waits_for_signal", text=text, name=one.signal, until=one.until, details=details)
 
 
 @finds_tasks(Status.SCHEDULED)

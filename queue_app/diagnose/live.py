@@ -28,8 +28,7 @@ from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stats
 from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
 from queue_app.services.upkeep.promote import JOB as PROMOTE
-from queue_app.sql import stats as rows, workflow_graph
-from queue_app.sql.workflow_graph import HeldWorkflow
+from queue_app.sql import stats as rows
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
 FRESH: Final = 1.5
@@ -43,8 +42,6 @@ MAX_WORKERS: Final = 2000
 COUNTED: Final = 20_000
 #: Number of dead letters at which counting stops.
 MAX_DEAD: Final = 1000
-#: Maximum number of held workflows that the overview shows.
-MAX_HELD: Final = 5
 #: Heartbeat intervals of silence after which a worker is late.
 LATE_BEATS: Final = 2
 #: For how long the overview names workers that died.
@@ -149,7 +146,6 @@ class Live:
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
     parts: dict[str, Any]  # what ``OverviewPart`` reads, by name
-    held: list[HeldWorkflow]  # workflows that a failed task holds, the longest first
 
 
 def is_late(worker: Worker, now: datetime) -> bool:
@@ -192,7 +188,6 @@ def _read(_key: str) -> Live:
         reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
         parts={name: part.read() for name, part in rooms.named("overview").items()},
-        held=workflow_graph.held(MAX_HELD),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 

@@ -186,7 +186,6 @@ def overview_context(user: Any) -> dict[str, Any]:
         "general": general,
         "stuck": stuck,
         "rows": rows,
-        "held": now.held if user.has_perm("queue_app.view_workflow") else [],
         "advice": suggested,
         "lengths": LENGTHS,
     }

@@ -54,7 +54,7 @@ def read(*, watchdog: bool = False) -> System:
 
 
 type Finder = Callable[[System], Iterator[Reason]]
-#: Functions that find troubles; another room adds its own with ``finds_troubles``.
+#: Functions that find troubles; ``finds_troubles`` adds one.
 FINDERS: Final[list[Finder]] = []
 
 

@@ -24,7 +24,7 @@ from queue_app.services.control.advice import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
-from queue_app.sql import doctor as rows, workflow_graph
+from queue_app.sql import doctor as rows
 
 #: Duration of a rebuild that is still normal.
 REBUILD_SECONDS: Final = 60.0
@@ -41,8 +41,6 @@ SETTLE_SECONDS: Final = 1.0
 RECENTLY: Final = 3600.0
 #: Maximum number of workers, tasks or task types that a finding names.
 NAMED: Final = 5
-#: Seconds for which a workflow may be held before it is reported; the alert rule has the same limit.
-HELD_SECONDS: Final = 3600.0
 DEATHS_PER_MINUTE: Final = 10
 DEATH_WINDOW: Final = 300.0
 #: Checks whose troubles have functions of their own.
@@ -268,24 +266,6 @@ def _difference(counts: tuple[int, int, int, int], slack: int) -> str:
     if abs(executing - leased) > max(SLACK, executing // 10):
         found.append(f"executing tasks: {executing:,} in the rows, {leased:,} leases in the index")
     return "; ".join(found)
-
-
-def check_workflows() -> Iterator[Finding]:
-    """Report workflows that a failed task has held for an hour."""
-    held = workflow_graph.held(NAMED, seconds=HELD_SECONDS)
-    if not held:
-        yield ok("workflows", "none has been held for an hour")
-        return
-    named = "; ".join(f"{each.name} {each.id} for {each.seconds:,.0f} s{_by(each)}" for each in held)
-    yield warn(
-        "workflows",
-        f"{held[0].number:,} held for more than an hour: {named}",
-        "Mend the cause, then run `manage.py taskqueue workflow retry ID`; or discard the dead letter in the admin.",
-    )
-
-
-def _by(held: workflow_graph.HeldWorkflow) -> str:
-    return f" by {held.task} ({held.status.replace('_', ' ')})" if held.task else ""
 
 
 def check_advice() -> Iterator[Finding]:

@@ -24,7 +24,6 @@ from queue_app.diagnose.health import Metrics, collect
 from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
-from queue_app.models.workflow import WorkflowState
 from queue_app.sql.stats import PERCENTILES, RowStats
 
 OTHER: Final = "other"
@@ -232,10 +231,6 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
     yield from (_family(name, samples) for name, samples in rows.of_rooms.items())
-    yield _family("workflow_state_total", {(state.value,): rows.workflows.get(state, 0) for state in WorkflowState})
-    number, seconds = rows.workflows_held
-    yield _family("workflows_held", {(): number})
-    yield _family("workflow_held_seconds", {(): seconds})
     yield _family("maintenance_age_seconds", {(job,): age for job, age in rows.job_ages.items()})
 
 

@@ -111,7 +111,7 @@ class Task(OptionColumns):
             models.Index(fields=["queued_at", "id"], condition=Q(status=Status.QUEUED), name="taskqueue_waiting"),
             # lists of blocked tasks, and the sweep that looks for forgotten ones
             models.Index(fields=["id"], condition=Q(status=Status.BLOCKED), name="taskqueue_blocked"),
-            # services.workflows: the tasks of a workflow by state. A blocked one with queued_at waits for nothing but a
+            # workflows: the tasks of a workflow by state. A blocked one with queued_at waits for nothing but a
             # pause of the workflow, or its cap
             indexed_if_set("workflow_id", "status", "queued_at", name="taskqueue_of_workflow"),
             # services.repair.reap, rebuild (leases) and the worker page: running tasks of a worker

@@ -102,7 +102,7 @@ class Workflow(models.Model):
     class Meta:
         ordering: ClassVar = ["-id"]
         indexes: ClassVar = [
-            # services.workflows: open ones
+            # workflows: open ones
             models.Index(fields=["id"], condition=Q(finished_at__isnull=True), name="taskqueue_open_workflows"),
             models.Index(
                 fields=["deadline"],

@@ -15,9 +15,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.apps import apps
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.db import transaction
+from django.db.models.signals import post_migrate
+from django.dispatch import receiver
 from django.utils import timezone
 
 from queue_app import schedules
@@ -37,6 +39,7 @@ from queue_app.schedules.edit import (
     with_options,
 )
 from queue_app.schedules.pause import settle_pause
+from queue_app.schedules.sql import are_installed
 from queue_app.schedules.tick import finish_due
 from queue_app.sql.database import alias, atomic, clock
 
@@ -141,6 +144,14 @@ def _retire(row: Schedule) -> None:
 
 def _text(declaration: Declaration) -> str:
     return json.dumps(to_json(declaration.values), sort_keys=True, default=str)
+
+
+@receiver(post_migrate, dispatch_uid="queue_app.migrated")
+def migrated(app_config: AppConfig, using: str, **_: Any) -> None:
+    """Store the schedules that the code declares, once the tables are there."""
+    is_ours = app_config.name == "queue_app" and using == alias()
+    if is_ours and are_installed():
+        synchronise()
 
 
 # Take over the periodic tasks of Celery beat: from ``CELERY_BEAT_SCHEDULE`` and from django-celery-beat's tables.

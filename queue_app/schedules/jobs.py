@@ -9,11 +9,14 @@ from queue_app.services.upkeep.jobs import Answers
 from queue_app.workers.scheduler import DUE_SECONDS, Job
 
 
-def jobs(settings: SchedulerSettings) -> list[Job]:
-    """Return the jobs."""
+def of_all(settings: SchedulerSettings) -> list[Job]:
+    """Return the job that stores what the code declares: every scheduler must say that its version is there."""
+    return [Job("declarations", settings.maintenance_seconds, synchronise)]
+
+
+def of_leader(settings: SchedulerSettings) -> list[Job]:
+    """Return the job that lets ticks become tasks."""
     return [
-        # Whether it leads or not: a newer version of the code must say that it is there.
-        Job("declarations", settings.maintenance_seconds, synchronise, by_all=True),
         Job(
             "schedules",
             settings.due_seconds,
@@ -21,7 +24,8 @@ def jobs(settings: SchedulerSettings) -> list[Job]:
             asks=("schedules",),
             is_wanted=lambda answers: _seconds_until_a_tick(answers) <= 0,
             next_in=_seconds_until_a_tick,
-        ),
+            is_urgent=True,
+        )
     ]
 
 

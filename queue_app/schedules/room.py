@@ -6,8 +6,9 @@ from queue_app.core.rooms import Room
 
 ROOM: Final = Room(
     "schedules",
-    at_start=("checks", "receivers"),
-    jobs=("jobs.jobs",),
+    at_start=("checks", "declare"),
+    jobs=("jobs.of_leader",),
+    jobs_of_all=("jobs.of_all",),
     questions={"schedules": "sql.SECONDS_UNTIL_DUE"},
     addresses=("views.ADDRESSES",),
     pages={"Schedule": "admin.ScheduleAdmin"},

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from queue_app.core import rooms
 from queue_app.core.counters import BOUNDS, from_json, percentile
 from queue_app.core.priorities import Band
-from queue_app.sql import workflow_graph
 from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
 
@@ -28,8 +27,6 @@ class RowStats:
     stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last check
     is_watched: bool  # whether the watchdog has checked lately
     of_rooms: dict[str, dict[Any, float]]  # metric -> its value for each set of labels
-    workflows: dict[str, int]  # state -> stored workflows, estimated where there are many
-    workflows_held: tuple[int, float]  # number, and seconds for which the longest has been held
     generation: int
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
@@ -48,7 +45,6 @@ def read() -> RowStats:
     )
     ages = {name: max(0.0, age) for name, age, _ in jobs}
     check_age = ages.pop(WATCHDOG, math.inf)
-    held = workflow_graph.held(1)
     generation = fetch_all(
         "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
         " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
@@ -64,8 +60,6 @@ def read() -> RowStats:
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
         is_watched=check_age <= CHECK_IS_OLD,
         of_rooms={name: values for measure in rooms.each("metrics") for name, values in measure().items()},
-        workflows=counts_of("queue_app_workflow", "state"),
-        workflows_held=(held[0].number, held[0].seconds) if held else (0, 0.0),
         generation=int(number),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),

@@ -289,7 +289,6 @@ QUESTIONS: Final[dict[str, str]] = {
     "upkeep": """ARRAY(SELECT name FROM queue_app_maintenancejob
         WHERE COALESCE(succeeded_at, '-infinity') < statement_timestamp() - make_interval(secs => %s))""",
     "adaptive": f"({_ANY_ADAPTIVE})",
-    "workflows": "EXISTS (SELECT FROM queue_app_workflow WHERE finished_at IS NULL)",
     "operations": "EXISTS (SELECT FROM queue_app_operation WHERE state = 'running')",
 }
 

@@ -8,12 +8,13 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, assert_workflow, drain, enqueued
+from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
 from queue_app.testing.memory import MemoryBackend
 from queue_app.testing.override import Clock, freeze, override_queue
 
 if TYPE_CHECKING:
     from queue_app.schedules.testing import assert_scheduled, run_schedules
+    from queue_app.workflows.testing import assert_workflow
 
 __all__ = [
     "Clock",
@@ -30,8 +31,16 @@ __all__ = [
 ]
 
 
+#: {what a room adds: its module}.
+_OF_ROOMS = {
+    "assert_scheduled": "schedules.testing",
+    "assert_workflow": "workflows.testing",
+    "run_schedules": "schedules.testing",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import what a room adds on first use: this package belongs to the kernel, which imports no room."""
-    if name in {"assert_scheduled", "run_schedules"}:
-        return getattr(import_module("queue_app.schedules.testing"), name)
+    if name in _OF_ROOMS:
+        return getattr(import_module(f"queue_app.{_OF_ROOMS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Assert in a test which tasks were enqueued, and run them."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
@@ -80,45 +80,6 @@ def assert_not_enqueued(task: AnyTask, *, backend: str = DEFAULT_TASK_BACKEND_AL
     if found:
         listed = "\n".join(f"  {_line(result)}" for result in found)
         raise AssertionError(f"Expected no {type_of(task)} to be enqueued, found:\n{listed}")
-
-
-def assert_workflow(
-    flow: Any,
-    state: str,
-    tasks: Mapping[str, str | list[str]] | None = None,
-    *,
-    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
-) -> None:
-    """Assert the state of a workflow (or of its id) and, by their names, of some of its tasks.
-
-    ``{"charge": "completed", "resize": ["completed", "failed"]}``: of several tasks with one name, list all states. A
-    compensation is called "undo" and the name of what it undoes. The error lists all tasks. Works with
-    ``MemoryBackend`` and with rows.
-    """
-    found, nodes = _workflow(task_backends[backend], getattr(flow, "id", flow))
-    wrong = [] if found == state else [f"it is {found}"]
-    for name, wanted in (tasks or {}).items():
-        states = sorted(status for each, status in nodes if each == name)
-        if states != sorted([wanted] if isinstance(wanted, str) else wanted):
-            wrong.append(f"{name} {', '.join(states) or 'is missing'}")
-    if wrong:
-        listed = "\n".join(f"  {name} {status}" for name, status in nodes)
-        raise AssertionError(f"Expected the workflow to be {state}; {'; '.join(wrong)}. Its tasks:\n{listed}")
-
-
-def _workflow(backend: BaseTaskBackend, workflow_id: Any) -> tuple[str, list[tuple[str, str]]]:
-    """Return the state of a workflow, and (name, state) of its tasks."""
-    if isinstance(backend, MemoryBackend):
-        flow = backend.workflow(workflow_id)
-        return flow.state.value, [(name, status.value) for name, status in flow.nodes]
-    from queue_app.models import Workflow  # noqa: PLC0415 - needs the apps
-    from queue_app.sql.workflow_graph import nodes  # noqa: PLC0415
-
-    found = {node.id: node for node in nodes(Workflow.objects.get(pk=workflow_id).id)}
-    named = {each.id: each.name or each.task_type.rpartition(".")[2] for each in found.values()}
-    undone = {each.id: f"undo {named[each.compensates]}" for each in found.values() if each.compensates is not None}
-    state = Workflow.objects.values_list("state", flat=True).get(pk=workflow_id)
-    return state, [((named | undone)[each.id], each.status) for each in found.values()]
 
 
 def drain(

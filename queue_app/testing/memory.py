@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.tasks.backends.base import BaseTaskBackend
@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from queue_app import codecs, conf, encryption, registry
 from queue_app.backend.results import RESULT_STATUS, Progress, QueueTaskResult, checked_timeout
+from queue_app.core import rooms
 from queue_app.core.graph import Graph, NewWorkflow, check_size
 from queue_app.core.ids import Id, parse_id, uuid7
 from queue_app.core.limits import ARRIVAL
@@ -26,14 +27,15 @@ from queue_app.core.states import TERMINAL, WAITING, Status, predicate
 from queue_app.exceptions import IdempotencyConflict, InvalidTransition, TaskNotFound, WorkflowNotFound
 from queue_app.hooks import before_enqueue
 from queue_app.registry import AnyTask
-from queue_app.services.workflows.store import check_workflow
 from queue_app.tasks import AnyResult, QueueTask
 from queue_app.testing import attempt, steps
 from queue_app.testing.limits import MemoryLimits
 from queue_app.testing.override import current, freeze, metadata_of
 from queue_app.testing.stored import StoredCall, as_json, existence
 from queue_app.testing.unique import claim_of
-from queue_app.testing.workflows import MemoryWorkflow
+
+if TYPE_CHECKING:
+    from queue_app.workflows.testing import MemoryWorkflow
 
 #: Seconds in a band after which a task rises to the next band; as in the migration.
 PROMOTE_AFTER = {Band.NORMAL: 1200.0, Band.LOW: 600.0, Band.BACKGROUND: 600.0}
@@ -159,11 +161,11 @@ class MemoryBackend(BaseTaskBackend):
     ) -> None:
         """Store a workflow with all its tasks; raises the real backend's errors."""
         limits = conf.get().workflows
-        flow = check_workflow(flow, deadline, timezone.now)
+        flow = rooms.part("check_workflow")(flow, deadline, timezone.now)
         check_size(len(graph.rows), len(graph.edges), max_nodes=limits.max_tasks, max_edges=limits.max_dependencies)
         exists = existence()
 
-        def add(task: AnyTask, row: TaskRow, of: MemoryWorkflow) -> StoredCall:
+        def add(task: AnyTask, row: TaskRow, of: "MemoryWorkflow") -> StoredCall:
             call = StoredCall(
                 task=task,
                 args=row.args,
@@ -182,7 +184,7 @@ class MemoryBackend(BaseTaskBackend):
             return call
 
         graph.rows[:] = map(before_enqueue, graph.rows)
-        self._flows[flow.id] = MemoryWorkflow(flow, graph, task_of_spec, add)
+        self._flows[flow.id] = rooms.part("MemoryWorkflow")(flow, graph, task_of_spec, add)
         if self._is_eager:
             self.drain()
 
@@ -255,7 +257,7 @@ class MemoryBackend(BaseTaskBackend):
 
     # -- workflows, for tests ------------------------------------------------------------------
 
-    def workflow(self, workflow_id: Id) -> MemoryWorkflow:
+    def workflow(self, workflow_id: Id) -> "MemoryWorkflow":
         """Return a workflow, to look at it, or to cancel, pause, resume or retry it; raise ``WorkflowNotFound``."""
         found = self._flows.get(parse_id(workflow_id))
         if found is None:

@@ -4,23 +4,26 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 from django.utils import timezone
 
 from queue_app import conf
 from queue_app.backend.results import Progress
+from queue_app.core import rooms
 from queue_app.core.payload import dump_json
 from queue_app.core.states import TERMINAL, Status, predicate
 from queue_app.core.steps import Fields, Step, StepKind, check_declared, check_payload
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.services.enqueue.validate import check_signal_name
 from queue_app.testing.stored import StoredCall
-from queue_app.testing.workflows import MemoryWorkflow, RunningInMemory
 from queue_app.workers.context import MESSAGE_LENGTH, QueueTaskContext
 from queue_app.workers.steps import AttemptSteps
-from queue_app.workflows.builder import RunningWorkflow
+
+if TYPE_CHECKING:
+    from queue_app.workflows.builder import RunningWorkflow
+    from queue_app.workflows.testing import MemoryWorkflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,12 @@ class MemoryContext(QueueTaskContext):  # type: ignore[misc] # frozen in Django,
         self.call.extended += seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
 
     @property
-    def workflow(self) -> RunningWorkflow:
+    def workflow(self) -> "RunningWorkflow":
         """The workflow of this task, to add tasks to it; raises ``WorkflowNotFound`` for a task of no workflow."""
         if self.call.workflow is None:
             raise WorkflowNotFound("This task is in no workflow; enqueue it with Workflow(…).add().")
-        return RunningInMemory(self.call.workflow, self.call)
+        found: RunningWorkflow = rooms.part("RunningInMemory")(self.call.workflow, self.call)
+        return found
 
     def _steps(self) -> AttemptSteps:
         return self.steps
@@ -106,7 +110,7 @@ def send(call: StoredCall, name: str, payload: Any) -> bool:
     return is_awaited
 
 
-def send_to_workflow(flow: MemoryWorkflow, calls: Iterable[StoredCall], name: str, payload: Any) -> bool:
+def send_to_workflow(flow: "MemoryWorkflow", calls: Iterable[StoredCall], name: str, payload: Any) -> bool:
     """Send a signal to a workflow; all of its tasks that wait for it wake, and one of them takes it."""
     text = None if payload is None else dump_json(payload, field="payload", limits=conf.get().payload)
     check_signal_name(name)

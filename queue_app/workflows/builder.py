@@ -205,7 +205,7 @@ class Builder:
         self._names[task_id] = label
         compensation = None
         if compensate is not None:
-            from queue_app.services.workflows.store import undoing  # noqa: PLC0415 - needs models
+            from queue_app.workflows.store import undoing  # noqa: PLC0415 - needs models
 
             spec = self._spec_of(compensate)
             compensation = undoing(compensate, spec, args, dict(kwargs or {}), node.result)
@@ -373,7 +373,7 @@ class RunningWorkflow(Builder):
         self._store()
 
     def _store(self) -> None:
-        from queue_app.services.workflows.store import add_nodes  # noqa: PLC0415 - needs models
+        from queue_app.workflows.store import add_nodes  # noqa: PLC0415 - needs models
 
         graph, self._graph = self._graph, Graph()
         if graph.rows:

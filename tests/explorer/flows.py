@@ -22,8 +22,10 @@ from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.lifecycle.claim import claim, recover
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import (
+from queue_app.sql.workflow_store import compensation_text
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.sql import holding
+from queue_app.workflows.steer import (
     cancel_workflow,
     pause_workflow,
     resume_workflow,
@@ -31,9 +33,7 @@ from queue_app.services.workflows.steer import (
     skip_task,
     stop_undoing,
 )
-from queue_app.services.workflows.store import add_nodes, enqueue_workflow
-from queue_app.sql.workflow_graph import holding
-from queue_app.sql.workflow_store import compensation_text
+from queue_app.workflows.store import add_nodes, enqueue_workflow
 from tests.support.engine import done, failed
 
 STATES: Final = ("parents", "held", "undoing", "undo_held")

@@ -32,7 +32,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.operations.request import Action, start_operation
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, stop_undoing
+from queue_app.workflows.steer import cancel_workflow, pause_workflow, stop_undoing
 from tests.support.engine import failed, new
 from tests.support.swaps import swapped
 

@@ -15,15 +15,13 @@ from queue_app.core.limits import score
 from queue_app.core.records import Lease, NewTask
 from queue_app.index import Index, Request, get_index
 from queue_app.models import DeadLetter, DependencyCounter
-from queue_app.schedules import pause as passed_ticks, tick as ticking
+from queue_app.schedules import pause as pausing, tick as ticking
 from queue_app.schedules.pause import is_paused
 from queue_app.services import requests
-from queue_app.services.control import pause as pausing
 from queue_app.services.enqueue import store
 from queue_app.services.lifecycle import claim as claim_service, finish as finish_service
 from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import rebuild
-from queue_app.services.workflows import steer
 from queue_app.sql import (
     admission,
     claim,
@@ -38,6 +36,7 @@ from queue_app.sql import (
     workflow_settle,
 )
 from queue_app.sql.workflow_advance import TRY_SHARE
+from queue_app.workflows import steer
 from tests.explorer.gates import CLOCK, DIE
 from tests.explorer.meetings import Meeting
 from tests.explorer.search import Explorer, Finding, search
@@ -181,9 +180,7 @@ def _pause_that_ends_with_its_check() -> tuple[Swap, ...]:
 
     def passed_over(schedule: Any, now: Any, recorded: Any) -> Any:
         return (
-            passed_ticks.passed_over(schedule, now, recorded)
-            if is_paused(schedule, now)
-            else (None, schedule.next_instant)
+            pausing.passed_over(schedule, now, recorded) if is_paused(schedule, now) else (None, schedule.next_instant)
         )
 
     return (ticking, "passed_over", passed_over), (pausing, "settle_pause", always(None))

@@ -30,7 +30,7 @@ def address(transactional_db, settings, live_server, monkeypatch):
     unlimited = dict.fromkeys(("HEAVY_PER_MINUTE", "READS_PER_MINUTE", "SUBMITS_PER_MINUTE"), 0)
     settings.TASKQUEUE = {**project.TASKQUEUE, "API": unlimited}
     monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
-    monkeypatch.setattr("queue_app.api.views.workflows.wait_for_workflow", lambda *_: False)
+    monkeypatch.setattr("queue_app.workflows.views.wait_for_workflow", lambda *_: False)
     monkeypatch.setattr("queue_app.services.worker.registration.wait_for_wake", lambda *_: None)
     Queue.objects.get_or_create(name="default")
     forget_keys()

@@ -13,13 +13,14 @@ EXTRAS = {
 
 
 def about_extras():
-    """Yield the API, and the modules that import an extra themselves: nothing else may need them."""
+    """Yield the API, and the modules that import it or an extra themselves: nothing else may need them."""
     yield from ("queue_app.api", "queue_app.urls")
     for path in (ROOT / "queue_app").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if EXTRAS & {name.partition(".")[0] for name in names}:
+            of_api = any(f"{name}.".startswith("queue_app.api.") for name in names)
+            if of_api or EXTRAS & {name.partition(".")[0] for name in names}:
                 yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 

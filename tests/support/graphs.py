@@ -17,7 +17,7 @@ from queue_app.core.graph import Node
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import DeadLetter, Task
 from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay_open
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from queue_app.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from tests.integration.app import tasks
 
 #: Number of tasks that a node of each kind is at the beginning.

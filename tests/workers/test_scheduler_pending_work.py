@@ -28,11 +28,11 @@ from queue_app.services.upkeep import jobs as module
 from queue_app.services.upkeep.jobs import pending_work as ask
 from queue_app.services.upkeep.promote import make_due
 from queue_app.services.worker.registration import WorkerIdentity, register
-from queue_app.services.workflows.read import cancel_overdue
 from queue_app.sql import snapshot, upkeep, workers
 from queue_app.what_if import operation
 from queue_app.what_if.operation import start_simulation
 from queue_app.workers.scheduler import Scheduler
+from queue_app.workflows.read import cancel_overdue
 from tests.support.engine import flush, put, put_many, take
 
 

@@ -15,10 +15,10 @@ from queue_app.models import Task, TaskPayload, Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue_many, submit
 from queue_app.services.lifecycle.claim import claim
-from queue_app.services.workflows.steer import cancel_workflow
 from queue_app.telemetry import tracing
 from queue_app.workers.context import ClaimedAttempt
 from queue_app.workers.executor import Executor
+from queue_app.workflows.steer import cancel_workflow
 from tests.support.engine import new, put
 from tests.workers.flow_tasks import failing, node, ran, undo
 from tests.workers.stage import StillWorker

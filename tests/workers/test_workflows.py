@@ -7,8 +7,8 @@ from queue_app.core import graph, trace
 from queue_app.models import DeadLetter, DependencyCounter, Task, TaskPayload, TaskResult, Workflow as Row
 from queue_app.services.lifecycle.actions import discard, replay
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from tests.support.engine import assert_index_agrees, row
 from tests.workers.flow_tasks import (
     charge,

@@ -26,7 +26,7 @@ from queue_app.schedules.edit import create_schedule, delete_schedule
 from queue_app.services import cancel, pause, resume
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.repair.rebuild import LOCK_SECONDS
-from queue_app.services.workflows.steer import cancel_workflow
+from queue_app.workflows.steer import cancel_workflow
 from tests.integration.app import tasks
 from tests.integration.faults import stalls
 from tests.integration.faults.prometheus import HURRY, Prometheus

@@ -13,12 +13,12 @@ from django.db.models import Count
 
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, StepResult, Task, Workflow as Row, WorkflowNode
-from queue_app.services.workflows.read import MENDED
+from queue_app.workflows.read import MENDED
 from tests.integration.faults.arena import patient
 from tests.integration.faults.run import PATIENCE, Run
 from tests.integration.faults.starts import alone, kill, start
 from tests.integration.faults.timing import uncapped
-from tests.queue_app.services.workflows.test_graphs import by_task, judge
+from tests.queue_app.workflows.test_graphs import by_task, judge
 from tests.support import graphs
 from tests.support.waiting import until
 

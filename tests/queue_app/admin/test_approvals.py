@@ -87,7 +87,7 @@ def test_the_second_of_two_people_sends_nothing(staff, waiting):
 
 def test_two_people_at_once_send_one_signal(staff, waiting, monkeypatch):
     """The second one's page was read before the first one's signal was sent."""
-    from queue_app.admin import workflow  # noqa: PLC0415
+    from queue_app.admin import signals as workflow  # noqa: PLC0415
 
     plain = workflow.awaited_by_task
 

@@ -11,14 +11,14 @@ from django.utils import timezone, translation
 from queue_app import Workflow, group
 from queue_app.admin.filters import read_address
 from queue_app.core import shared
-from queue_app.dashboard.workflows import graph, states_in_words
 from queue_app.diagnose.explain import explain
 from queue_app.models import AuditEntry, Signal, StepResult, Task, Workflow as Row, WorkflowNode
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.read.task_filter import TaskFilter, matching
-from queue_app.services.workflows import read
-from queue_app.services.workflows.read import graph_of
-from queue_app.services.workflows.steer import cancel_workflow
+from queue_app.workflows import read
+from queue_app.workflows.drawing import graph, states_in_words
+from queue_app.workflows.read import graph_of
+from queue_app.workflows.steer import cancel_workflow
 from tests.support.engine import done, take
 from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
 from tests.workers import chores

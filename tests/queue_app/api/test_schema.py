@@ -111,7 +111,7 @@ def test_every_request_is_answered_as_described(address, override, monkeypatch):
     ]
     override("queue_app.api.waiting", MAX_SECONDS=0)
     monkeypatch.setattr("queue_app.api.views.tasks.wait_for_end", lambda *_: False)
-    monkeypatch.setattr("queue_app.api.views.workflows.wait_for_workflow", lambda *_: False)
+    monkeypatch.setattr("queue_app.workflows.views.wait_for_workflow", lambda *_: False)
     user = User.objects.create_user("fuzz", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="queue_app"))
     _key, secret = create_key(user, "fuzz")

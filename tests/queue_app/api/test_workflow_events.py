@@ -11,11 +11,11 @@ from asgiref.sync import async_to_sync, sync_to_async
 from queue_app import Workflow, chain
 from queue_app.api import waiting
 from queue_app.api.views import events as view
-from queue_app.api.views.workflow_events import OneWorkflow, WorkflowEventView
 from queue_app.core.events import EventFilter
 from queue_app.index import get_index
 from queue_app.models import Task
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow
+from queue_app.workflows.steer import cancel_workflow, pause_workflow
+from queue_app.workflows.views import OneWorkflow, WorkflowEventView
 from tests.queue_app.api.test_waiting import read
 from tests.workers import chores
 

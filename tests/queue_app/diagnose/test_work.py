@@ -11,7 +11,6 @@ from django.utils import timezone
 from queue_app import Workflow
 from queue_app.core.reasons import Level
 from queue_app.diagnose import work
-from queue_app.diagnose.work import check_workflows
 from queue_app.models import (
     IndexGeneration,
     Limit,
@@ -35,6 +34,7 @@ from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import snapshot
+from queue_app.workflows.diagnose import check_workflows
 from tests.support.engine import failed, flush, index_away, put, put_many, take
 from tests.support.factories import DeadLetterFactory
 from tests.support.findings import assert_finding, only, register_live

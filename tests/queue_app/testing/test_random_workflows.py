@@ -13,9 +13,9 @@ from queue_app.models import DeadLetter, StepResult, Task, Workflow as Row, Work
 from queue_app.services.lifecycle.actions import discard_open, replay_open
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.read import WorkflowUpkeep
 from queue_app.testing import drain, freeze
-from tests.queue_app.services.workflows.test_graphs import by_task, judge
+from queue_app.workflows.read import WorkflowUpkeep
+from tests.queue_app.workflows.test_graphs import by_task, judge
 from tests.support import graphs
 from tests.support.engine import assert_index_agrees
 from tests.workers.stage import StillWorker

@@ -12,15 +12,9 @@ from queue_app.models import DeadLetter, Workflow as Row
 from queue_app.registry import type_of
 from queue_app.services.lifecycle.actions import cancel, discard, replay
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import (
-    cancel_workflow,
-    pause_workflow,
-    resume_workflow,
-    retry_workflow,
-    stop_undoing,
-)
 from queue_app.testing import assert_workflow, drain
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow, stop_undoing
 from tests.workers.flow_tasks import (
     charge,
     failing,

@@ -16,7 +16,7 @@ from queue_app.services.enqueue.validate import check_task
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify.events import last_id, read
-from queue_app.services.workflows.store import add_nodes
+from queue_app.workflows.store import add_nodes
 from tests.support.admission import from_outside, limit, outcome_of
 from tests.support.engine import assert_index_agrees, done, failed, new, put, put_many, status, take
 from tests.workers.flow_tasks import node

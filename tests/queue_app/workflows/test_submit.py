@@ -10,7 +10,7 @@ from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData, InvalidWorkflow
 from queue_app.models import Task, TaskDependency, Workflow as Row, WorkflowNode
 from queue_app.registry import type_of
-from queue_app.services.workflows.store import NewFlow, NewNode, submit_workflow
+from queue_app.workflows.store import NewFlow, NewNode, submit_workflow
 from tests.support.engine import assert_index_agrees, rolled_back
 from tests.workers.flow_tasks import charge, label, node, refund, total, undo
 

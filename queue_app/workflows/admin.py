@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
@@ -17,59 +17,24 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop
 
-from queue_app.admin.forms import ReasonField, column, permission, read_json, two_lines
-from queue_app.admin.mixins import QueueAppAdmin, ReadOnlyAdmin, action_page, object_page
-from queue_app.admin.task_detail import load_detail
+from queue_app.admin.forms import column, permission, two_lines
+from queue_app.admin.mixins import ReadOnlyAdmin, action_page, object_page
+from queue_app.admin.signals import SignalForm, SignalMixin
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact
-from queue_app.core.states import FAILURES, Status
-from queue_app.core.steps import MAX_TEXT, Fields
-from queue_app.dashboard import labels, workflows as pages
-from queue_app.dashboard.labels import translate_error
-from queue_app.dashboard.workflows import times
-from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
-from queue_app.models import Signal, Task, Workflow
+from queue_app.core.states import FAILURES
+from queue_app.dashboard import labels
+from queue_app.models import Signal, Task, Workflow, WorkflowNode
 from queue_app.models.fields import NAME_LENGTH
 from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control.audit import ADMIN
-from queue_app.services.lifecycle.steps import signal
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
-from queue_app.services.workflows import steer
-from queue_app.services.workflows.read import graph_of
-from queue_app.sql import workflow_graph
-from queue_app.sql.database import atomic
-from queue_app.sql.steps import awaited as awaited_by_task
-from queue_app.sql.workflow_graph import AwaitedSignal, Holding, awaited, held_among
 from queue_app.sql.workflow_settle import not_undone
-
-# The pages on which staff send a signal, such as an approval: to a task that waits for it, or to a workflow.
-
-#: Tasks that wait for signals, which the form of a workflow names.
-NAMED = 50
-
-
-class SignalForm(forms.Form):
-    """The fields that the task declares, else one for JSON; and the reason."""
-
-    def __init__(self, fields: Fields | None, data: Any = None) -> None:
-        super().__init__(data)
-        self._declared = fields
-        if fields is None:
-            self.fields["payload"] = forms.CharField(
-                required=False, label=_("Payload"), help_text=_('JSON, such as {"approved": true}. Empty: null.'),
-                widget=forms.Textarea({"class": "vLargeTextField tq-json", "rows": 6, "spellcheck": "false"}),
-            )  # fmt: skip
-        for name, field in (fields or {}).items():
-            self.fields[f"field_{name}"] = _form_field(name, field)
-        self.fields["reason"] = ReasonField(help_text=_("Shown in the history and the audit log."))
-
-    def payload(self) -> Any:
-        if self._declared is None:
-            text = self.cleaned_data["payload"].strip()
-            return read_json(text) if text else None
-        given = {name: self.cleaned_data[f"field_{name}"] for name in self._declared}
-        return {name: value for name, value in given.items() if value not in (None, "")}
+from queue_app.workflows import drawing as pages, sql as workflow_graph, steer
+from queue_app.workflows.drawing import times
+from queue_app.workflows.read import graph_of
+from queue_app.workflows.sql import AwaitedSignal, Holding, awaited, held_among, neighbours
 
 
 class WorkflowSignalForm(SignalForm):
@@ -80,76 +45,6 @@ class WorkflowSignalForm(SignalForm):
     def __init__(self, data: object = None, initial: str = "") -> None:
         super().__init__(None, data)
         self.fields["name"].initial = initial
-
-
-def _form_field(name: str, field: dict[str, Any]) -> forms.Field:
-    required = field.get("required", True)
-    common: dict[str, Any] = {
-        "label": field.get("title") or name.replace("_", " ").capitalize(),
-        "help_text": field.get("description", ""),
-        "required": required,
-    }
-    if "enum" in field:
-        choices = [(each, each) for each in field["enum"]]
-        return forms.ChoiceField(choices=choices if required else [("", "-"), *choices], **common)
-    match field["type"]:
-        case "boolean":  # yes and no are both answers, so neither is the default
-            return forms.TypedChoiceField(
-                choices=[("true", _lazy("Yes")), ("false", _lazy("No"))], coerce=lambda text: text == "true",
-                empty_value=None, widget=forms.RadioSelect, **common,
-            )  # fmt: skip
-        case "integer":
-            return forms.IntegerField(**common)
-        case "number":
-            return forms.FloatField(**common)
-    return forms.CharField(
-        max_length=MAX_TEXT, widget=forms.Textarea({"class": "vLargeTextField", "rows": 3}), **common
-    )
-
-
-class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
-    has_send_permission = permission("send_signal")
-
-    def send_signal(self, request: HttpRequest, found: M, name: str, form: SignalForm) -> bool:
-        """Send the signal of a valid form; return false if the page must be shown again."""
-        by, reason = request.user.get_username(), form.cleaned_data["reason"]
-        try:
-            with atomic():
-                sent = signal(found.pk, name, form.payload(), by=by, via=ADMIN, reason=reason)
-                if isinstance(found, Task) and not sent.is_awaited:  # then it is rolled back
-                    raise InvalidTransition(_("The task no longer waits for this signal. Nothing was sent."), status="")
-                self.log_action_of(request, [found], f"Sent the signal {name}.", reason)
-        except (InvalidTaskData, forms.ValidationError) as error:
-            field = getattr(error, "field", "")
-            form.add_error(field if field in form.fields else None, str(getattr(error, "message", error)))
-            return False
-        except TaskQueueError as error:
-            self.message_user(request, translate_error(error), messages.ERROR)
-            return True
-        if isinstance(found, Task):
-            done = _("The signal %(name)s is sent; the task continues.") % {"name": name}
-        else:
-            waits = _("a task continues.") if sent.is_awaited else _("it is kept until a task waits for it.")
-            done = _("The signal %(name)s is sent; %(what)s") % {"name": name, "what": waits}
-        self.message_user(request, done, messages.SUCCESS)
-        return True
-
-
-class TaskSignalMixin(SignalMixin[Task]):
-    @object_page("signal", "send")
-    def signal_view(self, request: HttpRequest, task: Task) -> HttpResponse:
-        wanted = next(iter(awaited_by_task(task.pk)), None) if task.status == Status.BLOCKED else None
-        if wanted is None:
-            self.message_user(request, _("The task waits for no signal now."), messages.WARNING)
-            return HttpResponseRedirect(self.url_of("change", task.pk))
-        form = SignalForm(wanted.fields, request.POST or None)
-        if form.is_valid() and self.send_signal(request, task, wanted.signal, form):
-            return HttpResponseRedirect(self.next_page(request) or self.url_of("change", task.pk))
-        return self.own_page(
-            request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
-            original=task, form=form, awaited=wanted, submit=_("Send"),
-            detail=load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),
-        )  # fmt: skip
 
 
 class WorkflowSignalMixin(SignalMixin[Workflow]):
@@ -166,12 +61,16 @@ class WorkflowSignalMixin(SignalMixin[Workflow]):
         return self.own_page(request, "workflow/signal.html", title, **context)
 
 
+#: Tasks that wait for signals, which the form of a workflow names.
+NAMED = 50
 #: Pending tasks are counted up to this number in the list.
 COUNTED: Final = 10_000
 #: The page of a workflow of at most this many tasks is live, and the list says what its tasks wait for.
 SMALL: Final = 2_000
 #: Tasks that wait for signals, and signals, that a page shows.
 MAX_AWAITED: Final = 50
+#: Maximum number of tasks of each kind next to a task in its workflow.
+MAX_NEIGHBOURS = 12
 #: Completed tasks that the button to stop undoing names.
 MAX_NAMED: Final = 20
 
@@ -329,3 +228,21 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
 def _label(stands: pages.WorkflowStanding) -> SafeString:
     label = format_html('<span class="tq-label tq-workflow-{}">{}</span>', stands.word, _(stands.word))
     return two_lines(label, stands.why) if stands.why else label
+
+
+def around_task(task: Task) -> dict[str, Any]:
+    """Return the workflow of a task, its name there, and the tasks next to it."""
+    if task.workflow_id is None:
+        return {}
+    found = neighbours(task.pk, MAX_NEIGHBOURS + 1)
+    titles = {
+        "parents": _("Waits for"), "children": _("Waited for by"), "undoes": _("Undoes"),
+        "undone_by": _("Undone by"), "added_by": _("Added by"),
+    }  # fmt: skip
+    return {
+        "workflow": Workflow.objects.filter(pk=task.workflow_id).first(),
+        "node_name": WorkflowNode.objects.filter(pk=task.pk).values_list("name", flat=True).first(),
+        "neighbours": [
+            (titles[kind], links[:MAX_NEIGHBOURS], len(links) > MAX_NEIGHBOURS) for kind, links in found.items()
+        ],
+    }

@@ -13,6 +13,8 @@ from queue_app.core.states import Status
 from queue_app.sql.database import fetch_all, fetch_column
 from queue_app.sql.workflow_settle import HOLDING
 
+#: For ``pending_work``.
+ANY_OPEN: Final = "EXISTS (SELECT FROM queue_app_workflow WHERE finished_at IS NULL)"
 #: The letter of each state in the answer.
 _LETTERS: Final = {status.value: chr(ord("a") + place) for place, status in enumerate(Status)}
 _LETTER: Final = "CASE status {} END".format(" ".join(f"WHEN '{name}' THEN '{_LETTERS[name]}'" for name in _LETTERS))

@@ -22,11 +22,12 @@ from queue_app.models import Workflow
 from queue_app.services.advance import changing, push_opened
 from queue_app.services.lifecycle.dependencies import settle_all
 from queue_app.services.notify import events
-from queue_app.services.workflows.steer import cancel_workflow
-from queue_app.sql import workflow_graph as rows, workflow_settle as settle_rows
+from queue_app.sql import workflow_settle as settle_rows
 from queue_app.sql.database import alias
 from queue_app.sql.workflow_advance import go_on
-from queue_app.sql.workflow_graph import Holding, Nodes
+from queue_app.workflows import sql as rows
+from queue_app.workflows.sql import Holding, Nodes
+from queue_app.workflows.steer import cancel_workflow
 
 #: Workflows of at most this many tasks are shown task by task.
 UNFOLDED: Final = 40

@@ -15,11 +15,11 @@ from queue_app.models import AuditEntry, DeadLetter, Task, Workflow as Row, Work
 from queue_app.services.lifecycle.actions import cancel_many, discard_open, replay, replay_open, retry, retry_many
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair import reap
-from queue_app.services.workflows import steer
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.sql.workflow_graph import holding
 from queue_app.testing import assert_workflow
+from queue_app.workflows import steer
 from queue_app.workflows.builder import RunningWorkflow
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.sql import holding
 from tests.support.engine import assert_index_agrees, done, failed, take
 from tests.workers.flow_tasks import node, undo_once
 

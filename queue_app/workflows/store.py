@@ -57,12 +57,12 @@ from queue_app.services.enqueue.validate import (
     check_text,
 )
 from queue_app.services.lifecycle.results import filled_in
-from queue_app.services.workflows import steer
 from queue_app.sql import workflow_advance, workflow_settle, workflow_store as rows
 from queue_app.sql.database import alias, atomic, clock
 from queue_app.sql.insert import LimitApplies, clock_and_limits
 from queue_app.sql.workflow_store import compensation_text
 from queue_app.telemetry import tracing
+from queue_app.workflows import steer
 
 
 def check_workflow(
@@ -100,6 +100,11 @@ def enqueue_workflow(flow: NewWorkflow, graph: Graph, *, outside: bool = False) 
     return stored
 
 
+def enqueue_checked(flow: NewWorkflow, graph: Graph, deadline: datetime | timedelta | None) -> None:
+    """Store a workflow of code; raise as ``Workflow.enqueue`` does."""
+    enqueue_workflow(check_workflow(flow, deadline), graph)
+
+
 def _write(flow: NewWorkflow, graph: Graph, *, admitted: bool = False) -> list[Enqueued]:
     waits = sharded(graph.edges)
     with atomic():
@@ -125,7 +130,7 @@ def add_nodes(
     attempt has ended.
 
     Attempts that add tasks behind themselves alone do so at the same time. If a thread that outlives its function adds
-    tasks while the attempt completes, the sweep (``services.workflows.read``) may have to queue them.
+    tasks while the attempt completes, the sweep (``workflows.read``) may have to queue them.
     """
     graph.rows[:] = map(before_enqueue, graph.rows)
     with atomic():

@@ -21,17 +21,11 @@ from queue_app.services.lifecycle.actions import cancel_many, discard_open, repl
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.rebuild import rebuild
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import (
-    cancel_workflow,
-    pause_workflow,
-    resume_workflow,
-    retry_workflow,
-    skip_task,
-)
-from queue_app.services.workflows.store import add_nodes, enqueue_workflow
-from queue_app.sql.workflow_graph import holding
 from queue_app.sql.workflow_store import compensation_text
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.sql import holding
+from queue_app.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow, skip_task
+from queue_app.workflows.store import add_nodes, enqueue_workflow
 from tests.support.engine import assert_index_agrees, at_once, done, failed, take
 from tests.support.history import Event
 

@@ -1,17 +1,21 @@
-"""What requests about workflows may hold."""
+"""What requests about workflows may hold, and what answers hold."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from queue_app.api.answers import COUNT, FLAG, TEXT, Shape, answer, listed, maybe, named, page, record
+from queue_app.api.representation import NEXT_BEFORE
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Field, ListOf
 from queue_app.api.serializers.control import WithReason
+from queue_app.api.serializers.kinds import TIME, UUID
 from queue_app.api.serializers.tasks import FORMER_PAGE, IdPage, Submission
 from queue_app.core.records import NewTask
 from queue_app.exceptions import InvalidTaskData
+from queue_app.models import Workflow
 from queue_app.models.fields import NAME_LENGTH, TYPE_LENGTH
 from queue_app.models.workflow import STANDINGS, WORKFLOW_NAME_LENGTH, Condition, OnFailure, WorkflowState
-from queue_app.services.workflows.store import NewFlow, NewNode
+from queue_app.workflows.store import NewFlow, NewNode
 
 MAX_NODES: Final = 1000
 MAX_AT_ONCE: Final = 100_000
@@ -79,3 +83,34 @@ def new_flow(values: Mapping[str, Any], user: str) -> NewFlow:
         nodes.append(NewNode(task=NewTask(user=user, **task), **own))
     options = {name: values[name] for name in ("on_failure", "deadline", "max_concurrent") if name in values}
     return NewFlow(name=values["name"], nodes=nodes, user=user, **options)
+
+
+# Answers.
+
+WORKFLOW: Final = Shape(
+    Workflow, "id", "name", "user", "state", "on_failure", "nodes", "max_concurrent", "created_at", "deadline",
+    "held_at", "finished_at", "cancel_requested_at", "cancel_reason", "paused", "paused_at", "paused_by",
+    "paused_reason", **dict.fromkeys(("cancel_reason", "paused_by", "paused_reason"), maybe(TEXT)),
+)  # fmt: skip
+#: The completed tasks that stay as they are, because what undoes them was given up. Only staff see why.
+_GAPS: Final = listed(record({"task_id": UUID, "name": TEXT, "reason": TEXT}, optional=("reason",)))
+_WORKFLOW: Final = WORKFLOW.schemas | {"gaps": _GAPS}
+answer("Workflow", _WORKFLOW)
+_GROUP: Final = answer(
+    "WorkflowGroup",
+    {"number": COUNT, "name": TEXT, "task_type": TEXT, "tasks": COUNT, "task_id": maybe(UUID), "states": named(COUNT),
+     "after": named(TEXT), "compensation": FLAG, "critical": FLAG, "started_at": maybe(TIME),
+     "finished_at": maybe(TIME)},
+)  # fmt: skip
+answer("WorkflowGraph", {"tasks": COUNT, "edges": COUNT, "groups": listed(_GROUP), "holding": listed(UUID)})
+answer("SteeredWorkflow", _WORKFLOW | {"changed": COUNT})
+answer("SubmittedWorkflow", _WORKFLOW | {"tasks": named(UUID)})
+page("Workflow", next_before=NEXT_BEFORE)
+
+
+def workflow(found: Workflow, user: Any) -> dict[str, Any]:
+    """Return a workflow; only staff see who paused or cancelled it, and why."""
+    hidden = () if user.is_staff else ("cancel_reason", "paused_by", "paused_reason")
+    shown = ("task_id", "name", "reason") if user.is_staff else ("task_id", "name")
+    gaps = [{key: gap[key] for key in shown} for gap in found.gaps]
+    return WORKFLOW(found) | dict.fromkeys(hidden) | {"gaps": gaps}

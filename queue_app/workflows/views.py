@@ -1,31 +1,37 @@
 """Workflows: submit, list, inspect and steer them. Users see their own; staff with the permission see all."""
 
+import json
+import uuid
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.base import ApiView, accepts, for_staff, parse_id
+from queue_app.api.base import ApiView, accepts, for_staff, parse_id, route
 from queue_app.api.paging import each, paged
 from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
-from queue_app.api.serializers import workflows as serializers
-from queue_app.api.serializers.control import Nothing, WithReason
+from queue_app.api.serializers.control import EventQuery, Nothing, WithReason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange, WaitQuery
+from queue_app.api.views.events import EventStream
+from queue_app.api.waiting import limited
+from queue_app.core.events import Event
 from queue_app.exceptions import WorkflowNotFound
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS
 from queue_app.services.control import audit
 from queue_app.services.lifecycle.steps import signal
 from queue_app.services.notify.subscribe import wait_for_workflow
-from queue_app.services.workflows import steer
-from queue_app.services.workflows.read import graph_of
-from queue_app.services.workflows.store import submit_workflow
 from queue_app.sql.database import alias
+from queue_app.workflows import serializers, steer
+from queue_app.workflows.read import graph_of
+from queue_app.workflows.sql import members
+from queue_app.workflows.store import submit_workflow
 
 VIEW = "queue_app.view_workflow"
 STEER = "queue_app.steer_workflow"
@@ -44,7 +50,7 @@ class WorkflowListView(ApiView):
             found = found.filter(state=query["state"])
         if "standing" in query:
             found = found.filter(**STANDINGS[query["standing"]])
-        page = paged(request, found, query, "-id", each(partial(representation.workflow, user=request.user)))
+        page = paged(request, found, query, "-id", each(partial(serializers.workflow, user=request.user)))
         return page | {"next_before": page["next_cursor"]}
 
     @accepts(
@@ -60,7 +66,7 @@ class WorkflowListView(ApiView):
         new = serializers.new_flow(self.read_body(request), self.username(request))
         workflow_id, tasks = submit_workflow(new)
         found = Workflow.objects.using(alias()).get(pk=workflow_id)
-        content = representation.workflow(found, request.user) | {"tasks": {name: t.id for name, t in tasks.items()}}
+        content = serializers.workflow(found, request.user) | {"tasks": {name: t.id for name, t in tasks.items()}}
         location = {"Location": self.address(request, f"{request.path.rstrip('/')}/{workflow_id}")}
         return Response(content, status=HTTPStatus.CREATED, headers=location)
 
@@ -76,7 +82,7 @@ class WorkflowView(ApiView):
         waiting = partial(self.waiting, request, self.username(request))
         if seconds and found.finished_at is None and wait_for_workflow(found.pk, seconds, waiting):
             found = find_workflow(request, workflow_id)
-        return representation.workflow(found, request.user)
+        return serializers.workflow(found, request.user)
 
 
 class GraphView(ApiView):
@@ -109,7 +115,7 @@ class _SteeringView(ApiView):
         found = self.workflow(request, workflow_id)
         number = act(found.pk, **values, by=self.username(request), via=audit.API)
         found.refresh_from_db()
-        return representation.workflow(found, request.user) | {"changed": number}
+        return serializers.workflow(found, request.user) | {"changed": number}
 
     def workflow(self, request: Request, workflow_id: str) -> Workflow:
         """Return the workflow to steer."""
@@ -222,3 +228,71 @@ def find_workflow(request: Request, workflow_id: str) -> Workflow:
     if found is None:
         raise missing
     return found
+
+
+# Events of one workflow as a stream of server-sent events.
+
+#: The event that says that a workflow itself has changed, and the columns that it has.
+WORKFLOW_CHANGED: Final = "WorkflowChanged"
+WORKFLOW_COLUMNS: Final = ("state", "paused", "held_at", "finished_at")
+
+
+class OneWorkflow:
+    """Narrows a stream to one workflow: to the events of its tasks, and one when the workflow itself has changed.
+
+    Events do not name workflows, so the rows are asked, once for all events that arrive together.
+    """
+
+    def __init__(self, workflow_id: uuid.UUID) -> None:
+        self._id = workflow_id
+        self._known: tuple[Any, ...] | None = None
+
+    def keep(self, found: list[Event]) -> list[Event]:
+        """Return the events of the tasks of the workflow."""
+        ids = {event.task_id for event in found if event.task_id}
+        if not ids:
+            return []
+        with limited():
+            own = {str(task_id) for task_id in members(self._id, ids)}
+        return [event for event in found if event.task_id in own]
+
+    def changes(self) -> bytes:
+        """Return an event if the workflow has changed since the last call; the first call returns its state."""
+        with limited():
+            row = Workflow.objects.using(alias()).filter(pk=self._id).values_list(*WORKFLOW_COLUMNS).first()
+        if row is None or row == self._known:
+            return b""
+        self._known = row
+        data = {"workflow_id": self._id, **dict(zip(WORKFLOW_COLUMNS, row, strict=True))}
+        return f"event: {WORKFLOW_CHANGED}\ndata: {json.dumps(data, cls=DjangoJSONEncoder)}\n\n".encode()
+
+
+class WorkflowEventView(EventStream):
+    @accepts(
+        "view_workflow", query=EventQuery, throttle="heavy", id="stream_workflow_events", answer="EventStream",
+        problems=(501,), tag="workflow_events",
+    )  # fmt: skip
+    def get(self, request: Request, workflow_id: str) -> Any:
+        """Stream the events of a workflow's tasks as server-sent events, and ``WorkflowChanged`` for the whole.
+
+        ``WorkflowChanged`` has the state, and whether the workflow is paused or held; it comes at the beginning, and
+        after each change. Takes the filters of ``/api/v1/events``. Needs an ASGI server.
+        """
+        return self.streamed(request, OneWorkflow(find_workflow(request, workflow_id).pk))
+
+
+#: What ``queue_app.urls`` gets.
+ADDRESSES: Final = (
+    route("api/v1/workflows", WorkflowListView, "workflow-list"),
+    route("api/v1/workflows/<workflow_id>", WorkflowView, "workflow"),
+    route("api/v1/workflows/<workflow_id>/graph", GraphView, "workflow-graph"),
+    route("api/v1/workflows/<workflow_id>/cancel", CancelView, "workflow-cancel"),
+    route("api/v1/workflows/<workflow_id>/stop-undoing", StopUndoingView, "workflow-stop-undoing"),
+    route("api/v1/workflows/<workflow_id>/skip", SkipView, "workflow-skip"),
+    route("api/v1/workflows/<workflow_id>/pause", WorkflowPauseView, "workflow-pause"),
+    route("api/v1/workflows/<workflow_id>/resume", WorkflowResumeView, "workflow-resume"),
+    route("api/v1/workflows/<workflow_id>/retry", RetryView, "workflow-retry"),
+    route("api/v1/workflows/<workflow_id>/priority", PriorityView, "workflow-priority"),
+    route("api/v1/workflows/<workflow_id>/events", WorkflowEventView, "workflow-events"),
+    route("api/v1/workflows/<workflow_id>/signal", SignalView, "workflow-signal"),
+)

@@ -19,12 +19,12 @@ from queue_app.services.lifecycle.actions import cancel, cancel_many, discard, r
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.maintenance import purge
 from queue_app.services.upkeep.promote import make_due
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import cancel_workflow, retry_workflow, stop_undoing
-from queue_app.services.workflows.store import add_nodes
 from queue_app.sql import workflow_advance
 from queue_app.sql.database import fetch_all
 from queue_app.testing import assert_workflow
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.steer import cancel_workflow, retry_workflow, stop_undoing
+from queue_app.workflows.store import add_nodes
 from tests.support.engine import at_once, done, failed, new, open_transaction, row, take
 from tests.workers.flow_tasks import charge, failing, label, node, ran, undo
 from tests.workers.stage import StillWorker

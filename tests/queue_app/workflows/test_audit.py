@@ -5,15 +5,15 @@ import pytest
 from queue_app import Workflow, signal
 from queue_app.exceptions import InvalidTransition
 from queue_app.models import AuditEntry
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import (
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.steer import (
     cancel_workflow,
     pause_workflow,
     reprioritise_workflow,
     resume_workflow,
     retry_workflow,
 )
-from tests.queue_app.services.workflows.test_upkeep import LONG_AGO, Row as Stored
+from tests.queue_app.workflows.test_upkeep import LONG_AGO, Row as Stored
 from tests.workers.flow_tasks import node
 
 

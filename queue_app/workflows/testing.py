@@ -1,13 +1,13 @@
 """Workflows in memory, with the rules of the real ones: all tasks of a workflow are looked at after each change."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from django.tasks.backends.base import BaseTaskBackend
 from django.utils import timezone
 
 from queue_app import registry
@@ -21,10 +21,9 @@ from queue_app.models.workflow import Closed, Condition, OnFailure, WorkflowStat
 from queue_app.registry import AnyTask
 from queue_app.services.advance import DOOMING, MET
 from queue_app.services.lifecycle.dependencies import undoing
+from queue_app.testing.memory import MemoryBackend
+from queue_app.testing.stored import StoredCall
 from queue_app.workflows.builder import RunningWorkflow
-
-if TYPE_CHECKING:
-    from queue_app.testing.stored import StoredCall
 
 _OPEN: Final = frozenset({Status.EXECUTING, Status.QUEUED, Status.SCHEDULED})
 type TaskOf = Callable[[TaskSpec], AnyTask | None]
@@ -404,7 +403,7 @@ class RunningInMemory(RunningWorkflow):
         super().__init__(flow.id, (_id(call), call.failures + 1, 0), user=call.option("user", ""), joined=joined)
         self._flow, self._call = flow, call
 
-    def detached(self) -> RunningInMemory:
+    def detached(self) -> "RunningInMemory":
         """Return the same workflow to add tasks that what waits for the running task does not wait for."""
         return RunningInMemory(self._flow, self._call, joined=False)
 
@@ -424,3 +423,42 @@ def _stored_task(spec: TaskSpec) -> AnyTask:
 
 def _id(call: StoredCall) -> uuid.UUID:
     return uuid.UUID(call.id)
+
+
+def assert_workflow(
+    flow: Any,
+    state: str,
+    tasks: Mapping[str, str | list[str]] | None = None,
+    *,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+) -> None:
+    """Assert the state of a workflow (or of its id) and, by their names, of some of its tasks.
+
+    ``{"charge": "completed", "resize": ["completed", "failed"]}``: of several tasks with one name, list all states. A
+    compensation is called "undo" and the name of what it undoes. The error lists all tasks. Works with
+    ``MemoryBackend`` and with rows.
+    """
+    found, nodes = _workflow(task_backends[backend], getattr(flow, "id", flow))
+    wrong = [] if found == state else [f"it is {found}"]
+    for name, wanted in (tasks or {}).items():
+        states = sorted(status for each, status in nodes if each == name)
+        if states != sorted([wanted] if isinstance(wanted, str) else wanted):
+            wrong.append(f"{name} {', '.join(states) or 'is missing'}")
+    if wrong:
+        listed = "\n".join(f"  {name} {status}" for name, status in nodes)
+        raise AssertionError(f"Expected the workflow to be {state}; {'; '.join(wrong)}. Its tasks:\n{listed}")
+
+
+def _workflow(backend: BaseTaskBackend, workflow_id: Any) -> tuple[str, list[tuple[str, str]]]:
+    """Return the state of a workflow, and (name, state) of its tasks."""
+    if isinstance(backend, MemoryBackend):
+        flow = backend.workflow(workflow_id)
+        return flow.state.value, [(name, status.value) for name, status in flow.nodes]
+    from queue_app.models import Workflow  # noqa: PLC0415 - needs the apps
+    from queue_app.workflows.sql import nodes  # noqa: PLC0415
+
+    found = {node.id: node for node in nodes(Workflow.objects.get(pk=workflow_id).id)}
+    named = {each.id: each.name or each.task_type.rpartition(".")[2] for each in found.values()}
+    undone = {each.id: f"undo {named[each.compensates]}" for each in found.values() if each.compensates is not None}
+    state = Workflow.objects.values_list("state", flat=True).get(pk=workflow_id)
+    return state, [((named | undone)[each.id], each.status) for each in found.values()]

@@ -25,11 +25,11 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.repair.reap import mark_dead, reap_orphans
 from queue_app.services.upkeep import maintenance
 from queue_app.services.upkeep.maintenance import purge
-from queue_app.services.workflows.read import WorkflowUpkeep
-from queue_app.services.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from queue_app.sql.database import atomic
 from queue_app.sql.finish import complete
 from queue_app.sql.workflow_advance import complete as complete_in_workflow, lock
+from queue_app.workflows.read import WorkflowUpkeep
+from queue_app.workflows.steer import cancel_workflow, pause_workflow, resume_workflow, retry_workflow
 from tests.support.engine import Side, assert_index_agrees, done, failed, held_up, open_transaction, row, take
 from tests.workers.flow_tasks import node
 

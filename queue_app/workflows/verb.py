@@ -13,9 +13,9 @@ from queue_app.management.verbs._values import format_table
 from queue_app.models import Workflow
 from queue_app.models.workflow import STANDINGS, WorkflowState
 from queue_app.services.control import audit
-from queue_app.services.workflows import steer
-from queue_app.services.workflows.read import TaskGroup, graph_of
 from queue_app.sql.database import alias, atomic
+from queue_app.workflows import steer
+from queue_app.workflows.read import TaskGroup, graph_of
 
 EXAMPLE = "taskqueue workflow show 0198c5d1-6f0e-7000-8000-000000000001"
 NEEDS = Needs.DATABASE

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.models.workflow import Workflow, WorkflowState
-from queue_app.services.workflows.read import TaskGroup, WorkflowGraph
-from queue_app.sql.workflow_graph import AwaitedSignal, HeldWorkflow
+from queue_app.workflows.read import TaskGroup, WorkflowGraph
+from queue_app.workflows.sql import AwaitedSignal, HeldWorkflow
 
 WIDTH: Final = 176
 HEIGHT: Final = 52

@@ -1,0 +1,28 @@
+"""What workflows add to the kernel; what lets a task start after another (``services.advance``) is a part of that."""
+
+from typing import Final
+
+from queue_app.core.rooms import Room
+
+ROOM: Final = Room(
+    "workflows",
+    jobs=("jobs.jobs",),
+    questions={"workflows": "sql.ANY_OPEN"},
+    addresses=("views.ADDRESSES",),
+    pages={"Workflow": "admin.WorkflowAdmin"},
+    verbs={"workflow": "verb"},
+    task_details=("admin.around_task",),
+    parts={
+        "children": "children",
+        "enqueue_workflow": "store.enqueue_checked",
+        "check_workflow": "store.check_workflow",
+        "StoredWorkflow": "store.StoredWorkflow",
+        "RunningWorkflow": "builder.RunningWorkflow",
+        "MemoryWorkflow": "testing.MemoryWorkflow",
+        "RunningInMemory": "testing.RunningInMemory",
+    },
+    reasons=("diagnose.of_task",),
+    findings=("diagnose.check_workflows",),
+    overview={"held": "diagnose.HELD"},
+    metrics=("diagnose.metrics",),
+)
