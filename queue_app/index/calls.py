@@ -76,7 +76,7 @@ def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
         pool.release(connection)
 
 
-class Scripts(dict[str, redis.commands.core.Script]):
+class Scripts(dict[str, Any]):
     """The scripts by name, registered with a client at their first use."""
 
     def __init__(self, client: redis.Redis) -> None:

@@ -7,7 +7,6 @@ import pytest
 from queue_app.core.priorities import Band
 from queue_app.index import get_index
 from queue_app.models import Task
-from queue_app.services.enqueue import store
 from queue_app.services.notify import events
 from queue_app.services.requests import backlog, consume
 from tests.support.asking import TYPE, answer, answers, aside, ask
@@ -240,13 +239,13 @@ def test_a_bad_cancellation_is_rejected(fields, code, field):
 def test_the_answer_comes_before_everything_that_happens_to_the_task(monkeypatch):
     """A worker that is fast could complete the task before the consumer has answered the whole batch."""
     told = []
-    plain = store.push_on_commit
+    plain = events.push_on_commit
 
     def pushed(entries, *args, **options):
         told.append([event.task_id for event in events.read("0-0", count=100)[0] if event.name == "Accepted"])
         return plain(entries, *args, **options)
 
-    monkeypatch.setattr(store, "push_on_commit", pushed)
+    monkeypatch.setattr(events, "push_on_commit", pushed)
     for number in range(2):
         ask(request_id=f"r{number}")
     consume()
