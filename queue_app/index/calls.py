@@ -84,8 +84,9 @@ class Scripts(dict[str, Any]):
         self._client = client
 
     def __missing__(self, name: str) -> redis.commands.core.Script:
-        self[name] = self._client.register_script(scripts.source(name))
-        return self[name]
+        script: redis.commands.core.Script = self._client.register_script(scripts.source(name))
+        self[name] = script
+        return script
 
 
 class Calls:
