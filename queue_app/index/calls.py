@@ -76,7 +76,7 @@ def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
         pool.release(connection)
 
 
-class Scripts(dict[str, redis.commands.core.Script]):
+class Scripts(dict[str, Any]):
     """The scripts by name, registered with a client at their first use."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -84,8 +84,9 @@ class Scripts(dict[str, redis.commands.core.Script]):
         self._client = client
 
     def __missing__(self, name: str) -> redis.commands.core.Script:
-        self[name] = self._client.register_script(scripts.source(name))
-        return self[name]
+        script: redis.commands.core.Script = self._client.register_script(scripts.source(name))
+        self[name] = script
+        return script
 
 
 class Calls:

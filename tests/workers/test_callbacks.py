@@ -11,12 +11,12 @@ from queue_app.core.states import Status
 from queue_app.hooks.callbacks import problems
 from queue_app.models import Queue, Task, TaskPayload
 from queue_app.registry import type_of
-from queue_app.services.enqueue import admission
 from queue_app.services.enqueue.admission import expire_stale
 from queue_app.services.enqueue.store import submit
 from queue_app.services.lifecycle.actions import cancel, retry, run_now
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish
+from queue_app.services.notify import events
 from queue_app.services.repair.reap import mark_dead, reap_overdue
 from queue_app.sql.finish import held_by
 from queue_app.testing import MemoryBackend
@@ -105,7 +105,7 @@ def test_forty_reports_at_once_add_one_callback(held):
 def test_a_crash_before_the_commit_stores_neither_the_end_nor_the_callback(held, before):
     _hand, result, claimed = held()
     outcome = Outcome(claimed, claimed.started_at, claimed.started_at, "1")
-    before(admission, "push_on_commit", sys.exit)
+    before(events, "push_on_commit", sys.exit)
     with pytest.raises(SystemExit):
         finish([outcome])
     assert status(result.id) == Status.EXECUTING

@@ -19,7 +19,7 @@ NEEDS = Needs.DATABASE | Needs.TASKS
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--new-key", metavar="ID", help="only print a new entry for ENCRYPTION.KEYS, which must be kept secret")
-    add("--type", dest="task_types", nargs=1, metavar="TASK_TYPE", help="only tasks of this type")
+    add("--type", dest="task_type", help="only tasks of this type")
     add("--rate", type=float, metavar="N", help="N tasks per second; default: no limit")
     add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add("--no-wait", action="store_true", help="leave the work to the scheduler")
@@ -33,9 +33,9 @@ def run(call: Call) -> int:
         return call.answer(entry, {"key": entry})
     if not conf.get().encryption.keys:
         raise EncryptionUnavailable(f"{encryption.NO_KEY} {encryption.MAKE_ONE}")
-    wanted = TaskFilter.of(call.options)
+    wanted = TaskFilter(task_types=[call["task_type"]] if call["task_type"] else ())
     with atomic():
-        schedules = 0 if wanted.task_types else reencrypt_schedules()
+        schedules = 0 if call["task_type"] else reencrypt_schedules()
         action, options = Action(kind=OperationKind.REENCRYPT), OperationOptions(rate=call["rate"])
         operation = start_operation(action, wanted, options, by=call.by, reason=call["reason"])
         after = {"filter": wanted.as_json(), "operation": str(operation.id), "schedules": schedules}

@@ -154,7 +154,8 @@ def finished(attempts: Sequence[Ended]) -> None:
     if not (is_published or settings.events.log):
         return
     dead = [(each.name, each.outcome.task) for each in attempts if each.status is Status.DEAD_LETTER]
-    dead_letters = in_runs((traced(_dead_letter_of(name, task), task.trace), task.id) for name, task in dead)
+    letters = [(traced(_dead_letter_of(name, task), task.trace), task.id) for name, task in dead]
+    dead_letters = in_runs(letters) if letters else []
     if settings.events.log:
         transition_log.log_ended(attempts)
         transition_log.log_events(dead_letters)
