@@ -29,8 +29,8 @@ class Copy:
     @classmethod
     def take(cls, number: int, names: tuple[Any, ...]) -> Self:
         """Copy what there is now."""
-        names = connection.introspection.django_table_names(only_existing=True)
-        tables = [*(table for table in names if table.startswith("queue_app_")), "task_event"]
+        tables = connection.introspection.django_table_names(only_existing=True)
+        tables = [*(table for table in tables if table.startswith("queue_app_")), "task_event"]
         schema = f"explorer_{number}"
         statements = ["SET session_replication_role = replica"]  # no triggers, no order among foreign keys
         with connection.cursor() as cursor:
