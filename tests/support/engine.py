@@ -186,7 +186,6 @@ def scripts_through(index: Index, answer: Callable[..., Any]) -> Iterator[None]:
     """Let ``answer(run, name, *arguments)`` answer for every script, those that are posted too; ``run`` runs one."""
     index.flush()
     call = partial(answer, index._call)
-    index._call = call  # type: ignore[method-assign]
 
     def push(_index: Index, entries: Sequence[Entry], events: object = ()) -> None:
         for batch in batched(entries, 500):
