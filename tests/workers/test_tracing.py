@@ -149,7 +149,8 @@ def test_a_failing_tracer_stops_no_task(run, monkeypatch, caplog):
 
 
 def test_without_a_provider_there_are_no_spans():
-    assert tracing.attempt(None) is tracing.enqueueing([uuid.uuid4()])
+    with tracing.attempt(None) as span, tracing.enqueueing([uuid.uuid4()]) as sent:
+        assert (span, sent) == (None, None)
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["with the trace of its caller", "with its own"])

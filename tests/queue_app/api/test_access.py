@@ -169,7 +169,7 @@ def test_only_health_metrics_and_docs_are_public():
         pattern.callback.cls
         for pattern in next(r for r in get_resolver().url_patterns if r.app_name == "queue_app").url_patterns
         if hasattr(pattern.callback, "cls")  # the status page is no part of the API
-        and ".internal." not in pattern.callback.cls.__module__  # these need a worker token
+        and ".remote." not in pattern.callback.cls.__module__  # these need a worker token
     }
     assert len(views) >= 9
     opened = {view for view in views if "IsAuthenticated" not in {p.__name__ for p in view.permission_classes}}

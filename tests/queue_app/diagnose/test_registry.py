@@ -63,7 +63,7 @@ def test_a_new_trouble_is_in_explain_doctor_overview_and_readiness(engine, add, 
     assert finding == doctor.Finding("licence", Level.FAIL, "The licence ended 3 days ago.", "Renew it.")
     assert '<li class="tq-severe">The licence ended 3 days ago. Renew it.' in overview()
     assert health.check(within=30).reasons["index"] == "The licence ended 3 days ago."
-    assert "| `no_licence` | The licence ended … days ago. | Renew it. | the servers |" in lists.reasons()
+    assert "| `no_licence` | The licence ended … days ago. | Renew it. |" in lists.reasons()
 
 
 def test_a_new_reason_of_tasks_is_in_explain_and_counted_in_the_overview(engine, add, monkeypatch, overview):
