@@ -370,13 +370,13 @@ class Outcome:
 
 
 class Usage(NamedTuple):
-    """What a worker used of its machine between two heartbeats; ``None``: unknown."""
+    """What a worker used of its machine between two heartbeats, by columns of its row; ``None``: unknown."""
 
-    cpu_percent: float | None  # of one core
-    memory_bytes: int | None
+    cpu_percent: float | None = None  # of one core
+    memory_bytes: int | None = None
 
 
-UNKNOWN_USAGE: Final = Usage(None, None)
+UNKNOWN_USAGE: Final = Usage()
 
 
 class WorkerReport(NamedTuple):

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from queue_app import conf
 from queue_app.api.base import ApiView, accepts, parse_id, route
 from queue_app.api.waiting import Database
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport
+from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, Usage
 from queue_app.exceptions import InvalidTaskData, TokenRefused, WorkerNotFound
 from queue_app.index import WorkerMessage
 from queue_app.models import WorkerToken
@@ -186,7 +186,8 @@ class HeartbeatView(WorkerView):
         reports = [
             ProgressReport(worker_id=worker, **report | ({} if keeps_lines else {"lines": None})) for report in running
         ]
-        found = remote.heartbeat(self.token, worker, reports, **body)
+        usage = Usage(**{name: body.pop(name, None) for name in Usage._fields})
+        found = remote.heartbeat(self.token, worker, reports, usage=usage, **body)
         status = {"acknowledged": True, "status": "ok", "cancel_requested": bool(found.cancel)}
         return status | serializers.HEARTBEAT_REPLY(found)
 

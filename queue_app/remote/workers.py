@@ -18,7 +18,16 @@ from typing import Final, NamedTuple
 
 from queue_app import registry
 from queue_app.core.ids import uuid7
-from queue_app.core.records import AttemptKey, ClaimedTask, Outcome, ProgressReport, TaskFailure, Usage, WorkerReport
+from queue_app.core.records import (
+    UNKNOWN_USAGE,
+    AttemptKey,
+    ClaimedTask,
+    Outcome,
+    ProgressReport,
+    TaskFailure,
+    Usage,
+    WorkerReport,
+)
 from queue_app.core.states import Status
 from queue_app.core.steps import Fields, Step
 from queue_app.encryption import call_of, failure_texts, hides, opened_if, opened_task
@@ -273,8 +282,7 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     draining: bool,
     tasks_done: int,
     free_slots: int = 0,
-    cpu_percent: float | None = None,
-    memory_bytes: int | None = None,
+    usage: Usage = UNKNOWN_USAGE,
     current_load: int | None = None,
 ) -> HeartbeatReply:
     """Record that the worker lives, and what its attempts report. Raises ``WorkerLost`` when it was declared dead.
@@ -284,7 +292,7 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     worker = _own(token, worker_id)
     if current_load is not None and not draining:
         free_slots = free_slots or max(0, worker.concurrency - current_load)
-    report = WorkerReport(draining, tasks_done, free_slots, Usage(cpu_percent, memory_bytes))
+    report = WorkerReport(draining, tasks_done, free_slots, usage)
     by_key = {(report.task_id, report.attempt, report.leased_at): report for report in reports}
     answer = service.heartbeat(worker_id, report, list(by_key))
     if not answer.alive:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_app.core.failures import fingerprint
-from queue_app.core.records import WORKER_DIED, ClaimedTask, HeartbeatAnswer, Returned, WorkerReport
+from queue_app.core.records import WORKER_DIED, ClaimedTask, HeartbeatAnswer, Returned, Usage, WorkerReport
 from queue_app.sql.claim import NEXT_ANSWER, RUN
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, RETURNED, returned
 from queue_app.sql.database import IS_READ_ONLY, execute, fetch_all, fetch_column, fetch_value
@@ -23,6 +23,7 @@ ARRAY(SELECT concat_ws(' ', id, heartbeat_seconds, {_BEAT}) FROM queue_app_worke
 #: Condition for live workers on a machine, whose name begins their process identities.
 NEIGHBOURS: Final = f"{_LIVE} AND starts_with(process_identity, %s)"
 
+_USED: Final = ", ".join(f"{name} = %s" for name in Usage._fields)
 _ANSWERED: Final = f", answered_run = {NEXT_ANSWER}"
 _MARK_DEAD: Final = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
@@ -46,7 +47,7 @@ def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = T
     """
     sql = (
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
-        " free_slots = %s, concurrency = COALESCE(%s, concurrency), cpu_percent = %s, memory_bytes = %s"
+        f" free_slots = %s, concurrency = COALESCE(%s, concurrency), {_USED}"
         f"{_ANSWERED if names_all else ''}"
         f" WHERE id = %s AND {_LIVE} RETURNING drain_requested_at IS NOT NULL, right(answered_run, 1) = '?'"
     )
