@@ -28,7 +28,9 @@ def extract(folder: Path, templates: Path, locales: list[str], options: str = ""
     """Extract the texts of a copy of the app in ``folder`` into the catalogues of languages; return the app."""
     require("xgettext")  # its package has the others
     app = folder / "queue_app"
-    without = shutil.ignore_patterns("__pycache__", "vendor", "workers")
+    without = shutil.ignore_patterns(
+        "__pycache__", "templates", "vendor", "workers"
+    )  # the last and the templates are links
     shutil.copytree(ROOT / "queue_app", app, ignore=without)
     shutil.copytree(ROOT / "templates", templates, dirs_exist_ok=True)
     command = [sys.executable, "-c", EXTRACT.format(options=options, locales=locales)]
