@@ -41,7 +41,7 @@ class Room:
     verbs: Named = field(default_factory=dict)
     #: Functions that take a task, and return what its page in the admin shows besides.
     task_details: Paths = ()
-    #: {name: what backends, contexts of tasks and the testing kit hand out for the room}; see ``part``.
+    #: {name: what services, backends, contexts of tasks and the testing kit hand out for the room}; see ``part``.
     parts: Named = field(default_factory=dict)
 
     # What is found out.

@@ -8,11 +8,11 @@ The functions whose names begin with ``a`` are for coroutines. Django has no tra
 transaction, put both into one function and call that function with ``sync_to_async``.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
+from queue_app.core import rooms
 from queue_app.services.control.pause import (
     pause,
     pause_everything,
@@ -58,17 +58,9 @@ areplay = sync_to_async(replay)
 areprioritise = sync_to_async(reprioritise)
 aresume = sync_to_async(resume)
 
-#: {module of a room: what it adds}.
-_OF_ROOMS = {
-    "schedules.backfill": ("run_schedule",),
-    "schedules.edit": ("adelete_schedule", "aset_schedule", "delete_schedule", "set_schedule"),
-    "schedules.pause": ("pause_schedule", "resume_schedule"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import what a room adds on first use: this package belongs to the kernel, which imports no room."""
-    for module, names in _OF_ROOMS.items():
-        if name in names:
-            return getattr(import_module(f"queue_app.{module}"), name)
+    """Return what a room adds, on first use: this package belongs to the kernel, which imports no room."""
+    if name in __all__:
+        return rooms.part(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

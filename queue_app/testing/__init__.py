@@ -5,9 +5,9 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 ``django.tasks``.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from queue_app.core import rooms
 from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
 from queue_app.testing.memory import MemoryBackend
 from queue_app.testing.override import Clock, freeze, override_queue
@@ -31,16 +31,8 @@ __all__ = [
 ]
 
 
-#: {what a room adds: its module}.
-_OF_ROOMS = {
-    "assert_scheduled": "schedules.testing",
-    "assert_workflow": "workflows.testing",
-    "run_schedules": "schedules.testing",
-}
-
-
 def __getattr__(name: str) -> Any:
-    """Import what a room adds on first use: this package belongs to the kernel, which imports no room."""
-    if name in _OF_ROOMS:
-        return getattr(import_module(f"queue_app.{_OF_ROOMS[name]}"), name)
+    """Return what a room adds, on first use: this package belongs to the kernel, which imports no room."""
+    if name in __all__:
+        return rooms.part(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ ROOM: Final = Room(
         "RunningWorkflow": "builder.RunningWorkflow",
         "MemoryWorkflow": "testing.MemoryWorkflow",
         "RunningInMemory": "testing.RunningInMemory",
+        "assert_workflow": "testing.assert_workflow",
     },
     reasons=("diagnose.of_task",),
     findings=("diagnose.check_workflows",),

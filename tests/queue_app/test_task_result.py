@@ -53,7 +53,7 @@ def test_wait_returns_the_return_value(worker):
     result = add.enqueue(1, b=2)
     assert isinstance(result, QueueTaskResult)
     waiting = Side(lambda: result.wait(60))
-    until(lambda: hub.busy, "somebody waits")
+    until(lambda: hub.busy, "a caller waits")
     finish([done(take(worker)[0], "3")])
     assert waiting.result() == 3
     assert result.is_finished
@@ -65,7 +65,7 @@ def test_a_coroutine_waits_without_a_thread(worker):
 
     async def both():
         waiting = asyncio.ensure_future(result.await_(60))
-        await asyncio.to_thread(until, lambda: hub.busy, "somebody waits")
+        await asyncio.to_thread(until, lambda: hub.busy, "a caller waits")
         await sync_to_async(lambda: finish([done(take(worker)[0], "1")]))()
         return await waiting
 
@@ -97,7 +97,7 @@ def test_a_cancelled_wait_leaves_no_listener(engine, monkeypatch):
 
     async def disconnect():
         waiting = asyncio.ensure_future(result.await_(60))
-        await asyncio.to_thread(until, lambda: hub.busy, "somebody waits")
+        await asyncio.to_thread(until, lambda: hub.busy, "a caller waits")
         waiting.cancel()
         await asyncio.wait([waiting])
 

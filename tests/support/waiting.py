@@ -24,7 +24,7 @@ def let_pass(seconds: float) -> None:
 
 
 def turns(seconds: float, pause: float) -> Iterator[float]:
-    """Yield how much time has passed, again and again for so many seconds, with a pause after each turn."""
+    """Yield the seconds that have passed, until they are ``seconds``; pause after each turn."""
     began = time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
         yield passed

@@ -25,7 +25,7 @@ RATE = {"rate_count": 3, "rate_seconds": 3600.0, "rate_burst": 3}
 
 @pytest.fixture
 def stall(clock, after):
-    """Return a function that lets PostgreSQL answer the next grants later, by so many seconds."""
+    """Return a function that delays the next answers of PostgreSQL to grants by some seconds."""
     clock.step = 0.0001  # the loop waits for others
 
     def answer_later(seconds: float) -> None:

@@ -25,7 +25,7 @@ def start(run: Run, **env: str) -> tuple[Process, Process]:
 
 
 def disturbed(run: Run, number: int, what: str, **env: str) -> Iterator[int]:
-    """Start everything under load, and yield at so many moments; measure after each when tasks end again."""
+    """Start everything under load. Yield at several moments, and measure after each when tasks end again."""
     run.load()
     start(run, **env)
     for moment, _ in enumerate(run.moments(number)):
