@@ -13,7 +13,7 @@ from django.db.models import Model
 from django.utils.functional import SimpleLazyObject
 from django.utils.module_loading import import_string
 
-from queue_app.admin.site import group_menu, limit_logins, translate_names
+from queue_app.admin.site import group_menu, limit_logins, show_verdict, translate_names
 from queue_app.core import rooms
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ for name, path in (_own | rooms.paths("pages")).items():
 translate_names()
 group_menu(admin.site)
 limit_logins(admin.site)
+show_verdict(admin.site)
 
 
 def __getattr__(name: str) -> Any:

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
-from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin
+from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
 from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
+from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
 from queue_app.models import Limit, PriorityPolicy, RuntimeSettings
@@ -74,6 +75,13 @@ class LimitAdmin(PausingAdmin[Limit]):
     ordering = ("name",)  # of two columns, Django would write the rank into the headings
     search_fields = ("name",)
     sortable_by = ("name", "scope")
+
+    @page("hold/", "hold", permission="pause", post=True)
+    def hold_view(self, request: HttpRequest) -> HttpResponse:
+        """Pause the task type that the overview names, which may have no limits yet."""
+        limit = Limit(scope=Scope.TYPE, name=request.POST.get("name", ""))
+        limit = Limit.objects.filter(scope=limit.scope, name=limit.name).first() or limit
+        return self.act_on(request, limit, lambda found, _reason: self.pause(request, found))
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         rows = list(rows)

@@ -140,6 +140,10 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
 
     @action_page("pause", "pause")
     def pause_view(self, request: HttpRequest, found: M, _reason: str) -> str:
+        return self.pause(request, found)
+
+    def pause(self, request: HttpRequest, found: M) -> str:
+        """Pause an object as the posted form says; return what that means."""
         self._toggle(request, found, paused=True)
         return _("Paused: running tasks finish, and no new task starts.")
 

@@ -11,9 +11,11 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.forms import AdminAuthenticationForm
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
+from django.urls import URLPattern, URLResolver
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop
 
 from queue_app import conf
+from queue_app.admin.unavailable import answers_without_database
 from queue_app.core.counters import failed_logins
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import OVERVIEW, sections
@@ -44,6 +46,25 @@ def limit_logins(site: AdminSite) -> None:
     """Give a site this form, unless the project has its own."""
     if site.login_form is None:
         site.login_form = LimitedLoginForm
+
+
+# The home page of the admin, with the overview's verdict.
+
+
+def show_verdict(site: AdminSite) -> None:
+    """Let the home page begin with the verdict, and both it and the overview say so while PostgreSQL is away."""
+    if site.index_template is None:
+        site.index_template = "admin/queue_app/index.html"
+    addresses = site.get_urls
+
+    def get_urls() -> list[URLResolver | URLPattern]:
+        found = addresses()
+        for each in found:
+            if isinstance(each, URLPattern) and each.name in {"index", "app_list"} and each.callback is not None:
+                each.callback = answers_without_database(each.callback)
+        return found
+
+    site.get_urls = get_urls  # type: ignore[method-assign]
 
 
 # The menu of the admin: the overview and four groups, instead of all models by the alphabet.

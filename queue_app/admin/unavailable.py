@@ -12,9 +12,12 @@ from django.template.loader import render_to_string
 from django.views.defaults import server_error
 
 from queue_app.exceptions import in_one_line
+from queue_app.sql.database import require_answer
 
 #: Seconds until the page tries again.
 RETRY_SECONDS: Final = 5
+#: Seconds for which a page waits for a first answer of PostgreSQL.
+ANSWER_SECONDS: Final = 1.5
 
 logger = logging.getLogger("taskqueue")
 
@@ -25,6 +28,7 @@ def answers_without_database(view: Callable[..., HttpResponse]) -> Callable[...,
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
+            require_answer(ANSWER_SECONDS)
             return view(request, *args, **kwargs)
         except (OperationalError, InterfaceError) as error:
             return unavailable(error)

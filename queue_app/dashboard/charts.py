@@ -37,6 +37,8 @@ RANGES: Final = {
     "7d": Range(timedelta(days=7), 3600, 300),
 }
 DEFAULT: Final = "1h"
+#: Most seconds between two snapshots of a minute, one of which may be late.
+LONGEST_MINUTE: Final = 180.0
 
 
 def _read(key: str) -> stats.Series:
@@ -89,13 +91,25 @@ def chart_data(name: str, queue: str) -> dict[str, Any]:
     last["active"] = sum(row.active for row in queues)
     for band in (band for row in queues for band in row.bands):
         last[band.band.label] = (last[band.band.label] or 0) + band.depth
+    times, places = _with_gaps([*series.times, now], chosen.step)
+    columns = {key: [*column, last.get(key)] for key, column in series.values.items()}
     return {
         "range": name,
         "from": now - chosen.length.total_seconds(),
         "to": now,
-        "times": [*series.times, now],
-        "values": {key: [*column, last.get(key)] for key, column in series.values.items()},
+        "times": times,
+        "values": {key: [None if at is None else column[at] for at in places] for key, column in columns.items()},
     }
+
+
+def _with_gaps(times: Sequence[float], step: float) -> tuple[list[float], list[int | None]]:
+    """Return times, with one more in each gap in which nothing was measured, and the place of each; ``None`` in one."""
+    found: list[tuple[float, int | None]] = []
+    for place, at in enumerate(times):
+        if found and at - found[-1][0] > max(1.5 * step, LONGEST_MINUTE):
+            found.append((found[-1][0] + step, None))
+        found.append((at, place))
+    return [at for at, _place in found], [place for _at, place in found]
 
 
 # Charts of one task type, user or key as SVG: a histogram of run times, and 30 days by hour or day.

@@ -13,6 +13,7 @@ from typing import Any, Final
 from django.db.models import Q
 from django.utils import timezone
 
+from queue_app import conf
 from queue_app.core import rooms
 from queue_app.core.priorities import Band
 from queue_app.core.sentence import joined, sentence
@@ -44,6 +45,8 @@ COUNTED: Final = 20_000
 MAX_DEAD: Final = 1000
 #: Heartbeat intervals of silence after which a worker is late.
 LATE_BEATS: Final = 2
+#: Share of a leadership after which its scheduler is silent: it renews it five times, so it has missed two.
+SILENT_SHARE: Final = 0.4
 #: For how long the overview names workers that died.
 DIED_LATELY: Final = timedelta(minutes=10)
 
@@ -85,6 +88,11 @@ class QueueRow:
         return sum(row.depth for row in self.bands)
 
     @property
+    def oldest(self) -> float:
+        """The longest wait in seconds."""
+        return max((row.oldest for row in self.bands if row.oldest is not None), default=0.0)
+
+    @property
     def is_late(self) -> bool:
         """Whether a task waits longer than the target of its band."""
         return any(row.is_late for row in self.bands)
@@ -120,11 +128,11 @@ def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPart:
-    """What a room shows on the overview to those who have a permission; it is read with everything else."""
+    """What a room finds that needs a person, for those who have a permission; it is read with everything else."""
 
     permission: str
     read: Callable[[], Any]
-    show: Callable[[Any], list[Any]]  # what the template gets
+    show: Callable[[Any], list[Any]]  # ``OverviewReason``s
 
 
 @dataclass(slots=True)
@@ -146,6 +154,7 @@ class Live:
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
     parts: dict[str, Any]  # what ``OverviewPart`` reads, by name
+    silent_seconds: float  # for which the leading scheduler has not renewed its leadership; 0: it is on time
 
 
 def is_late(worker: Worker, now: datetime) -> bool:
@@ -188,6 +197,7 @@ def _read(_key: str) -> Live:
         reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
         parts={name: part.read() for name, part in rooms.named("overview").items()},
+        silent_seconds=_silent_seconds(found_stats),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 
@@ -205,6 +215,14 @@ def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
         return None, max((at for at in (_answered.get("at"), promoted) if at is not None), default=None)
     _answered["at"] = now
     return found, now
+
+
+def _silent_seconds(found: IndexStats | None) -> float:
+    """Return for how long the leading scheduler has been silent, if it has missed renewals of its leadership."""
+    length = conf.get().scheduler.leader_seconds
+    if found is None or found.leader_lapses is None or found.leader_lapses > length * (1 - SILENT_SHARE):
+        return 0.0
+    return length - found.leader_lapses
 
 
 def _system(found: IndexStats | None) -> System:

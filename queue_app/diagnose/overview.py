@@ -1,25 +1,33 @@
-"""The overview: the banner says once what is wrong, with a remedy; then the numbers, and the queues with the rest.
+"""The overview: a verdict, then what needs a person, the worst first; then the numbers, and the queues with the rest.
 
 Its sentences are English, as those of all services; the templates translate them (``tq_translate``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _lazy
 
 from queue_app.core import rooms
+from queue_app.core.limits import Scope
 from queue_app.core.reasons import Level, Reason, reason, subject
-from queue_app.core.sentence import age, joined, sentence, sentence_n
+from queue_app.core.redaction import redact
+from queue_app.core.sentence import age, joined, listed, sentence, sentence_n
 from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
 from queue_app.diagnose.system import troubles
 from queue_app.diagnose.waits import WaitReason, of_limit, waits
+from queue_app.models import Limit
 from queue_app.services.control.advice import advice
+from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.stats import READY
+from queue_app.sql import attention
+from queue_app.sql.attention import GAP_SECONDS, FailingType
+from queue_app.sql.database import alias
 
 #: Maximum number of reasons of one kind that the banner names.
 NAMED: Final = 5
@@ -41,12 +49,23 @@ OF_WHOLE_QUEUE: Final = frozenset({"no_worker", UNSERVED})
 OLDEST: Final = {"sort": "oldest"}
 
 
+class Link(NamedTuple):
+    """A way to act: text, page of the admin (``model_view``), the permission that it needs; a form if it holds."""
+
+    text: str
+    page: str
+    permission: str
+    query: str = ""
+    args: tuple[Any, ...] = ()
+    holds: str = ""  # task type that it pauses
+
+
 @dataclass(frozen=True, slots=True)
 class OverviewReason:
-    """One reason; for all queues if ``queue`` is empty. ``severe`` reasons stop all work, or are unexpected.
+    """One thing that needs a person, or with ``is_note`` only says something; of one queue if ``queue`` is set.
 
-    ``count`` tasks wait for it, the oldest for ``seconds``; ``query`` is the address of their list. ``hint`` says
-    what to do about it.
+    ``severe`` things stop all work, or are unexpected. ``count`` tasks wait, the oldest for ``seconds``; ``query`` is
+    the address of their list. ``hint`` says what to do about it.
     """
 
     text: str
@@ -57,10 +76,21 @@ class OverviewReason:
     query: str = ""
     code: str = ""
     hint: str = ""
-    #: The queues that one line of the banner covers; ``queue`` then names them.
+    #: The queues that one line covers; ``queue`` then names them.
     queues: tuple[str, ...] = ()
-    #: The page that shows more.
-    page: str = ""
+    #: What it is about, if that is no queue.
+    about: str = ""
+    links: tuple[Link, ...] = ()
+    is_note: bool = False
+    #: Permission to see it, besides that for queues.
+    permission: str = ""
+    #: The failed attempts of a type, whose errors only those see who may see payloads.
+    cause: FailingType | None = None
+
+    @property
+    def short_type(self) -> str:
+        """The name of the task type that it is about, without its module."""
+        return self.about.rpartition(".")[2]
 
 
 def reasons(live: Live) -> list[OverviewReason]:
@@ -72,6 +102,128 @@ def of_one_queue(name: str) -> list[OverviewReason]:
     """Return why the tasks of one queue wait, for its page."""
     now = current()
     return [each for row in now.queues if row.queue.name == name for each in of_queue(row, now.at)]
+
+
+# What needs a person, beside what stops the work of a queue.
+
+#: Number and share of failed attempts from which a type fails, unless about as many have failed before.
+FEWEST_FAILED: Final = 3
+LEAST_SHARE: Final = 0.05
+#: Seconds for which viewers share the failing types, the answers that tasks wait for, and the dead letters.
+FRESH_TROUBLE: Final = 3.0
+FRESH_LETTERS: Final = 10.0
+
+
+def _read_failing(_key: str) -> list[tuple[FailingType, float | None, Any]]:
+    """Return the types that fail, each with its share of the day before, and its limit if that is paused."""
+    found = [each for each in attention.failing() if each.failed >= FEWEST_FAILED and each.share >= LEAST_SHARE]
+    names = [each.task_type for each in found]
+    before = attention.failed_before(names, min((each.since for each in found), default=timezone.now()))
+    limits = Limit.objects.using(alias()).filter(scope=Scope.TYPE, name__in=names, paused=True) if names else ()
+    paused = {limit.name: limit.pk for limit in limits}
+    usual = {name: min(2 * (share or 0.0), (1 + (share or 0.0)) / 2) for name, share in before.items()}
+    return [
+        (each, before.get(each.task_type), paused.get(each.task_type))
+        for each in found if each.share >= usual.get(each.task_type, 0.0)
+    ]  # fmt: skip
+
+
+_failing: Final = Shared(_read_failing, lambda _: FRESH_TROUBLE)
+_awaited: Final = Shared(lambda _: attention.awaited_answers(), lambda _: FRESH_TROUBLE)
+_deaths: Final = Shared(lambda _: attention.deaths(), lambda _: FRESH_LETTERS)
+
+
+def _failing_types() -> Iterator[OverviewReason]:
+    """Yield the task types that fail now: how many against before, since when, and the ways to act."""
+    now, dead = timezone.now(), {each.task_type for each in _deaths.get() if each.number}
+    for each, before, paused in _failing.get():
+        is_over = (now - each.until).total_seconds() > GAP_SECONDS
+        span = ((each.until if is_over else now) - each.begin).total_seconds()
+        began = age((now - each.since).total_seconds())
+        text = joined(
+            sentence(
+                "%(failed)s of %(attempts)s attempts failed within %(time)s (%(share)s %%).",
+                failed=each.failed, attempts=each.failed + each.completed, time=age(span), share=_percent(each.share),
+            ),
+            "" if before is None else sentence("In the day before, %(share)s %% failed.", share=_percent(before)),
+            sentence("It began more than %(time)s ago.", time=began) if each.is_older
+            else "" if each.since == each.begin and not is_over else sentence("It began %(time)s ago.", time=began),
+            sentence("None has completed since.") if is_over else "",
+            sentence("The type is paused.") if paused else "",
+        )  # fmt: skip
+        query = urlencode({"task_type": each.task_type})
+        letters = [
+            Link(sentence("Dead letters"), "deadletter_changelist", "queue_app.view_deadletter", f"{query}&state=open"),
+            Link(sentence("Replay…"), "deadletter_matching", "queue_app.replay_deadletter", query),
+        ]
+        hold = Link(sentence("Pause"), "limit_hold", "queue_app.pause_limit", holds=each.task_type)
+        if paused:
+            hold = Link(sentence("Resume…"), "limit_change", "queue_app.pause_limit", args=(paused,))
+        links = (*(letters if each.task_type in dead else ()), hold)
+        yield OverviewReason(
+            text, severe=not paused, about=each.task_type, links=links, permission="queue_app.view_task", cause=each
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 0.1 or not share else f"{max(0.1, 100 * share):.1f}"  # noqa: PLR2004
+
+
+def _behind_targets(live: Live, said: set[str]) -> Iterator[OverviewReason]:
+    """Yield the queues whose oldest tasks wait longer than the target of their band, but for those said already."""
+    for row in live.queues:
+        late = next((band for band in row.bands if band.is_late), None)
+        if late is not None and late.target and not row.queue.paused and row.queue.name not in said:
+            text = sentence(
+                "Its %(band)s tasks wait longer than their target of %(time)s.",
+                band=sentence(late.band.label), time=age(late.target),
+            )  # fmt: skip
+            why = next((each.text for each in of_queue(row, live.at)), "")
+            query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
+            yield OverviewReason(
+                joined(text, why), row.queue.name, count=row.depth, seconds=row.oldest, query=query, code=why
+            )
+
+
+def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
+    """Yield that tasks wait for a person, each with its form."""
+    if found := _awaited.get():
+        text = sentence_n(
+            "%(n)s task waits for an answer, since %(time)s ago.",
+            "%(n)s tasks wait for an answer, the first since %(time)s ago.",
+            found[0].number, time=age((now - found[0].since).total_seconds()),
+        )  # fmt: skip
+        links = [
+            Link(
+                sentence("Answer %(task)s: %(name)s", task=each.task_type.rpartition(".")[2], name=each.signal),
+                "task_signal", "queue_app.send_signal", args=(each.task_id,),
+            )
+            for each in found
+        ]  # fmt: skip
+        if found[0].number > len(found):
+            every = sentence("All blocked tasks")
+            links.append(Link(every, "task_changelist", "queue_app.view_task", "status=blocked"))
+        yield OverviewReason(text, links=tuple(links), permission="queue_app.view_task")
+
+
+def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
+    """Yield how many dead letters came, if more than before; those of types that fail now are said there."""
+    found = [each for each in _deaths.get() if each.number > 2 * each.before and each.task_type not in failing]
+    if found:
+        named = [
+            sentence("%(type)s %(n)s", type=each.task_type.rpartition(".")[2], n=each.number) for each in found[:NAMED]
+        ]
+        text = sentence_n(
+            "%(n)s dead letter came within an hour: %(types)s.", "%(n)s dead letters came within an hour: %(types)s.",
+            sum(each.number for each in found), types=listed(named if len(found) <= NAMED else [*named, "…"]),
+        )  # fmt: skip
+        usual = round(sum(each.before for each in found), 1)
+        before = sentence("In the day before, %(n)s came per hour.", n=usual) if usual else ""
+        links = (
+            Link(sentence("By cause"), "deadletter_groups", "queue_app.view_deadletter"),
+            Link(sentence("Dead letters"), "deadletter_changelist", "queue_app.view_deadletter", "state=open"),
+        )
+        yield OverviewReason(joined(text, before), links=links, permission="queue_app.view_deadletter")
 
 
 def _read_waits(_key: str) -> dict[str, list[WaitReason]]:
@@ -89,10 +241,11 @@ def _counted(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
     """Yield the reasons that hold some tasks of a queue, with how many, the longest wait first."""
     for wait in _waits.get().get(row.queue.name, ()):
         code = wait.kind.code
-        if not (code in OF_WHOLE_QUEUE and not row.workers):
+        if not ((code in OF_WHOLE_QUEUE and not row.workers) or (row.queue.paused and code == "no_free_slot")):
             query = urlencode({"queue": wait.queue, "status": "queued", "wait": code, **OLDEST})
             seconds = max(0.0, (now - wait.oldest).total_seconds())
-            yield OverviewReason(wait.text, wait.queue, wait.is_severe, wait.count, seconds, query, code, wait.remedy)
+            count = row.depth if wait.is_all else min(wait.count, row.depth)  # counted a moment apart
+            yield OverviewReason(wait.text, wait.queue, wait.is_severe, count, seconds, query, code, wait.remedy)
 
 
 def _general(live: Live) -> Iterator[OverviewReason]:
@@ -102,13 +255,22 @@ def _general(live: Live) -> Iterator[OverviewReason]:
         parts = [trouble.text, _last_answer(live), remedy]
         yield OverviewReason(joined(*parts), severe=trouble.kind.level is Level.FAIL, code=trouble.code)
     if live.system.index != READY:
-        yield OverviewReason(NUMBERS_OF_ROWS)
+        yield OverviewReason(NUMBERS_OF_ROWS, is_note=True)
+    if live.silent_seconds:
+        yield OverviewReason(
+            sentence(
+                "The scheduler has been silent for %(time)s: it has died, or does one long job. If another one runs,"
+                " that one soon leads.",
+                time=age(live.silent_seconds),
+            ),
+            hint=reason("no_scheduler").remedy,
+        )
     if not live.active_workers:
         yield OverviewReason(reason("no_worker").advice, severe=bool(live.depth))
     if live.died:
         yield _died(live)
     for each in of_limit(subject("everything"), live.settings, live.active if live.depth else 0, live.at):
-        yield OverviewReason(each.text, severe=each.code == "paused")
+        yield OverviewReason(each.text, severe=each.code == "paused", is_note=each.code != "paused")
     if live.late_workers:
         yield OverviewReason(
             sentence_n(
@@ -135,7 +297,8 @@ def _died(live: Live) -> OverviewReason:
         time=age((live.at - live.died[0][1]).total_seconds()),
         names=names + ("…" if len(live.died) > NAMED else ""),
     )
-    return OverviewReason(text, page="workers")
+    see = Link(sentence("See them"), "worker_changelist", "queue_app.view_worker", "shown=ended")
+    return OverviewReason(text, links=(see,))
 
 
 def of_queue(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
@@ -152,14 +315,13 @@ def of_queue(row: QueueRow, now: datetime) -> Iterator[OverviewReason]:
 
 def _of_all(row: QueueRow, why: Reason) -> OverviewReason:
     """Return a reason that holds every task of a queue."""
-    oldest = max((band.oldest for band in row.bands if band.oldest is not None), default=0.0)
     query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
     severe = why.kind.level is Level.FAIL
-    return OverviewReason(why.text, row.queue.name, severe, row.depth, oldest, query, why.code, why.remedy)
+    return OverviewReason(why.text, row.queue.name, severe, row.depth, row.oldest, query, why.code, why.remedy)
 
 
 def overview_context(user: Any) -> dict[str, Any]:
-    """Return the overview, without queues and workers that the user may not see."""
+    """Return the overview, without what the user may not see."""
     if not user.has_perm("queue_app.view_queue"):
         return {"live": None}
     now = current()
@@ -174,21 +336,56 @@ def overview_context(user: Any) -> dict[str, Any]:
     in_banner = {(each.queue, each.text) for each in stuck if not each.queues}
     unserved = {name for each in stuck for name in each.queues}
     in_banner |= {(name, each.text) for name in unserved for each in by_queue[name] if each.code == UNSERVED}
+    late = list(_behind_targets(now, {name for name, _text in in_banner}))[:NAMED] if now.active_workers else []
+    in_banner |= {(each.queue, each.code) for each in late}
     rows = []
     for row in now.queues:  # what the banner says of a queue is not repeated in its row
         found = by_queue.get(row.queue.name, [])
         others = [each for each in found if (each.queue, each.text) not in in_banner]
-        rows.append((row, others, sum(each.count for each in found if each not in others)))
-    suggested = _advice.get() if user.has_perm("queue_app.view_queuestats") else []
-    parts = rooms.named("overview").items()
-    return {name: part.show(now.parts[name]) if user.has_perm(part.permission) else [] for name, part in parts} | {
+        held = sum(each.count for each in found if each not in others and each.severe)
+        rows.append((row, others, min(held, row.depth)))
+    failing = list(_failing_types())
+    of_rooms = [
+        each for name, part in rooms.named("overview").items() if user.has_perm(part.permission)
+        for each in part.show(now.parts[name])
+    ]  # fmt: skip
+    letters = _growing_letters({each.about for each in failing})
+    said = [*general, *failing[:NAMED], *stuck, *late, *of_rooms, *_awaited_answers(now.at), *letters]
+    visible = [_visible(each, user) for each in said if not each.permission or user.has_perm(each.permission)]
+    needs = sorted((each for each in visible if not each.is_note), key=lambda each: not each.severe)
+    return {
         "live": now,
-        "general": general,
-        "stuck": stuck,
+        "verdict": verdict(needs, now),
+        "needs": [*needs, *(each for each in visible if each.is_note)],
         "rows": rows,
-        "advice": suggested,
+        "advice": _advice.get() if user.has_perm("queue_app.view_queuestats") else [],
         "lengths": LENGTHS,
     }
+
+
+def verdict(needs: Sequence[OverviewReason], live: Live) -> tuple[str, str]:
+    """Return (good, warn or bad, the sentence that says it all)."""
+    if needs:
+        urgent = sum(each.severe for each in needs)
+        text = sentence_n("%(n)s thing needs you", "%(n)s things need you", len(needs))
+        return ("bad", joined(text, sentence("(%(n)s urgent)", n=urgent))) if urgent else ("warn", text)
+    return "good", sentence_n(
+        "All is well: %(n)s task completed within the last minute, and no task waits longer than its target",
+        "All is well: %(n)s tasks completed within the last minute, and no task waits longer than its target",
+        live.completed,
+    )
+
+
+def _visible(each: OverviewReason, user: Any) -> OverviewReason:
+    """Return what the user may see and do of it."""
+    text, cause = each.text, each.cause
+    if cause is not None and user.has_perm("queue_app.view_payload"):
+        secrets = secrets_by_task([cause.task_id]).get(cause.task_id, ())
+        name, message = (redact(part, secrets)[:200] for part in (cause.exception_class, cause.message))
+        error = f"{name.removeprefix('builtins.')}: {message}" if message else name
+        most = sentence("Most often, %(n)s times: %(error)s", n=cause.number, error=error)
+        text = joined(text, most)
+    return replace(each, text=text, links=tuple(link for link in each.links if user.has_perm(link.permission)))
 
 
 def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:

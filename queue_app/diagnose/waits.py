@@ -163,6 +163,7 @@ class WaitReason:
     count: int
     oldest: datetime
     kinds: list[TaskKind] = field(default_factory=list)
+    is_all: bool = False  # whether these are all tasks of the queue that were counted
 
     @property
     def is_severe(self) -> bool:
@@ -183,6 +184,11 @@ def waits(queues: Iterable[str]) -> list[WaitReason]:
         for waiting in sorted(lanes, key=lambda each: each.oldest):
             for each in causes.of(waiting.lane):
                 _add(found, waiting, each)
+    total = Counter[str]()
+    for waiting in lanes:
+        total[waiting.lane.queue] += waiting.tasks
+    for wait in found.values():
+        wait.is_all = wait.count >= total[wait.queue]
     return sorted(found.values(), key=lambda wait: wait.oldest)
 
 

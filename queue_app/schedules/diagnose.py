@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from queue_app import conf
-from queue_app.core.reasons import Finding, Reason, moment, ok, reason, warn
-from queue_app.core.sentence import age, sentence_n
+from queue_app.core.reasons import Finding, Level, Reason, moment, ok, reason, warn
+from queue_app.core.sentence import age, joined, sentence, sentence_n
 from queue_app.diagnose.explain import Case
 from queue_app.diagnose.live import OverviewPart
-from queue_app.diagnose.overview import NAMED, OverviewReason
+from queue_app.diagnose.overview import NAMED, Link, OverviewReason
 from queue_app.metrics.exposition import OTHER
 from queue_app.models import Schedule, ScheduleTick
 from queue_app.schedules import sql as schedules
@@ -50,11 +50,14 @@ def _read() -> tuple[list[Overdue], list[Failing]]:
 def _in_banner(found: tuple[list[Overdue], list[Failing]]) -> list[OverviewReason]:
     """Return which schedules have not run, or fail again and again."""
     overdue, failing = found
-    reasons = [OverviewReason(each.text, severe=True) for each in schedule_troubles(overdue[:NAMED], failing[:NAMED])]
+    shown = list(schedule_troubles(overdue[:NAMED], failing[:NAMED]))
+    texts = [(joined(each.text, each.remedy), each.kind.level is Level.FAIL) for each in shown]
     if more := len(overdue[NAMED:]) + len(failing[NAMED:]):
-        text = sentence_n("%(n)s more schedule is late or fails.", "%(n)s more schedules are late or fail.", more)
-        reasons.append(OverviewReason(text, severe=True))
-    return reasons
+        texts.append(
+            (sentence_n("%(n)s more schedule is late or fails.", "%(n)s more schedules are late or fail.", more), False)
+        )
+    see = (Link(sentence("Schedules"), "schedule_changelist", "queue_app.view_schedule"),)
+    return [OverviewReason(text, severe=severe, links=see) for text, severe in texts]
 
 
 LATE: Final = OverviewPart("queue_app.view_schedule", _read, _in_banner)

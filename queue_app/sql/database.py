@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import select
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -128,6 +129,44 @@ def once_more_after_deadlock[T](action: Callable[[], T]) -> T:
         if not (is_own and isinstance(error.__cause__, DeadlockDetected)):
             raise
     return action()
+
+
+def require_answer(seconds: float) -> None:
+    """Raise ``OperationalError`` unless PostgreSQL answers within ``seconds``, or accepts a connection within two.
+
+    A server that is frozen accepts what is sent; libpq would wait for its answer until the connection breaks.
+    """
+    database = connection()
+    raw = database.connection
+    answers = None if raw is None or raw.closed else _answers(raw, seconds)
+    if answers is None and not database.in_atomic_block:  # a connection that broke is made again
+        database.close()
+        parameters = database.get_connection_params
+        database.get_connection_params = lambda: {"connect_timeout": 2} | parameters()  # type: ignore[method-assign]
+        try:
+            database.ensure_connection()
+        finally:
+            del database.get_connection_params
+    elif answers is False:
+        database.close()
+        raise OperationalError(f"PostgreSQL has not answered within {seconds:g} s.")
+
+
+def _answers(raw: psycopg.Connection[Any], seconds: float) -> bool | None:
+    """Return whether the server answers in time; ``None`` if the connection is broken."""
+    until, line, poll = time.monotonic() + seconds, raw.pgconn, select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    try:
+        line.send_query(b"SELECT 1")
+        while line.is_busy():
+            if not poll.poll(max(0.0, 1000 * (until - time.monotonic()))):
+                return False
+            line.consume_input()
+        while line.get_result():
+            pass
+    except psycopg.OperationalError:
+        return None
+    return True
 
 
 def execute(sql: str, params: Parameters = ()) -> int:

@@ -15,8 +15,8 @@ from django.utils.safestring import SafeString
 from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate, word
-from queue_app.dashboard.sentences import Section, sections, traceback_html, value_text
-from queue_app.diagnose.overview import overview_context
+from queue_app.dashboard.sentences import traceback_html, value_text
+from queue_app.diagnose.overview import Link, overview_context
 from queue_app.services.read.stats import QueueSummary
 
 register = template.Library()
@@ -80,6 +80,12 @@ def tq_stats_url(kind: str, name: str) -> str:
     return reverse(f"admin:queue_app_taskstats_{kind}", args=[name])
 
 
+@register.simple_tag
+def tq_link(link: Link) -> str:
+    """Return the address of a way to act."""
+    return reverse(f"admin:queue_app_{link.page}", args=link.args) + (f"?{link.query}" if link.query else "")
+
+
 @register.simple_tag(takes_context=True)
 def tq_sorted(context: Context, order: str, title: str) -> SafeString:
     """Return the head of a column that sorts the list."""
@@ -96,12 +102,6 @@ def tq_sorted(context: Context, order: str, title: str) -> SafeString:
 def taskqueue_overview(context: Context) -> dict[str, Any]:
     """Return the state of the queues and workers that the user may see."""
     return overview_context(context["request"].user)
-
-
-@register.simple_tag
-def taskqueue_sections(app_list: list[dict[str, Any]]) -> list[Section]:
-    """Return the app's pages in sections."""
-    return sections([model for app in app_list for model in app["models"]])
 
 
 @register.simple_tag

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from queue_app.core.reasons import Finding, Reason, all_of, because, by, ok, reason, status_name, warn
-from queue_app.core.sentence import sentence
+from queue_app.core.sentence import age, listed, sentence, sentence_n
 from queue_app.core.states import TERMINAL, Status
 from queue_app.diagnose import work
 from queue_app.diagnose.explain import NAMED, Case
 from queue_app.diagnose.live import OverviewPart
+from queue_app.diagnose.overview import Link, OverviewReason
 from queue_app.models import Workflow
 from queue_app.models.workflow import WorkflowState
 from queue_app.sql.database import alias
@@ -18,7 +19,7 @@ from queue_app.workflows import sql as workflow_graph
 #: Seconds for which a workflow may be held before it is reported; the alert rule has the same limit.
 HELD_SECONDS: Final = 3600.0
 #: Maximum number of held workflows that the overview shows.
-MAX_HELD: Final = 5
+MAX_HELD: Final = 3
 
 
 def of_task(case: Case) -> Iterator[Reason]:
@@ -79,7 +80,27 @@ def _by(held: workflow_graph.HeldWorkflow) -> str:
     return f" by {held.task} ({held.status.replace('_', ' ')})" if held.task else ""
 
 
-HELD: Final = OverviewPart("queue_app.view_workflow", lambda: workflow_graph.held(MAX_HELD), list)
+def _in_banner(found: list[workflow_graph.HeldWorkflow]) -> list[OverviewReason]:
+    """Return how many workflows are held, and which have been held longest, and by what."""
+    if not found:
+        return []
+    named = [
+        sentence("%(name)s by %(task)s, for %(time)s", name=each.name, task=each.task or "?", time=age(each.seconds))
+        for each in found
+    ]
+    text = sentence_n(
+        "%(n)s workflow is held by a failed task: %(names)s.", "%(n)s workflows are held by failed tasks: %(names)s.",
+        found[0].number, names=listed(named if found[0].number == len(found) else [*named, "…"], "; "),
+    )  # fmt: skip
+    page, may_see = "workflow_changelist", "queue_app.view_workflow"
+    if found[0].number == 1:
+        link = Link(sentence("Retry or skip…"), "workflow_change", may_see, args=(found[0].id,))
+    else:
+        link = Link(sentence("Held workflows"), page, may_see, "standing=held")
+    return [OverviewReason(text, links=(link,))]
+
+
+HELD: Final = OverviewPart("queue_app.view_workflow", lambda: workflow_graph.held(MAX_HELD), _in_banner)
 
 
 def metrics() -> dict[str, dict[tuple[str, ...], float]]:

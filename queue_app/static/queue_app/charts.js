@@ -49,7 +49,7 @@
 
   function line(label, colour, format, extra) {
     return Object.assign(
-      { label, stroke: colour, width: 1.5, points: { show: few, size: 5 }, value: (u, v) => format(v), spanGaps: true },
+      { label, stroke: colour, width: 1.5, points: { show: few, size: 5 }, value: (u, v) => format(v), spanGaps: false },
       extra,
     );
   }
@@ -113,7 +113,7 @@
     let below = null;
     const sums = {};
     for (const band of BANDS) {
-      below = values[band].map((value, i) => (value || 0) + (below ? below[i] : 0));
+      below = values[band].map((value, i) => (value === null ? null : value + (below ? below[i] : 0)));
       sums[band] = below;
     }
     return sums;

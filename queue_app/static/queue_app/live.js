@@ -16,7 +16,7 @@
   let updatedAt = Date.now();
   let timer = 0;
   let lost = false;
-  let words = away.dataset.text;
+  let words = away.dataset.text; // empty: the page says already that its session has ended
   let known = new Set(texts().map(gist));
 
   function texts() {
@@ -63,7 +63,7 @@
   /* The server answers 503 while PostgreSQL does not answer it. */
   function lose(error) {
     lost = true;
-    words = error && error.message === '503' ? away.dataset.database : away.dataset.text;
+    words = { 503: away.dataset.database, login: '' }[error && error.message] ?? away.dataset.text;
   }
 
   function length(seconds) {
@@ -73,7 +73,7 @@
   function showAge() {
     const at = new Date(updatedAt).toLocaleTimeString([], { hour12: false });
     root.classList.toggle('tq-stale', lost);
-    away.hidden = !lost;
+    away.hidden = !lost || !words;
     if (lost) {
       const text = words.replace('%s', at);
       if (away.textContent !== text) away.textContent = text;

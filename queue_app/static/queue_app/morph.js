@@ -65,10 +65,23 @@
     }
   }
 
-  /* Fetch an address. It is an error when no answer comes in time, or when it leads elsewhere, such as to the login. */
+  /* Say at the top of any page that its session has ended, until an answer comes again. */
+  function sayLoggedOut(isOut) {
+    const known = document.getElementById('tq-logged-out');
+    const help = document.getElementById('tq-help');
+    if (known && !isOut) known.remove();
+    if (known || !isOut || !help) return;
+    const link = Object.assign(document.createElement('a'), { href: window.location.href, textContent: help.dataset.login });
+    const bar = Object.assign(document.createElement('p'), { id: 'tq-logged-out', className: 'tq-away-bar', role: 'alert' });
+    bar.append(`${help.dataset.loggedOut} `, link);
+    document.getElementById('content').prepend(bar);
+  }
+
+  /* Fetch an address. It is an error when no answer comes in time, or when it leads to the login. */
   async function get(url, wait = 10000) {
     const response = await fetch(url, { signal: AbortSignal.timeout(wait) });
-    if (!response.ok || response.redirected) throw new Error(String(response.status));
+    sayLoggedOut(response.redirected);
+    if (!response.ok || response.redirected) throw new Error(response.redirected ? 'login' : String(response.status));
     return response;
   }
 
