@@ -304,7 +304,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
     def state(self, task: Task) -> SafeString:
         label = labels.status_label(task)
         if task.failures:
-            attempt = _("attempt %(n)d, %(failed)d failed") % {"n": task.attempt, "failed": task.failures}
+            attempt = _("attempt %(n)d, %(failed)d counted as failed") % {"n": task.attempt, "failed": task.failures}
         elif task.attempt > 1:
             attempt = _("attempt %(n)d") % {"n": task.attempt}
         else:

@@ -213,6 +213,8 @@ def load_detail(
         }
     rows = list(task.attempts.order_by("-attempt")[: MAX_ATTEMPTS + 1])
     displayed = rows[:MAX_ATTEMPTS]
+    if displayed and task.finished_at and displayed[0].attempt == task.attempt:
+        displayed[0].finished_at = task.finished_at  # as in lists; the attempt has the time of the worker
     for row in displayed:  # a worker names its exceptions as it likes
         row.exception_class = redact(row.exception_class, secrets) if may_view_payload else ""
     worker_ids = {row.worker_id for row in displayed} | {task.worker_id}

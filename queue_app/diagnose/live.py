@@ -154,6 +154,7 @@ class Live:
     slots: int  # of the active workers
     dead_letters: str  # open ones; "1000+" if counting stopped, empty for none
     parts: dict[str, Any]  # what ``OverviewPart`` reads, by name
+    fetched_ahead: int  # of ``active``, those that wait in a worker for a slot
     silent_seconds: float  # for which the leading scheduler has not renewed its leadership; 0: it is on time
 
 
@@ -172,6 +173,7 @@ def _read(_key: str) -> Live:
     wanted = Worker.objects.filter(Q(status__in=LIVING) | died).order_by("name")
     workers = list(wanted.defer("task_types")[:MAX_WORKERS])
     active = [worker for worker in workers if worker.status == WorkerStatus.ACTIVE]
+    living = [worker for worker in workers if worker.status in LIVING]
     found = [  # the index may not know a queue in which nothing ever waited
         _row(queue, known.get(queue.name) or nothing(queue.name), targets, active, now)
         for queue in Queue.objects.order_by("name")
@@ -197,6 +199,7 @@ def _read(_key: str) -> Live:
         reached_at=reached_at,
         slots=sum(worker.concurrency for worker in active),
         parts={name: part.read() for name, part in rooms.named("overview").items()},
+        fetched_ahead=max(0, sum(row.active for row in found) - sum(each.concurrency for each in living)),
         silent_seconds=_silent_seconds(found_stats),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from queue_app.core.reasons import Finding, Reason, all_of, because, by, ok, reason, status_name, warn
-from queue_app.core.sentence import age, listed, sentence, sentence_n
+from queue_app.core.sentence import age, sentence, sentence_n
 from queue_app.core.states import TERMINAL, Status
 from queue_app.diagnose import work
 from queue_app.diagnose.explain import NAMED, Case
@@ -84,20 +84,21 @@ def _in_banner(found: list[workflow_graph.HeldWorkflow]) -> list[OverviewReason]
     """Return how many workflows are held, and which have been held longest, and by what."""
     if not found:
         return []
-    named = [
-        sentence("%(name)s by %(task)s, for %(time)s", name=each.name, task=each.task or "?", time=age(each.seconds))
-        for each in found
-    ]
+    number, may_see = found[0].number, "queue_app.view_workflow"
     text = sentence_n(
-        "%(n)s workflow is held by a failed task: %(names)s.", "%(n)s workflows are held by failed tasks: %(names)s.",
-        found[0].number, names=listed(named if found[0].number == len(found) else [*named, "…"], "; "),
+        "A failed task holds %(n)s workflow, for %(time)s.", "Failed tasks hold %(n)s workflows, the first for %(time)s.",
+        number, time=age(found[0].seconds),
     )  # fmt: skip
-    page, may_see = "workflow_changelist", "queue_app.view_workflow"
-    if found[0].number == 1:
-        link = Link(sentence("Retry or skip…"), "workflow_change", may_see, args=(found[0].id,))
-    else:
-        link = Link(sentence("Held workflows"), page, may_see, "standing=held")
-    return [OverviewReason(text, links=(link,))]
+    links = [
+        Link(
+            sentence("%(name)s by %(task)s", name=each.name, task=each.task) if each.task else each.name,
+            "workflow_change", may_see, args=(each.id,),
+        )
+        for each in found
+    ]  # fmt: skip
+    if number > len(found):
+        links.append(Link(sentence("All held workflows"), "workflow_changelist", may_see, "standing=held"))
+    return [OverviewReason(text, links=tuple(links))]
 
 
 HELD: Final = OverviewPart("queue_app.view_workflow", lambda: workflow_graph.held(MAX_HELD), _in_banner)

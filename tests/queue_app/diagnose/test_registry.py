@@ -19,6 +19,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from tests.docs.pages import ROOT
 from tests.support.engine import put
 from tests.support.factories import StaffFactory
+from tests.support.pages import words_of
 from tests.support.findings import register_live
 from tests.support.rows import forget_known_queues
 
@@ -43,7 +44,7 @@ def overview(engine):
     shared.forget()
     client = Client()
     client.force_login(StaffFactory(is_superuser=True))
-    yield lambda: shared.forget() or client.get("/admin/queue_app/queue/live/").content.decode()
+    yield lambda: shared.forget() or words_of(client.get("/admin/queue_app/queue/live/"))
     shared.forget()
     forget_known_queues()
 
@@ -61,7 +62,7 @@ def test_a_new_trouble_is_in_explain_doctor_overview_and_readiness(engine, add, 
     ]
     [finding] = [each for each in doctor.examine() if each.check == "licence"]
     assert finding == doctor.Finding("licence", Level.FAIL, "The licence ended 3 days ago.", "Renew it.")
-    assert '<li class="tq-severe">The licence ended 3 days ago. Renew it.' in overview()
+    assert "urgent The licence ended 3 days ago. Renew it." in overview()
     assert health.check(within=30).reasons["index"] == "The licence ended 3 days ago."
     assert "| `no_licence` | The licence ended … days ago. | Renew it. |" in lists.reasons()
 
@@ -100,7 +101,7 @@ def test_a_new_kind_of_stall_is_in_doctor_overview_and_metrics(engine, add, over
     stalls.write([Stall("no_beat", "", "The beat of x stopped.")])
     [finding] = [each for each in doctor.examine() if each.check == "stalls"]
     assert (finding.message[:22], finding.hint) == ("The beat of x stopped.", "Restart it.")
-    assert '<li class="tq-severe">The beat of x stopped.' in overview()
+    assert "urgent The beat of x stopped." in overview()
     shown = {family.metric.name: family.samples for family in families(health.collect(within=30))}
     assert (shown["stalled"]["no_beat",], shown["stalls_total"]["no_beat",]) == (1.0, 0)
 

@@ -1,0 +1,271 @@
+"""The verdict of the overview and of the home page, and the rows below it: what needs a person, the worst first."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from queue_app.core import shared
+from queue_app.core.priorities import Band
+from queue_app.dashboard.labels import duration
+from queue_app.diagnose import live, stalls
+from queue_app.models import DeadLetter, Limit, PriorityPolicy, Queue, Task
+from queue_app.models.stats import StatsKind, TaskStats
+from queue_app.services import pause
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.upkeep.jobs import take_lead
+from tests.support.factories import (
+    AttemptFactory,
+    DeadLetterFactory,
+    PayloadFactory,
+    QueueFactory,
+    TaskFactory,
+    WorkerFactory,
+    let_wait,
+    move,
+)
+from tests.support.pages import log_in, words_of
+from tests.support.proxy import Proxy
+
+LIVE, HOME, OVERVIEW = "/admin/queue_app/queue/live/", "/admin/", "/admin/queue_app/"
+CHARGE = "shop.tasks.charge"
+
+
+@pytest.fixture(autouse=True)
+def well():
+    """A worker with free slots, and a scheduler that leads and looks for what stands still."""
+    rebuild()
+    WorkerFactory(name="web-1", task_types=[CHARGE], concurrency=10)
+    take_lead("me", 15)
+    stalls.write([])
+
+
+def seen(client, path=LIVE):
+    """Return the words of a page, read now."""
+    shared.forget()
+    return words_of(client.get(path))
+
+
+def ends(failed=0, completed=0, *, task_type=CHARGE, ago=5.0, **error):
+    """Let attempts fail, and tasks complete, some seconds ago."""
+    at = timezone.now() - timedelta(seconds=ago)
+    for _ in range(failed):
+        task = TaskFactory(task_type=task_type, status="scheduled", failures=1, run_after=at + timedelta(hours=1))
+        AttemptFactory(task=task, started_at=at, exception_class="shop.CardDeclined", **error)
+    for _ in range(completed):
+        TaskFactory(task_type=task_type, status="completed", started_at=at, finished_at=at)
+
+
+def test_all_is_well(staff):
+    ends(completed=3)
+    text = "All is well: 3 tasks completed within the last minute, and no task waits longer than its target"
+    assert text in seen(staff)
+    assert text in seen(staff, HOME), "the home page says the same"
+
+
+@pytest.mark.parametrize(
+    ("failed", "completed", "said"),
+    [
+        (60, 0, r"60 of 60 attempts failed within \d+ s \(100 %\)\."),
+        (5, 45, r"5 of 50 attempts failed within \d+ s \(10 %\)\."),
+        (2, 0, None),  # two failures are chance
+        (3, 97, None),  # 3 % are too
+    ],
+)
+def test_a_type_that_fails_is_said_though_its_tasks_are_tried_again(staff, failed, completed, said):
+    ends(failed, completed)
+    page = seen(staff)
+    if said is None:
+        assert "All is well" in page
+        return
+    assert re.search(f"✖ 1 thing needs you \\(1 urgent\\) urgent charge : {said}", page), page[:600]
+    assert "1 thing needs you" in seen(staff, HOME)
+
+
+def test_what_failed_as_often_before_is_no_news(staff):
+    now = timezone.now()
+    stats = TaskStats.objects.create(
+        kind=StatsKind.TYPE, name=CHARGE, since=now - timedelta(hours=3), last_at=now - timedelta(hours=2),
+        completed=900, failures=100,
+    )  # fmt: skip
+    ends(5, 45)
+    assert "All is well" in seen(staff), "a tenth has always failed"
+    TaskStats.objects.filter(pk=stats.pk).update(completed=998, failures=2)
+    assert "attempts failed within 5 s (10 %). In the day before, 0.2 % failed." in seen(staff)
+
+
+def test_a_trouble_ends_when_its_type_completes_again(staff):
+    ends(6, ago=300)
+    page = seen(staff)
+    assert "6 of 6 attempts failed within under 1 s (100 %). It began 5 min ago. None has completed since." in page
+    ends(completed=1)
+    assert "All is well" in seen(staff)
+
+
+def test_a_trouble_is_as_old_as_its_first_failure(staff):
+    for ago in range(5, 240, 40):
+        ends(2, 1, ago=ago)
+    assert re.search(r"4 of 6 attempts failed within 1 min.* \(67 %\)\. It began 3 min 2\d s ago\.", seen(staff))
+
+
+def test_the_cause_is_for_those_who_may_see_payloads(staff):
+    ends(3, message="No funds on card 42")
+    secret = TaskFactory(task_type=CHARGE, status="scheduled", failures=1, payload=None)
+    PayloadFactory(task=secret, parameters={"password": "hunter22"})
+    AttemptFactory(task=secret, exception_class="shop.CardDeclined", message="refused hunter22")
+    cause = "Most often, 4 times: shop.CardDeclined: refused"
+    assert cause in (page := seen(staff))
+    assert "hunter22" not in page
+    page = seen(log_in("view_queue", "view_task"))
+    assert "4 of 4 attempts failed" in page
+    assert "CardDeclined" not in page
+    page = seen(log_in("view_queue"))
+    assert "All is well" in page, "who may not see tasks learns nothing of their types"
+    assert "charge" not in page
+
+
+def test_a_type_that_fails_is_paused_from_its_row(staff):
+    ends(3)
+    hold = {"name": CHARGE, "reason": "the bank is down", "seconds": "3600", "next": "overview"}
+    assert f'name="name" value="{CHARGE}"' in staff.get(LIVE).content.decode()
+    assert staff.post("/admin/queue_app/limit/hold/", hold).url == OVERVIEW
+    limit = Limit.objects.get()
+    assert (limit.scope, limit.name, limit.paused, limit.paused_reason) == ("type", CHARGE, True, "the bank is down")
+    assert limit.resume_at is not None
+    assert "▲ 1 thing needs you to do charge" in (page := seen(staff)), "it is not urgent any more"
+    assert "The type is paused. Resume…" in page
+    viewer = log_in("view_queue", "view_task", "view_limit")
+    assert "Resume…" not in seen(viewer)
+    assert viewer.post("/admin/queue_app/limit/hold/", hold).status_code == 403
+
+
+def test_tasks_that_wait_for_an_answer(staff):
+    tasks = [let_wait(TaskFactory(task_type=name, status="queued")) for name in ("shop.refund", "shop.publish")]
+    page = seen(staff)
+    assert "2 tasks wait for an answer" in page
+    assert "Answer refund: approved Answer publish: approved" in page
+    assert f"/admin/queue_app/task/{tasks[0].pk}/signal/" in staff.get(LIVE).content.decode()
+    assert "All is well" in seen(log_in("view_queue"))
+
+
+def test_dead_letters_that_come(staff):
+    now = timezone.now()
+    for _ in range(2):
+        DeadLetterFactory(task_type="shop.refund", died_at=now - timedelta(minutes=50))
+    DeadLetterFactory(died_at=now - timedelta(hours=5))
+    page = seen(staff)
+    assert "▲ 1 thing needs you to do 2 dead letters came within an hour: refund 2. By cause Dead letters" in page
+    ends(3, task_type="shop.refund")
+    page = seen(staff)
+    assert "dead letters came" not in page, "the row of the type that fails leads to them"
+    assert "Dead letters Replay…" in page
+    assert "All is well" in seen(log_in("view_queue"))
+
+
+def test_a_queue_behind_its_target(staff, make_task):
+    PriorityPolicy.objects.filter(pk=Band.HIGH).update(target_seconds=30)
+    task = make_task(CHARGE, queue="mail", priority=Band.HIGH)
+    Task.objects.filter(pk=task.pk).update(queued_at=timezone.now() - timedelta(minutes=5))
+    rebuild()
+    page = seen(staff)
+    assert "to do mail : Its high tasks wait longer than their target of 30 s. 1 task waits, for 5 min" in page
+    pause("mail", by="ina")
+    assert "target of 30 s" not in seen(staff), "a person has stopped it"
+
+
+def test_a_silent_scheduler_is_said_before_its_leadership_ends(staff):
+    assert "scheduler" not in seen(staff)
+    take_lead("me", 15 * (1 - live.SILENT_SHARE) - 0.5)
+    assert "The scheduler has been silent for 6 s: it has died, or does one long job." in seen(staff)
+
+
+def test_urgent_things_come_first(staff, make_task):
+    let_wait(TaskFactory(task_type="shop.refund", status="queued"))
+    ends(3)
+    page = seen(staff)
+    assert page.index("2 things need you (1 urgent)") < page.index("charge : 3 of 3") < page.index("wait")
+
+
+def number(page, word):
+    """Return the number behind a word of a page."""
+    return int(re.search(rf"{word} ([\d,]+)", page)[1].replace(",", ""))
+
+
+def test_pages_of_one_moment_say_the_same(staff, make_task):
+    """Each figure has one source, so the overview, the lists and the pages of objects agree."""
+    for _ in range(5):
+        make_task("shop.unknown", queue="mail")
+    for task in (make_task(CHARGE, queue="mail") for _ in range(3)):
+        move(task, "executing")
+    DeadLetterFactory(queue="mail")
+    ends(completed=4)
+    rebuild()
+    overview, queue = seen(staff), seen(staff, "/admin/queue_app/queue/mail/change/")
+    row = words_of(staff.get("/admin/queue_app/queue/"))
+    assert number(overview, "Queued") == number(queue, "Queued") == number(row, "mail not paused normal") == 5
+    assert "5 tasks wait" in overview
+    assert "5 stuck" in overview
+    assert number(overview, "Running") == number(queue, "Running") == 3
+    for name, word in (("queued", "Queued"), ("executing", "Running")):
+        tasks = words_of(staff.get("/admin/queue_app/task/", {"status": name}))
+        assert int(re.search(r"(\d+) tasks", tasks)[1]) == number(overview, word)
+    assert number(overview, "Completed per minute") == 4
+    assert number(overview, "Dead letters") == DeadLetter.objects.open().count() == 1
+
+
+def test_a_paused_queue_does_not_blame_its_workers(staff, make_task):
+    make_task(CHARGE, queue="mail")
+    for _ in range(13):
+        move(make_task(CHARGE, queue="mail"), "executing", worker_id=worker().pk)
+    rebuild()
+    page = seen(staff)
+    assert "All slots of the only worker that could run it are taken." in page
+    assert "Running 13 3 wait in a worker" in page, "it has 10 slots, and fetched three tasks ahead"
+    pause("mail", by="ina")
+    page = seen(staff)
+    assert "The queue mail is paused by ina" in page
+    assert "All slots" not in page
+
+
+def worker():
+    """Return the worker of all tests."""
+    return live.Worker.objects.get(name="web-1")
+
+
+def test_the_run_time_of_a_failed_task_is_the_same_everywhere(staff):
+    """The worker's clock and the database's end an attempt at two moments; pages show the database's."""
+    QueueFactory(name="default")
+    at = timezone.now() - timedelta(minutes=1)
+    task = TaskFactory(status="queued", task_type=CHARGE)
+    task = move(
+        task, "dead_letter", at, attempt=1, failures=1, started_at=at, finished_at=at + timedelta(milliseconds=428)
+    )
+    AttemptFactory(task=task, started_at=at, finished_at=at + timedelta(milliseconds=402))
+    assert duration(0.428) in words_of(staff.get("/admin/queue_app/task/", {"status": "dead_letter"}))
+    page = words_of(staff.get(f"/admin/queue_app/task/{task.pk}/change/"))
+    assert "ran 428 ms" in page
+    assert "402 ms" not in page
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_say_in_words_that_postgresql_is_frozen(staff, monkeypatch):
+    """A frozen server accepts what is sent and never answers; a page waits for it for at most two seconds."""
+    connection = connections["default"]
+    with Proxy(int(connection.settings_dict["PORT"] or 5432)) as proxy:
+        monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+        monkeypatch.setitem(connection.settings_dict, "PORT", str(proxy.port))
+        connection.close()
+        assert staff.get(HOME).status_code == 200
+        proxy.stall()
+        for path in (HOME, OVERVIEW, LIVE, "/admin/queue_app/task/"):
+            began = timezone.now()
+            answer = staff.get(path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5"), path
+            assert "PostgreSQL does not answer" in answer.content.decode()
+            assert timezone.now() - began < timedelta(seconds=4), "two, and a slow machine"
+        proxy.resume()
+        connection.close()
+        assert staff.get(HOME).status_code == 200, "it goes on by itself"
+    connection.close()
