@@ -5,6 +5,7 @@ late. Unless the last one had very many, one query counts the tasks that ended i
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -207,12 +208,29 @@ def _read(_key: str) -> Live:
 
 #: When Redis last answered this process.
 _answered: dict[str, datetime] = {}
+#: Seconds for which the overview waits for Redis; a frozen one would keep it until the timeouts of its sockets.
+INDEX_SECONDS: Final = 1.5
+#: The last question, which may still wait.
+_asked: Future[IndexStats] = Future()
+_asked.cancel()
+_asker: Final = ThreadPoolExecutor(1, "taskqueue-live")
+
+
+def _ask() -> IndexStats:
+    """Return the numbers of the index. Raises ``IndexUnavailable``, also when Redis does not answer in time."""
+    global _asked  # noqa: PLW0603 - one question at a time
+    if _asked.done():
+        _asked = _asker.submit(lambda: get_index().stats())
+    try:
+        return _asked.result(INDEX_SECONDS)
+    except TimeoutError:
+        raise IndexUnavailable("Redis has not answered in time.") from None
 
 
 def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
     """Return the numbers of the index, and when Redis last answered this process or the upkeep job that needs Redis."""
     try:
-        found = get_index().stats()
+        found = _ask()
     except IndexUnavailable:
         promoted = MaintenanceJob.objects.filter(pk=PROMOTE).values_list("succeeded_at", flat=True).first()
         return None, max((at for at in (_answered.get("at"), promoted) if at is not None), default=None)

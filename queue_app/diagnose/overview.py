@@ -24,7 +24,7 @@ from queue_app.diagnose.waits import WaitReason, of_limit, waits
 from queue_app.models import Limit
 from queue_app.services.control.advice import advice
 from queue_app.services.read.dead_letters import secrets_by_task
-from queue_app.services.read.stats import READY
+from queue_app.services.read.stats import READY, UNREACHABLE
 from queue_app.sql import attention
 from queue_app.sql.attention import GAP_SECONDS, FailingType
 from queue_app.sql.database import alias
@@ -228,7 +228,9 @@ def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
 
 def _read_waits(_key: str) -> dict[str, list[WaitReason]]:
     found: dict[str, list[WaitReason]] = {}
-    for wait in waits([row.queue.name for row in current().queues if row.depth]):
+    now = current()
+    names = [row.queue.name for row in now.queues if row.depth]
+    for wait in waits(names, has_index=now.system.index != UNREACHABLE):
         found.setdefault(wait.queue, []).append(wait)
     return found
 

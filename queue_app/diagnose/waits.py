@@ -171,10 +171,12 @@ class WaitReason:
         return self.kind.level is Level.FAIL
 
 
-def waits(queues: Iterable[str]) -> list[WaitReason]:
-    """Return the reasons for which tasks of the queues wait, by the longest wait."""
+def waits(queues: Iterable[str], *, has_index: bool = True) -> list[WaitReason]:
+    """Return the reasons for which tasks of the queues wait, by the longest wait; from rows alone without an index."""
     names = list(queues)
     try:
+        if not has_index:
+            raise IndexUnavailable("It did not answer a moment ago.")  # noqa: TRY301 - as if it had been asked
         lanes = [lane for name in names for lane in islice(waiting_lanes(get_index(), name), MAX_LANES)]
     except IndexUnavailable:
         lanes = _lanes_of_rows(names)

@@ -86,7 +86,8 @@ def _in_banner(found: list[workflow_graph.HeldWorkflow]) -> list[OverviewReason]
         return []
     number, may_see = found[0].number, "queue_app.view_workflow"
     text = sentence_n(
-        "A failed task holds %(n)s workflow, for %(time)s.", "Failed tasks hold %(n)s workflows, the first for %(time)s.",
+        "A failed task holds %(n)s workflow, for %(time)s.",
+        "Failed tasks hold %(n)s workflows, the first for %(time)s.",
         number, time=age(found[0].seconds),
     )  # fmt: skip
     links = [

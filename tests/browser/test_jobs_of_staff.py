@@ -57,7 +57,7 @@ def hands(visit, shop):  # noqa: F811
 
 def test_why_a_task_is_stuck(hands):
     hands.see("#tq-reasons:has-text('No live worker')")
-    hands.click("#tq-reasons a >> nth=0")
+    hands.click("#tq-reasons li:has-text('No live worker') a >> nth=0")
     hands.see("#result_list")
     hands.click("#result_list .field-type a >> nth=0")
     hands.see(".tq-hint")
@@ -137,7 +137,7 @@ def test_who_runs_what(hands):
 def test_which_types_are_slow(hands):
     task_stats.collect()
     assert TaskStats.objects.exists()
-    hands.click(".tq-sections a:has-text('Task types')")
+    hands.click("#nav-sidebar a:has-text('Task types')")
     hands.click("th a:has-text('Run, p95')")
     hands.see("th[aria-sort=descending]:has-text('Run, p95')")
     hands.click("#result_list tbody a >> nth=0")
@@ -150,7 +150,7 @@ def test_who_changed_what(hands):
     hands.click("button[aria-label='Resume payments']")
     hands.see("#tq-row-payments:not(:has(.tq-paused))")
     hands.clicks = 0
-    hands.click(".tq-sections a:has-text('Audit log')")
+    hands.click("#nav-sidebar a:has-text('Audit log')")
     listed = hands.page.inner_text("#result_list")
     assert "queue.resume" in listed
     assert "alice" in listed

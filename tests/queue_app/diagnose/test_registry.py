@@ -19,8 +19,8 @@ from queue_app.services.upkeep.jobs import take_lead
 from tests.docs.pages import ROOT
 from tests.support.engine import put
 from tests.support.factories import StaffFactory
-from tests.support.pages import words_of
 from tests.support.findings import register_live
+from tests.support.pages import words_of
 from tests.support.rows import forget_known_queues
 
 sys.path.append(str(ROOT / "docs"))
