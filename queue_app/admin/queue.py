@@ -164,7 +164,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         after = {"paused": paused} | ({"resume_at": until.isoformat()} if until else {})
         pause_it, resume_it = self.how_to_pause(found)
         if paused:
-            pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
+            row = pause_it(by=request.user.get_username(), reason=reason, resume_at=until)
+            found = found if found.pk else row  # a task type had no limits before
             self.audit(request, [found], "Paused.", action="pause", before=before, after=after, reason=reason)
         else:
             resume_it()

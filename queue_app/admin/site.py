@@ -96,7 +96,7 @@ def _is_ours(app: dict[str, Any]) -> bool:
 def _groups(request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
     """Return an app of Django's list as one app for each section; the overview comes first."""
     found = [
-        app | {"name": f"{app['name']}: {section.title}", "models": [page.model for page in section.pages]}
+        app | {"name": f"{app['name']}: {section.title}", "models": section.pages}
         for section in sections(app["models"])
     ]
     found[0]["models"] = [_overview(request, app["app_url"]), *found[0]["models"]]

@@ -151,9 +151,9 @@ def _failing_types() -> Iterator[OverviewReason]:
             sentence("None has completed since.") if is_over else "",
             sentence("The type is paused.") if paused else "",
         )  # fmt: skip
-        query = urlencode({"task_type": each.task_type})
+        query, listed_by = (urlencode({name: each.task_type, "state": "open"}) for name in ("task_type", "q"))
         letters = [
-            Link(sentence("Dead letters"), "deadletter_changelist", "queue_app.view_deadletter", f"{query}&state=open"),
+            Link(sentence("Dead letters"), "deadletter_changelist", "queue_app.view_deadletter", listed_by),
             Link(sentence("Replay…"), "deadletter_matching", "queue_app.replay_deadletter", query),
         ]
         hold = Link(sentence("Pause"), "limit_hold", "queue_app.pause_limit", holds=each.task_type)

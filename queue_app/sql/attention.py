@@ -19,45 +19,47 @@ REMEMBERED_SECONDS: Final = 900.0
 #: Number at which the tasks that wait for an answer, and the dead letters of a day, are no longer counted.
 MAX_WAITING: Final = 1_000
 MAX_LETTERS: Final = 10_000
+#: Number of characters of a message that are read.
+MESSAGE_LENGTH: Final = 2_000
 #: Maximum number of rows of an answer.
 LISTED: Final = 5
 
 _FAILING: Final = f"""
 WITH last AS MATERIALIZED (
-    SELECT task_id, finished_at, exception_class, message FROM queue_app_taskattempt ORDER BY id DESC LIMIT {MAX_FAILED}
+    SELECT id, task_id, finished_at, exception_class FROM queue_app_taskattempt ORDER BY id DESC LIMIT {MAX_FAILED}
 ), failed AS MATERIALIZED (
     SELECT t.task_type, last.*,
         last.finished_at - lag(last.finished_at) OVER (PARTITION BY t.task_type ORDER BY last.finished_at) AS gap
     FROM last JOIN queue_app_task AS t ON t.id = last.task_id
     WHERE last.finished_at > statement_timestamp() - make_interval(secs => {REMEMBERED_SECONDS})
-), trouble AS (
-    SELECT task_type, max(finished_at) AS until,
-        max(finished_at) FILTER (WHERE gap IS NULL OR gap > make_interval(secs => {GAP_SECONDS})) AS since
-    FROM failed GROUP BY task_type
-), spanned AS (
-    SELECT *, GREATEST(since, until - make_interval(secs => {GAP_SECONDS})) AS begin FROM trouble
-), completed AS MATERIALIZED (
-    SELECT task_type, finished_at FROM queue_app_task
-    WHERE status = 'completed' AND finished_at >= (SELECT min(begin) FROM spanned)
-    ORDER BY finished_at DESC LIMIT {MAX_COMPLETED}
-), counted AS (
-    SELECT spanned.*,
-        (SELECT count(*) FROM failed WHERE task_type = spanned.task_type AND finished_at >= begin) AS failed,
-        (SELECT count(*) FROM completed WHERE task_type = spanned.task_type AND finished_at >= begin) AS completed,
-        EXISTS (SELECT FROM completed WHERE task_type = spanned.task_type AND finished_at > until) AS has_recovered
-    FROM spanned
+), trouble AS MATERIALIZED (
+    SELECT *, GREATEST(since, until - make_interval(secs => {GAP_SECONDS})) AS begin FROM (
+        SELECT task_type, max(finished_at) AS until,
+            max(finished_at) FILTER (WHERE gap IS NULL OR gap > make_interval(secs => {GAP_SECONDS})) AS since
+        FROM failed GROUP BY task_type
+    ) AS spans
+), causes AS (
+    SELECT task_type, exception_class, count(*) AS number, max(failed.id) AS attempt_id
+    FROM trouble JOIN failed USING (task_type) WHERE finished_at >= begin GROUP BY 1, 2
+), top AS (
+    SELECT DISTINCT ON (task_type) *, sum(number) OVER (PARTITION BY task_type)::bigint AS failures
+    FROM causes ORDER BY task_type, number DESC, exception_class
+), completed AS (
+    SELECT task_type, count(*) AS number, max(finished_at) AS last
+    FROM trouble JOIN (
+        SELECT task_type, finished_at FROM queue_app_task
+        WHERE status = 'completed' AND finished_at >= (SELECT min(begin) FROM trouble)
+        ORDER BY finished_at DESC LIMIT {MAX_COMPLETED}
+    ) AS task USING (task_type) WHERE finished_at >= begin GROUP BY task_type
 )
-SELECT counted.task_type, failed, completed, begin, until, since,
+SELECT task_type, failures, COALESCE(completed.number, 0), begin, until, since,
     since = (SELECT min(finished_at) FROM last) AND (SELECT count(*) FROM last) = {MAX_FAILED},
-    cause.exception_class, cause.number, cause.task_id, cause.message
-FROM counted, LATERAL (
-    SELECT exception_class, count(*) AS number, (array_agg(task_id ORDER BY finished_at DESC))[1] AS task_id,
-        (array_agg(message ORDER BY finished_at DESC))[1] AS message
-    FROM failed WHERE task_type = counted.task_type AND finished_at >= begin
-    GROUP BY exception_class ORDER BY number DESC LIMIT 1
-) AS cause
-WHERE until > statement_timestamp() - make_interval(secs => {GAP_SECONDS}) OR NOT has_recovered
-ORDER BY failed DESC, counted.task_type
+    top.exception_class, top.number, attempt.task_id, left(attempt.message, {MESSAGE_LENGTH})
+FROM trouble JOIN top USING (task_type) LEFT JOIN completed USING (task_type)
+    JOIN queue_app_taskattempt AS attempt ON attempt.id = top.attempt_id
+WHERE until > statement_timestamp() - make_interval(secs => {GAP_SECONDS}) OR completed.last IS NULL
+    OR completed.last <= until
+ORDER BY failures DESC, task_type
 """
 _BEFORE: Final = """
 SELECT name, sum(failures)::float8 / NULLIF(sum(completed + failures), 0) FROM queue_app_taskstats

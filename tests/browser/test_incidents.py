@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import OperationalError
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.utils import timezone
@@ -151,6 +152,21 @@ def test_rows_of_a_list_do_not_look_alive_while_postgresql_is_away(staff, patch)
     patch.undo()
     staff.see("#result_list:not(.tq-stale-rows)")
     assert page.inner_text("#tq-list-state") == ""
+
+
+def test_a_session_ends(staff):
+    Session.objects.all().delete()
+    for path in ("", "task/"):
+        if path:
+            staff.log_in("alice")
+            staff.go(path)
+            Session.objects.all().delete()
+        staff.see("#tq-logged-out:has-text('You are logged out')")
+        assert "/admin/queue_app/" in staff.page.get_attribute("#tq-logged-out a", "href")
+        assert staff.page.locator("#tq-away:visible").count() == 0, "the server does answer"
+    staff.log_in("alice")
+    staff.see("body:not(:has(#tq-logged-out))")
+    assert staff.problems == []
 
 
 def test_the_page_of_a_queue_is_live(staff):

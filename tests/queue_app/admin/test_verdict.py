@@ -11,7 +11,7 @@ from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.dashboard.labels import duration
 from queue_app.diagnose import live, stalls
-from queue_app.models import DeadLetter, Limit, PriorityPolicy, Task
+from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Task
 from queue_app.models.stats import StatsKind, TaskStats
 from queue_app.services import pause
 from queue_app.services.repair.rebuild import rebuild
@@ -133,6 +133,8 @@ def test_a_type_that_fails_is_paused_from_its_row(staff):
     limit = Limit.objects.get()
     assert (limit.scope, limit.name, limit.paused, limit.paused_reason) == ("type", CHARGE, True, "the bank is down")
     assert limit.resume_at is not None
+    [entry] = AuditEntry.objects.filter(action="limit.pause")
+    assert (entry.target_id, entry.reason) == (str(limit.pk), "the bank is down")
     assert "▲ 1 thing needs you to do charge" in (page := seen(staff)), "it is not urgent any more"
     assert "The type is paused." in page
     assert "Resume…" in page
@@ -161,6 +163,10 @@ def test_dead_letters_that_come(staff):
     page = seen(staff)
     assert "dead letters came" not in page, "the row of the type that fails leads to them"
     assert "Dead letters Replay…" in page
+    links = re.findall(r'href="([^"]*deadletter/(?:matching/)?\?[^"]*refund[^"]*)"', staff.get(LIVE).content.decode())
+    assert len(links) == 2
+    for link in links:
+        assert re.search("2 (open )?dead letters", words_of(staff.get(link.replace("&amp;", "&")))), link
     assert "All is well" in seen(log_in("view_queue"))
 
 
