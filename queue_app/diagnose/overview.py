@@ -189,8 +189,8 @@ def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
     """Yield that tasks wait for a person, each with its form."""
     if found := _awaited.get():
         text = sentence_n(
-            "%(n)s task waits for an answer, since %(time)s ago.",
-            "%(n)s tasks wait for an answer, the first since %(time)s ago.",
+            "%(n)s task has waited for an answer for %(time)s.",
+            "%(n)s tasks wait for an answer, the oldest for %(time)s.",
             found[0].number, time=age((now - found[0].since).total_seconds()),
         )  # fmt: skip
         links = [
@@ -210,9 +210,7 @@ def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
     """Yield how many dead letters came, if more than before; those of types that fail now are said there."""
     found = [each for each in _deaths.get() if each.number > 2 * each.before and each.task_type not in failing]
     if found:
-        named = [
-            sentence("%(type)s %(n)s", type=each.task_type.rpartition(".")[2], n=each.number) for each in found[:NAMED]
-        ]
+        named = [f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found[:NAMED]]
         text = sentence_n(
             "%(n)s dead letter came within an hour: %(types)s.", "%(n)s dead letters came within an hour: %(types)s.",
             sum(each.number for each in found), types=listed(named if len(found) <= NAMED else [*named, "…"]),
@@ -261,8 +259,7 @@ def _general(live: Live) -> Iterator[OverviewReason]:
     if live.silent_seconds:
         yield OverviewReason(
             sentence(
-                "The scheduler has been silent for %(time)s: it has died, or does one long job. If another one runs,"
-                " that one soon leads.",
+                "The scheduler has been silent for %(time)s: it has died, or does one long job.",
                 time=age(live.silent_seconds),
             ),
             hint=reason("no_scheduler").remedy,

@@ -175,7 +175,7 @@ def test_staff_see_what_they_may(client_of):
 def test_the_page_of_the_app_keeps_its_name(staff):
     text = staff.get("/admin/queue_app/").content.decode()
     assert "<title>Task queue administration" in text
-    assert "<h1>Task queue</h1>" in text
+    assert "<h1>Overview</h1>" in text
 
 
 def test_a_site_that_lists_the_app_otherwise_stays_as_it_is(db):
