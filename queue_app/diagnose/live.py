@@ -83,6 +83,7 @@ class QueueRow:
     failed: int | None = None
     workers: int = 0  # active workers that serve the queue
     slots: int = 0
+    fetched_ahead: int = 0  # of ``active``, at least so many wait in a worker for a slot
 
     @property
     def depth(self) -> int:
@@ -176,7 +177,7 @@ def _read(_key: str) -> Live:
     active = [worker for worker in workers if worker.status == WorkerStatus.ACTIVE]
     living = [worker for worker in workers if worker.status in LIVING]
     found = [  # the index may not know a queue in which nothing ever waited
-        _row(queue, known.get(queue.name) or nothing(queue.name), targets, active, now)
+        _row(queue, known.get(queue.name) or nothing(queue.name), targets, living, now)
         for queue in Queue.objects.order_by("name")
     ]
     _add_history(found, now)
@@ -266,7 +267,9 @@ def _row(
         age = None if since is None else max(0.0, (now - since).total_seconds())
         row.bands += [BandRow(band, count, age, targets.get(band.value))] if count else []
     serving = [worker for worker in workers if worker.serves(queue.name)]
-    row.workers, row.slots = len(serving), sum(worker.concurrency for worker in serving)
+    active = [worker.concurrency for worker in serving if worker.status == WorkerStatus.ACTIVE]
+    row.workers, row.slots = len(active), sum(active)
+    row.fetched_ahead = max(0, row.active - sum(worker.concurrency for worker in serving))
     return row
 
 

@@ -11,6 +11,7 @@ from queue_app.core import shared
 from queue_app.core.priorities import Band
 from queue_app.dashboard.labels import duration
 from queue_app.diagnose import live, stalls
+from queue_app.index import get_index
 from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Task
 from queue_app.models.stats import StatsKind, TaskStats
 from queue_app.services import pause
@@ -25,6 +26,7 @@ from tests.support.factories import (
     let_wait,
     move,
 )
+from tests.support.index_state import client_of
 from tests.support.pages import log_in, words_of
 from tests.support.proxy import Proxy
 
@@ -229,6 +231,7 @@ def test_a_paused_queue_does_not_blame_its_workers(staff, make_task):
     page = seen(staff)
     assert "All slots of the only worker that could run it are taken." in page
     assert "Running 13 3 wait in a worker" in page, "it has 10 slots, and fetched three tasks ahead"
+    assert "13 / 10 slots 3 wait in a worker" in page
     pause("mail", by="ina")
     page = seen(staff)
     assert "The queue mail is paused by ina" in page
@@ -252,6 +255,14 @@ def test_the_run_time_of_a_failed_task_is_the_same_everywhere(staff):
     page = words_of(staff.get(f"/admin/queue_app/task/{task.pk}/change/"))
     assert "ran 428 ms" in page
     assert "402 ms" not in page
+
+
+def test_the_overview_does_not_wait_for_a_frozen_redis(staff):
+    client_of(get_index()).client_pause(2500)
+    began = timezone.now()
+    assert "Redis cannot be reached" in seen(staff)
+    assert timezone.now() - began < timedelta(seconds=2.4), "so the page's script does not give up"
+    assert "All is well" in seen(staff), "Redis goes on"
 
 
 @pytest.mark.django_db(transaction=True)
