@@ -82,8 +82,6 @@ class OverviewReason:
     about: str = ""
     links: tuple[Link, ...] = ()
     is_note: bool = False
-    #: Permission to see it, besides that for queues.
-    permission: str = ""
     #: The failed attempts of a type, whose errors only those see who may see payloads.
     cause: FailingType | None = None
 
@@ -160,9 +158,7 @@ def _failing_types() -> Iterator[OverviewReason]:
         if paused:
             hold = Link(sentence("Resume…"), "limit_change", "queue_app.pause_limit", args=(paused,))
         links = (*(letters if each.task_type in dead else ()), hold)
-        yield OverviewReason(
-            text, severe=not paused, about=each.task_type, links=links, permission="queue_app.view_task", cause=each
-        )
+        yield OverviewReason(text, severe=not paused, about=each.task_type, links=links, cause=each)
 
 
 def _percent(share: float) -> str:
@@ -203,7 +199,7 @@ def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
         if found[0].number > len(found):
             every = sentence("All blocked tasks")
             links.append(Link(every, "task_changelist", "queue_app.view_task", "status=blocked"))
-        yield OverviewReason(text, links=tuple(links), permission="queue_app.view_task")
+        yield OverviewReason(text, links=tuple(links))
 
 
 def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
@@ -221,7 +217,7 @@ def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
             Link(sentence("By cause"), "deadletter_groups", "queue_app.view_deadletter"),
             Link(sentence("Dead letters"), "deadletter_changelist", "queue_app.view_deadletter", "state=open"),
         )
-        yield OverviewReason(joined(text, before), links=links, permission="queue_app.view_deadletter")
+        yield OverviewReason(joined(text, before), links=links)
 
 
 def _read_waits(_key: str) -> dict[str, list[WaitReason]]:
@@ -343,14 +339,16 @@ def overview_context(user: Any) -> dict[str, Any]:
         others = [each for each in found if (each.queue, each.text) not in in_banner]
         held = sum(each.count for each in found if each not in others and each.severe)
         rows.append((row, others, min(held, row.depth)))
-    failing = list(_failing_types())
+    may_see_tasks = user.has_perm("queue_app.view_task")
+    failing = list(_failing_types())[:NAMED] if may_see_tasks else []
+    awaited = _awaited_answers(now.at) if may_see_tasks else ()
     of_rooms = [
         each for name, part in rooms.named("overview").items() if user.has_perm(part.permission)
         for each in part.show(now.parts[name])
     ]  # fmt: skip
-    letters = _growing_letters({each.about for each in failing})
-    said = [*general, *failing[:NAMED], *stuck, *late, *of_rooms, *_awaited_answers(now.at), *letters]
-    visible = [_visible(each, user) for each in said if not each.permission or user.has_perm(each.permission)]
+    letters = _growing_letters({each.about for each in failing}) if user.has_perm("queue_app.view_deadletter") else ()
+    said = [*general, *failing, *stuck, *late, *of_rooms, *awaited, *letters]
+    visible = [_visible(each, user) for each in said]
     needs = sorted((each for each in visible if not each.is_note), key=lambda each: not each.severe)
     return {
         "live": now,
@@ -368,6 +366,8 @@ def verdict(needs: Sequence[OverviewReason], live: Live) -> tuple[str, str]:
         urgent = sum(each.severe for each in needs)
         text = sentence_n("%(n)s thing needs you", "%(n)s things need you", len(needs))
         return ("bad", joined(text, sentence("(%(n)s urgent)", n=urgent))) if urgent else ("warn", text)
+    if any(row.is_late for row in live.queues):
+        return "good", sentence("Nothing needs you: tasks wait longer than their target only in paused queues")
     return "good", sentence_n(
         "All is well: %(n)s task completed within the last minute, and no task waits longer than its target",
         "All is well: %(n)s tasks completed within the last minute, and no task waits longer than its target",

@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from queue_app.sql.database import fetch_all
+from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together
 
 #: Number of the last failed attempts, and of the last completed tasks, that are compared.
 MAX_FAILED: Final = 2_000
@@ -30,7 +30,7 @@ WITH last AS MATERIALIZED (
 ), failed AS MATERIALIZED (
     SELECT t.task_type, last.*,
         last.finished_at - lag(last.finished_at) OVER (PARTITION BY t.task_type ORDER BY last.finished_at) AS gap
-    FROM last JOIN queue_app_task AS t ON t.id = last.task_id
+    FROM last, LATERAL (SELECT task_type FROM queue_app_task WHERE id = last.task_id OFFSET 0) AS t  -- one by one
     WHERE last.finished_at > statement_timestamp() - make_interval(secs => {REMEMBERED_SECONDS})
 ), trouble AS MATERIALIZED (
     SELECT *, GREATEST(since, until - make_interval(secs => {GAP_SECONDS})) AS begin FROM (
@@ -127,7 +127,7 @@ class Deaths(NamedTuple):
 
 def failing() -> list[FailingType]:
     """Return the task types whose last attempts failed, some or all; the most failures first."""
-    return [FailingType(*row) for row in fetch_all(_FAILING)]
+    return [FailingType(*row) for row in fetch_together(WITHOUT_JIT, (_FAILING, ()))]
 
 
 def failed_before(names: list[str], begin: datetime) -> dict[str, float | None]:
