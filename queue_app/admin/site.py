@@ -10,6 +10,7 @@ from django.apps import apps
 from django.contrib.admin import AdminSite
 from django.contrib.admin.forms import AdminAuthenticationForm
 from django.core.exceptions import ValidationError
+from django.db import DEFAULT_DB_ALIAS
 from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop
@@ -20,6 +21,7 @@ from queue_app.core.counters import failed_logins
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import OVERVIEW, sections
 from queue_app.models.fields import USER_LENGTH
+from queue_app.sql.database import alias
 
 # The login form of the admin, with the limit of failed logins that the API has.
 
@@ -59,8 +61,9 @@ def show_verdict(site: AdminSite) -> None:
 
     def get_urls() -> list[URLResolver | URLPattern]:
         found = addresses()
+        names = {"index", "app_list"} if alias() == DEFAULT_DB_ALIAS else {"app_list"}
         for each in found:
-            if isinstance(each, URLPattern) and each.name in {"index", "app_list"} and each.callback is not None:
+            if isinstance(each, URLPattern) and each.name in names and each.callback is not None:
                 each.callback = answers_without_database(each.callback)
         return found
 

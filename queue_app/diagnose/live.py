@@ -159,6 +159,12 @@ class Live:
     fetched_ahead: int  # of ``active``, those that wait in a worker for a slot
     silent_seconds: float  # for which the leading scheduler has not renewed its leadership; 0: it is on time
 
+    @property
+    def counted_by(self) -> str:
+        """The source of the numbers of queued and running tasks."""
+        index = sentence("counted by the index in Redis")
+        return index if self.system.index == READY else sentence("counted in the rows of PostgreSQL")
+
 
 def is_late(worker: Worker, now: datetime) -> bool:
     """Return whether a live worker missed more than one heartbeat."""

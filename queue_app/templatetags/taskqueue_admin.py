@@ -6,6 +6,7 @@ from typing import Any
 
 import django
 from django import template
+from django.db import DatabaseError
 from django.template import Context
 from django.urls import reverse
 from django.utils import formats, timezone
@@ -13,11 +14,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queue_app.core.priorities import Band
+from queue_app.core.sentence import sentence
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate, word
 from queue_app.dashboard.sentences import traceback_html, value_text
 from queue_app.diagnose.overview import Link, overview_context
 from queue_app.services.read.stats import QueueSummary
+from queue_app.sql.database import atomic
 
 register = template.Library()
 
@@ -102,6 +105,17 @@ def tq_sorted(context: Context, order: str, title: str) -> SafeString:
 def taskqueue_overview(context: Context) -> dict[str, Any]:
     """Return the state of the queues and workers that the user may see."""
     return overview_context(context["request"].user)
+
+
+@register.simple_tag(takes_context=True)
+def taskqueue_verdict(context: Context) -> tuple[str, str] | None:
+    """Return the verdict of the overview for the home page, which other apps share: it shows whatever happens."""
+    try:
+        with atomic():
+            verdict: tuple[str, str] | None = overview_context(context["request"].user).get("verdict")
+            return verdict
+    except DatabaseError:
+        return "warn", sentence("The task queue cannot be read now")
 
 
 @register.simple_tag

@@ -66,6 +66,15 @@ def test_all_is_well(staff):
     assert text in seen(staff, HOME), "the home page says the same"
 
 
+def test_the_home_page_does_without_the_tables_of_the_queue(staff):
+    """Such as before they are migrated: other apps share the page."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute("ALTER TABLE queue_app_queue RENAME TO elsewhere")
+    page = seen(staff, HOME)
+    assert "▲ The task queue cannot be read now" in page
+    assert "Recent actions" in page
+
+
 @pytest.mark.parametrize(
     ("failed", "completed", "said"),
     [
@@ -222,6 +231,7 @@ def test_pages_of_one_moment_say_the_same(staff, make_task):
         tasks = words_of(staff.get("/admin/queue_app/task/", {"status": name}))
         assert int(re.search(r"(\d+) tasks", tasks)[1]) == number(overview, word)
     assert number(overview, "Completed per minute") == 4
+    assert staff.get(LIVE).content.decode().count("counted by the index in Redis") == 5, "of two tiles and three columns"
     assert number(overview, "Dead letters") == DeadLetter.objects.open().count() == 1
 
 
