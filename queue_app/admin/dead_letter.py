@@ -384,8 +384,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:
-        attempts = ngettext("%(count)d attempt", "%(count)d attempts", letter.attempts) % {"count": letter.attempts}
-        return two_lines(word(letter.reason), attempts)
+        return two_lines(word(letter.reason), _("attempt %(n)d") % {"n": letter.attempts})
 
     @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
