@@ -29,6 +29,7 @@ from tests.support.factories import (
 from tests.support.index_state import client_of
 from tests.support.pages import log_in, words_of
 from tests.support.proxy import Proxy
+from tests.support.waiting import until
 
 LIVE, HOME, OVERVIEW = "/admin/queue_app/queue/live/", "/admin/", "/admin/queue_app/"
 CHARGE = "shop.tasks.charge"
@@ -231,7 +232,8 @@ def test_pages_of_one_moment_say_the_same(staff, make_task):
         tasks = words_of(staff.get("/admin/queue_app/task/", {"status": name}))
         assert int(re.search(r"(\d+) tasks", tasks)[1]) == number(overview, word)
     assert number(overview, "Completed per minute") == 4
-    assert staff.get(LIVE).content.decode().count("counted by the index in Redis") == 5, "of two tiles and three columns"
+    sources = staff.get(LIVE).content.decode().count('title="counted by the index in Redis"')
+    assert sources == 5, "two tiles and three columns name it"
     assert number(overview, "Dead letters") == DeadLetter.objects.open().count() == 1
 
 
@@ -270,11 +272,11 @@ def test_the_run_time_of_a_failed_task_is_the_same_everywhere(staff):
 
 
 def test_the_overview_does_not_wait_for_a_frozen_redis(staff):
-    client_of(get_index()).client_pause(2500)
+    client_of(get_index()).client_pause(4000)
     began = timezone.now()
     assert "Redis cannot be reached" in seen(staff)
-    assert timezone.now() - began < timedelta(seconds=2.4), "so the page's script does not give up"
-    assert "All is well" in seen(staff), "Redis goes on"
+    assert timezone.now() - began < timedelta(seconds=3.5), "1.5 s, and a slow machine"
+    until(lambda: "All is well" in seen(staff), "Redis goes on")
 
 
 @pytest.mark.django_db(transaction=True)
