@@ -186,7 +186,13 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
     def facts(self, found: ApiKey) -> dict[str, Any]:
         return super().facts(found) | {"prefix": found.prefix, "user": str(found.user), "scopes": found.scopes}
 
-    @action_page("revoke", "revoke")
+    def _of_revoke(self, _request: HttpRequest, key: ApiKey) -> list[Any]:
+        if key.revoked_at is not None:
+            return []
+        last = _("It was last used %(ago)s.") % {"ago": self.used(key)} if key.last_used_at else _("It was never used.")
+        return [last, _("From then on, calls with it are refused. It cannot be made valid again: make a new one.")]
+
+    @action_page("revoke", "revoke", label=_lazy("Revoke"), consequences=_of_revoke)
     def revoke_view(self, request: HttpRequest, key: ApiKey, reason: str) -> str:
         if not revoke_key(key.pk):
             return _("The key was revoked before.")

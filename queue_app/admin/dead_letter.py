@@ -18,14 +18,15 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngette
 from queue_app.admin.bulk import OperationsMixin
 from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
 from queue_app.admin.forms import (
-    DeadLetterActionForm,
+    ConfirmForm,
+    OperationForm,
     column,
     counted,
     json_block,
     permission,
     preformatted,
-    read_action,
     two_lines,
+    with_number,
 )
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
@@ -34,13 +35,12 @@ from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.encryption.displayed import displayed_payload
-from queue_app.exceptions import InvalidTaskData
-from queue_app.models import DeadLetter, Task, TaskPayload
+from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
 from queue_app.models.operation import OperationKind
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.lifecycle.actions import discard, discard_many, discard_open, replay
-from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, OperationOptions, ReplayOptions
+from queue_app.services.operations.request import SAMPLE, Action, OperationOptions, ReplayOptions
 from queue_app.services.operations.run import carry_out
 from queue_app.services.read.dead_letters import CauseGroup, DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
@@ -96,6 +96,14 @@ SKIPPED: Any = ngettext_lazy(
     "Skipped %(count)d dead letters (replayed or discarded before, or the task was purged).",
     "count",
 )
+_WILL_REPLAY: Any = ngettext_lazy(
+    "%(shown)s dead letter will be replayed: its task is queued again.",
+    "%(shown)s dead letters will be replayed: their tasks are queued again.", "n",
+)  # fmt: skip
+_WILL_DISCARD: Any = ngettext_lazy(
+    "%(shown)s dead letter will be discarded.", "%(shown)s dead letters will be discarded.", "n"
+)
+_NOT_AGAIN: Any = _lazy("A discarded dead letter cannot be replayed: its task stays failed, and is purged in time.")
 #: Fields of a filter in the form.
 _FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")
 
@@ -109,58 +117,74 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     # -- on a selection -------------------------------------------------------------
 
-    @admin.action(description=_lazy("Replay selected dead letters"), permissions=["replay"])
-    def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
+    @admin.action(description=_lazy("Replay…"), permissions=["replay"])
+    def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
         """Queue the tasks again: a small selection at once; a large one, or one with a rate, in the background."""
-        selected, reason, options = self._posted(request, queryset)
+        form = self.posted_form(request, OperationForm)
+        if not form.is_valid():
+            return self._ask(request, form, queryset, _("Replay"), _WILL_REPLAY)
+        reason, options = form.cleaned_data["reason"], form.options_of(ReplayOptions)
+        selected = self._selected(request, queryset)
         if not selected:
-            return
+            return None
         wanted = DeadLetterFilter(ids=list(selected))
-        if options.rate is not None or len(selected) > AT_ONCE:
+        if options != ReplayOptions(order=options.order) or len(selected) > AT_ONCE:
             self._start_replay(request, wanted, options, reason)
-            return
+            return None
         with atomic():
-            _operation, changed = carry_out(
+            operation, changed = carry_out(
                 REPLAY, wanted, OperationOptions(), by=request.user.get_username(), reason=reason
             )
             self._audit_many(
                 request, [letter for letter in selected.values() if letter.id in changed], "replay", reason
             )
-        self._report(request, REPLAYED, len(changed), len(selected))
+        self._report(request, REPLAYED, len(changed), len(selected), operation)
+        return None
 
-    @admin.action(description=_lazy("Discard selected dead letters"), permissions=["discard"])
-    def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
-        selected, reason, _options = self._posted(request, queryset)
-        if not selected:
-            return
-        with atomic():
-            done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
-            self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
-        self._report(request, DISCARDED, len(done), len(selected))
+    @admin.action(description=_lazy("Discard…"), permissions=["discard"])
+    def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
+        form = self.posted_form(request, ConfirmForm)
+        if not form.is_valid():
+            return self._ask(request, form, queryset, _("Discard"), _WILL_DISCARD, _NOT_AGAIN, is_final=True)
+        selected, reason = self._selected(request, queryset), form.cleaned_data["reason"]
+        if selected:
+            with atomic():
+                done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
+                self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
+            self._report(request, DISCARDED, len(done), len(selected))
+        return None
 
-    def _posted(
-        self, request: HttpRequest, queryset: QuerySet[DeadLetter]
-    ) -> tuple[dict[uuid.UUID, DeadLetter], str, ReplayOptions]:
-        """Return the selection, oldest first, the reason and the options; an empty selection if one is invalid."""
-        try:
-            reason, options = read_action(request.POST)
-        except InvalidTaskData as error:
-            self.refuse(request, error)
-            return {}, "", ReplayOptions()
+    def _ask(
+        self, request: HttpRequest, form: ConfirmForm, queryset: QuerySet[DeadLetter], verb: str, will: Any,
+        *more: Any, **context: Any,
+    ) -> HttpResponse:  # fmt: skip
+        found = cast("DeadLetterQuerySet", queryset)
+        done, all_of_them = (rows.order_by()[: COUNT_LIMIT + 1].count() for rows in (found.open(), found))
+        lines = [with_number(will, done), *more]
+        if done < all_of_them:
+            lines.append(SKIPPED % {"count": all_of_them - done})
+        sample = [
+            (self.url_of("change", letter.pk), labels.type_label(letter.task_type), letter.queue)
+            for letter in found.open().order_by("died_at")[:SAMPLE]
+        ]
+        return self.ask_for_many(request, form, verb, lines, done=done, sample=sample, **context)
+
+    def _selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> dict[uuid.UUID, DeadLetter]:
+        """Return the selection, oldest first; nothing, with a message, if it is too large."""
         selected = {letter.id: letter for letter in queryset.order_by("died_at")[: COUNT_LIMIT + 1]}
         if len(selected) > COUNT_LIMIT:
             self.refuse(
                 request, _("More than %(n)s dead letters match. Narrow the list first.") % {"n": f"{COUNT_LIMIT:,}"}
             )
-            return {}, "", options
-        return selected, reason, options
+            return {}
+        return selected
 
     def _start_replay(
         self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str
     ) -> None:
         operation = self.start(request, REPLAY, wanted, reason, options)
         text = ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
-        self.tell_of(request, operation, text % {"n": operation.total}, _("see the progress"))
+        self.tell_of(request, operation, text % {"n": operation.total}, link=_("see the progress"))
 
     def _audit_many(self, request: HttpRequest, letters: list[DeadLetter], action: str, reason: str) -> None:
         done = "Replayed" if action == "replay" else "Discarded"
@@ -169,8 +193,12 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             reason=reason,
         )  # fmt: skip
 
-    def _report(self, request: HttpRequest, text: Any, done: int, selected: int) -> None:
-        if done:
+    def _report(
+        self, request: HttpRequest, text: Any, done: int, selected: int, operation: Operation | None = None
+    ) -> None:
+        if done and operation:
+            self.tell_of(request, operation, text % {"count": done})
+        elif done:
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
         if skipped := selected - done:
             self.message_user(request, SKIPPED % {"count": skipped}, messages.WARNING)
@@ -183,7 +211,12 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         self._audit_many(request, [letter], "replay", reason)
         return _("The task is queued again.")
 
-    @action_page("discard", "discard")
+    def _of_discard(self, _request: HttpRequest, letter: DeadLetter) -> list[Any]:
+        in_workflow = Task.objects.filter(pk=letter.task_id, workflow_id__isnull=False).exists()
+        more = [_("It belongs to a workflow: tasks that wait for it do not run.")] if in_workflow else []
+        return [_NOT_AGAIN, *more] if letter.state == OPEN_NAME else []
+
+    @action_page("discard", "discard", label=_lazy("Discard"), consequences=_of_discard)
     def discard_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
         discard(letter.pk, by=request.user.get_username(), reason=reason)
         self._audit_many(request, [letter], "discard", reason)
@@ -245,7 +278,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             self.message_user(request, _("The filter contains an invalid value."), messages.ERROR)
             return HttpResponseRedirect(self.url_of("changelist"))
         act = request.POST.get("act", "")
-        if act in {"replay", "discard"} and self._act_on_all(request, act, wanted):
+        form = OperationForm(request.POST if act else None)
+        if act in {"replay", "discard"} and self._act_on_all(request, act, wanted, form):
             return HttpResponseRedirect(self.url_of("groups"))
         dry_run = preview(wanted)
         sample = list(DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"))
@@ -262,25 +296,25 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             sample=sample,
             may_replay=self.has_replay_permission(request),
             may_discard=self.has_discard_permission(request),
-            rates=(MIN_RATE, MAX_RATE),
+            form=form,
         )
 
-    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter) -> bool:
-        """Replay or discard what a filter matches; return false, with a message, if the form is invalid."""
+    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter, form: OperationForm) -> bool:
+        """Replay or discard what a filter matches; return false if the form is invalid."""
         if not (self.has_replay_permission(request) if act == "replay" else self.has_discard_permission(request)):
             raise PermissionDenied
-        try:
-            reason, options = read_action(request.POST)
-        except InvalidTaskData as error:
-            self.refuse(request, error)
+        if act == "discard" and form.data.get("order") == "newest":
+            form.add_error("order", _("Discarding takes the oldest first."))
+        if not form.is_valid():
             return False
+        reason, options = form.cleaned_data["reason"], form.options_of(ReplayOptions)
         if act == "replay":
             self._start_replay(request, wanted, options, reason)
             return True
         by = request.user.get_username()
         with atomic():
             sample = list(DeadLetter.objects.filter(pk__in=preview(wanted).sample[:1]))
-            count = discard_many(wanted, by=by, reason=reason)
+            count = discard_many(wanted, by=by, reason=reason, limit=options.limit)
             logged = f"Discarded {counted(count, 'dead letter')} by filter {wanted.as_json()}."
             if sample:
                 self.log_action_of(request, sample, logged, reason)
@@ -300,7 +334,6 @@ StateFilter = choice_filter(
 class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]):
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 
-    action_form = DeadLetterActionForm
     empty_text = _lazy("No dead letter. Tasks come here when their retries are exhausted.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")

@@ -1,5 +1,6 @@
 """The pages of operations: staff watch and stop actions on many tasks."""
 
+from collections import Counter
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -12,17 +13,20 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
 from queue_app.admin.forms import column, preformatted, time_column, two_lines
-from queue_app.admin.mixins import ReadOnlyAdmin, action_page
+from queue_app.admin.mixins import ReadOnlyAdmin, action_page, with_workers
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.dashboard.sentences import filter_words, operation_title
-from queue_app.models import Operation
+from queue_app.models import Operation, Task
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
 from queue_app.services.operations.request import cancel_operation, get_operation
+from queue_app.services.operations.run import changed_tasks
 
+#: Number of changed tasks that a page lists.
+MAX_LISTED: Final = 50
 #: Number of ids shown of a filter.
 MAX_DISPLAYED_IDS: Final = 20
 #: Fields that only replays show.
@@ -148,9 +152,22 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         ended = cancel_operation(operation.pk, by=request.user.get_username())
         self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
 
+    def became(self, request: HttpRequest, operation: Operation) -> dict[str, Any]:
+        """Return what became of the first tasks that an operation changed: numbers by state, and each."""
+        if not request.user.has_perm("queue_app.view_task"):
+            return {}
+        ids = changed_tasks(operation)
+        tasks = {str(task.pk): task for task in Task.objects.filter(pk__in=ids)}
+        counts = Counter(task.status for task in tasks.values())
+        states = [f"{count:,} {word(status)}" for status, count in counts.most_common()]
+        if gone := len(ids) - len(tasks):
+            states.append(f"{gone:,} {word('deleted')}")
+        listed = [tasks[str(task_id)] for task_id in ids if str(task_id) in tasks][:MAX_LISTED]
+        return {"became": with_workers(request, listed), "became_in_words": ", ".join(states), "followed": len(ids)}
+
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         running = found.state == OperationState.RUNNING
-        return {
+        return self.became(request, found) | {
             "title": operation_title(found),
             "is_running": running,
             "may_stop": running and _may_stop(request, found),

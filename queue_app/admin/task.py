@@ -120,7 +120,15 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     has_decrypt_permission = permission("view_encrypted")
 
-    @action_page("cancel", "cancel")
+    def _of_cancel(self, _request: HttpRequest, task: Task) -> list[Any]:
+        if task.workflow_id is None or task.status not in PENDING:
+            return []
+        flow = Workflow.objects.filter(pk=task.workflow_id).first()
+        running = [_("Its worker is asked to stop it.")] if task.status == Status.EXECUTING else []
+        name = flow.name if flow else task.workflow_id
+        return [*running, _("It belongs to the workflow %(name)s: tasks that wait for it do not run.") % {"name": name}]
+
+    @action_page("cancel", "cancel", label=_lazy("Cancel task"), consequences=_of_cancel)
     def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
         running = cancel(task.pk) is Status.EXECUTING
         logged = "Asked to stop while executing." if running else "Cancelled."

@@ -11,6 +11,7 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.remote import tokens
 from queue_app.services.control.api_keys import find_key, forget_keys
 from tests.support.factories import StaffFactory, WorkerFactory
+from tests.support.pages import CONFIRMED
 
 ADMIN = "/admin/queue_app"
 KEY = {"name": "reports", "scopes": ["view_task", "view_queue"], "lifetime": "2592000", "reason": "weekly report"}
@@ -63,13 +64,13 @@ def test_only_superusers_make_keys_for_others(keeper, staff):
 def test_a_revoked_key_is_refused_and_the_audit_log_says_why(keeper):
     secret = secret_of(keeper.post(f"{ADMIN}/apikey/add/", KEY))
     key = find_key(secret)
-    keeper.post(f"{ADMIN}/apikey/{key.pk}/revoke/", {"reason": "left the company"})
+    keeper.post(f"{ADMIN}/apikey/{key.pk}/revoke/", CONFIRMED | {"reason": "left the company"})
     assert find_key(secret) is None
     made, revoked = AuditEntry.objects.order_by("id")
     assert (made.action, made.reason, made.after["scopes"]) == ("apikey.add", "weekly report", key.scopes)
     assert (revoked.action, revoked.reason) == ("apikey.revoke", "left the company")
     assert "revoked" in keeper.get(f"{ADMIN}/apikey/").content.decode()
-    keeper.post(f"{ADMIN}/apikey/{key.pk}/revoke/")
+    keeper.post(f"{ADMIN}/apikey/{key.pk}/revoke/", CONFIRMED)
     assert AuditEntry.objects.count() == 2, "revoking again changes nothing"
 
 
@@ -83,7 +84,7 @@ def test_a_token_is_made_rotated_and_revoked(keeper, django_capture_on_commit_ca
         tokens.authenticate(first)
     worker = WorkerFactory(token_id=token.pk)
     with django_capture_on_commit_callbacks(execute=True):
-        keeper.post(f"{ADMIN}/workertoken/{token.pk}/revoke/")
+        keeper.post(f"{ADMIN}/workertoken/{token.pk}/revoke/", CONFIRMED)
     with pytest.raises(TokenRefused):
         tokens.authenticate(second)
     assert Worker.objects.get(pk=worker.pk).status == WorkerStatus.DEAD

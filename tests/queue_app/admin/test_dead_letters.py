@@ -14,7 +14,7 @@ from queue_app.services import discard, replay
 from queue_app.services.operations.request import start_replay
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
-from tests.support.pages import log_in, messages_of, select, words_of
+from tests.support.pages import CONFIRMED, log_in, messages_of, select, text_of, words_of
 
 PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"
@@ -68,7 +68,7 @@ def test_who_may_act(dead, permissions, replays, discards):
     assert client.post(f"{LETTERS}{two.pk}/replay/").status_code == (302 if replays else 403)
     select(client, LETTERS, "replay_selected", [three])
     assert {state(letter) for letter in (one, two, three)} == ({"replayed"} if replays else {"open"})
-    assert client.post(f"{LETTERS}{four.pk}/discard/").status_code == (302 if discards else 403)
+    assert client.post(f"{LETTERS}{four.pk}/discard/", CONFIRMED).status_code == (302 if discards else 403)
     assert state(four) == ("discarded" if discards else "open")
     five = dead()
     select(client, LETTERS, "discard_selected", [five])
@@ -208,10 +208,10 @@ def test_replay_selected(staff, committed, dead):
     with committed():
         response = select(staff, LETTERS, "replay_selected", letters, reason="printer works")
     assert [state(letter) for letter in letters] == ["replayed", "discarded", "replayed"]
-    assert messages_of(response) == [
-        "Replayed 2 dead letters.",
-        "Skipped 1 dead letter (replayed or discarded before, or the task was purged).",
-    ]
+    replayed, skipped = messages_of(response)
+    assert replayed.startswith("Replayed 2 dead letters.")
+    assert f"{OPERATIONS}{Operation.objects.get().pk}/change/" in replayed
+    assert skipped == "Skipped 1 dead letter (replayed or discarded before, or the task was purged)."
     assert log() == ["Replayed: printer works"] * 2
     letters[0].refresh_from_db()
     assert letters[0].replayed_by == "superuser"
@@ -246,7 +246,7 @@ def test_a_large_or_paced_replay_becomes_an_operation(staff, dead, how, override
 )
 def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
     letter = dead()
-    assert "Nothing was changed." in messages_of(select(staff, LETTERS, "replay_selected", [letter], **bad))[0]
+    assert 'class="errorlist"' in text_of(select(staff, LETTERS, "replay_selected", [letter], **bad))
     assert state(letter) == "open"
     assert not Operation.objects.exists()
     assert log() == []
@@ -276,9 +276,13 @@ def test_buttons(staff, dead):
     assert "Replay with edited" not in page
     page = staff.post(f"{LETTERS}{one.pk}/replay/", follow=True).content.decode()
     assert "it was replayed by superuser at" in page
-    page = staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "x" * 201}, follow=True).content.decode()
+    page = text_of(staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "old"}))
+    assert "cannot be replayed" in page
+    assert 'value="old"' in page
+    assert state(two) == "open"
+    page = text_of(staff.post(f"{LETTERS}{two.pk}/discard/", CONFIRMED | {"reason": "x" * 201}, follow=True))
     assert "the limit is 200" in page
-    page = staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "old"}, follow=True).content.decode()
+    page = staff.post(f"{LETTERS}{two.pk}/discard/", CONFIRMED | {"reason": "old"}, follow=True).content.decode()
     assert "The dead letter is discarded." in page
     assert log() == ["Replayed: why not", "Discarded: old"]
     for action in ("replay", "discard", "edit"):
@@ -321,7 +325,7 @@ def test_pages_name_a_cause_by_its_error(dead):
     assert "cause ConnectionError: smtp2 has closed the connection ✕" in listed
     matching = client.get(f"{LETTERS}matching/?fingerprint=79e0fbea77ab47fa")
     assert "Cause: ConnectionError: smtp2 has closed the connection any cause" in words_of(matching)
-    assert "Replay all 2" in words_of(matching)
+    assert "2 open dead letters match." in words_of(matching)
     assert "79e0fbea77ab47fa" not in words_of(matching)
     hidden = words_of(log_in(VIEW, REPLAY).get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa"))
     assert "cause retries exhausted, " in hidden

@@ -21,6 +21,7 @@ from queue_app.workflows.read import graph_of
 from queue_app.workflows.steer import cancel_workflow
 from tests.support.engine import done, take
 from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
+from tests.support.pages import CONFIRMED
 from tests.workers import chores
 
 LIST = reverse("admin:queue_app_workflow_changelist")
@@ -33,7 +34,7 @@ def page(flow) -> str:
 def press(client, flow, button: str, **data) -> str:
     """Press a button of the page; return the message."""
     url = reverse(f"admin:queue_app_workflow_{button}", args=[flow.id])
-    found = client.post(url, data, follow=True)
+    found = client.post(url, CONFIRMED | data, follow=True)
     return " ".join(str(message) for message in found.context["messages"])
 
 
