@@ -246,7 +246,8 @@ class TaskBulkMixin(OperationsMixin[Task]):
             alike = _changes(action, [selected[task_id] for task_id in changed], status_now)
             for tasks, logged, done, before, after in alike:
                 counts[done] += len(tasks)
-                self.audit(request, tasks, logged, action=action.kind, reason=reason, before=before, after=after)
+                facts = {**after, "operation": str(operation.pk)}
+                self.audit(request, tasks, logged, action=action.kind, reason=reason, before=before, after=facts)
         band = action.band.label if action.band is not None else ""
         for done, count in (+counts).items():
             self.tell_of(request, operation, _DONE[done] % {"n": count, "band": band})

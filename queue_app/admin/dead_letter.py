@@ -65,14 +65,25 @@ def named(request: HttpRequest, found: list[CauseGroup]) -> list[tuple[CauseGrou
 
 
 def cause_text(request: HttpRequest, fingerprint: str) -> str:
-    """Return the cause of dead letters as one line; the fingerprint if there is no such dead letter."""
-    letter = DeadLetter.objects.filter(fingerprint=fingerprint).order_by("-died_at").first()
-    if letter is None:
-        return fingerprint
+    """Return the cause of dead letters as one line."""
+    return cause_texts(request, [fingerprint])[fingerprint]
+
+
+def cause_texts(request: HttpRequest, fingerprints: Iterable[str]) -> dict[str, str]:
+    """Return the causes of dead letters, each as one line, for those who may see them."""
+    wanted = set(fingerprints)
+    if not wanted or not request.user.has_perm("queue_app.view_deadletter"):
+        return dict.fromkeys(wanted, _("one cause"))
+    letters = DeadLetter.objects.filter(fingerprint__in=wanted)
+    latest = list(letters.order_by("fingerprint", "-died_at").distinct("fingerprint"))
     may_view = request.user.has_perm("queue_app.view_payload")
-    payloads = TaskPayload.objects.in_bulk([letter.task_id]) if may_view else {}
-    name, message = _texts(letter, payloads, may_view=may_view)
-    return f"{labels.class_name(name)}: {message}" if message else f"{name}, {letter.task_type}"
+    payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in latest]) if may_view else {}
+    found = dict.fromkeys(wanted, _("a cause of the past"))
+    for letter in latest:
+        name, message = _texts(letter, payloads, may_view=may_view)
+        shown = f"{labels.class_name(name)}: {message}" if message else f"{name}, {letter.task_type}"
+        found[letter.fingerprint] = shown
+    return found
 
 
 def _texts(letter: DeadLetter, payloads: Mapping[Any, TaskPayload], *, may_view: bool) -> tuple[str, str]:

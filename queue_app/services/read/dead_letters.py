@@ -241,9 +241,11 @@ def groups(letters: DeadLetterQuerySet | None = None) -> list[CauseGroup]:
 def _trends(letters: QuerySet[Any]) -> defaultdict[str, list[int]]:
     """Return the number of deaths in each of the last 24 times 60 minutes, by cause."""
     begin = timezone.now() - timedelta(hours=_TREND_HOURS)
-    hour = Func(Value(timedelta(hours=1)), "died_at", Value(begin), function="date_bin", output_field=DateTimeField())
+    begins = Func(Value(timedelta(hours=1)), "died_at", Value(begin), function="date_bin", output_field=DateTimeField())
     trends: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _TREND_HOURS)
-    counted = letters.filter(died_at__gte=begin).order_by().values("fingerprint", hour=hour).annotate(count=Count("pk"))
+    counted = (
+        letters.filter(died_at__gte=begin).order_by().values("fingerprint", hour=begins).annotate(count=Count("pk"))
+    )
     for row in counted:
         hour = int((row["hour"] - begin).total_seconds() // 3600)
         if 0 <= hour < _TREND_HOURS:

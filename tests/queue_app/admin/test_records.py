@@ -138,8 +138,8 @@ def entry(action="queue.pause", target="queue", target_id="mail", **options):
     ("action", "target", "target_id", "count", "words"),
     [
         ("queue.pause", "queue", "mail", 1, "otto paused queue mail"),
-        ("deadletter.replay_many", "operation", REPLAY, 1, "otto replayed dead letters (operation 78a4ea6e)"),
-        ("task.cancel_all", "operation", REPLAY, 1, "otto cancelled tasks (operation 78a4ea6e)"),
+        ("deadletter.replay_many", "operation", REPLAY, 1, "otto replayed 1 dead letter"),
+        ("task.cancel_all", "operation", REPLAY, 1, "otto cancelled 1 task"),
         ("deadletter.discard_many", "deadletter", "", 74, "otto discarded 74 dead letters"),
     ],
 )
