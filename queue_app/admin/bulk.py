@@ -22,8 +22,8 @@ from queue_app.admin.forms import ConfirmForm, OperationForm, counted, permissio
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
-from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
+from queue_app.dashboard.sentences import number_of
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind, OperationState
@@ -127,9 +127,17 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         self, request: HttpRequest, form: ConfirmForm, verb: str, consequences: list[Any], **context: Any
     ) -> HttpResponse:
         """Show what an action on many rows of a list will do."""
+        things = number_of(str(self.opts.model_name), context["done"])
         back = f"{self.url_of('changelist')}?{request.GET.urlencode()}"
         return self.ask(
-            request, form, verb, consequences, template="task/confirm.html", submit=verb, back=back, **context
+            request,
+            form,
+            f"{verb}: {things}",
+            consequences,
+            template="task/confirm.html",
+            submit=verb,
+            back=back,
+            **context,
         )
 
 
@@ -211,8 +219,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
         bands = [band.label for band in Band] if kind is OperationKind.REPRIORITISE else []
         sample = queryset.filter(status__in=sorted(applies_to)).order_by("-pk")[:SAMPLE]
         shown = [
-            (self.url_of("change", task.pk), labels.type_label(task.task_type), f"{word(task.status)}, {task.queue}")
-            for task in sample
+            (self.url_of("change", task.pk), task.task_type, f"{word(task.status)}, {task.queue}") for task in sample
         ]
         return self.ask_for_many(
             request, form, verb, lines, bands=bands, done=done, sample=shown, is_final=kind is OperationKind.CANCEL

@@ -175,7 +175,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         if done < all_of_them:
             lines.append(SKIPPED % {"count": all_of_them - done})
         sample = [
-            (self.url_of("change", letter.pk), labels.type_label(letter.task_type), letter.queue)
+            (self.url_of("change", letter.pk), letter.task_type, letter.queue)
             for letter in found.open().order_by("died_at")[:SAMPLE]
         ]
         return self.ask_for_many(request, form, verb, lines, done=done, sample=sample, **context)

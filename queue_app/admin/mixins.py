@@ -453,7 +453,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         """Show what an action on an object will do, and ask for its reason."""
         form = ConfirmForm(request.POST if "confirmed" in request.POST else None, initial=request.POST.dict())
         back = self.next_page(request) or self.url_of("change", quote(obj.pk))
-        return self.ask(request, form, f"{verb}: {obj}", consequences, original=obj, submit=verb, back=back)
+        name = getattr(obj, "name", "") or getattr(obj, "task_type", "") or obj
+        return self.ask(request, form, f"{verb}: {name}", consequences, original=obj, submit=verb, back=back)
 
     def ask(
         self, request: HttpRequest, form: ConfirmForm, title: str, consequences: Iterable[Any], **context: Any

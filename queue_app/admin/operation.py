@@ -181,11 +181,11 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         ids = changed_tasks(operation)
         tasks = {str(task.pk): task for task in Task.objects.filter(pk__in=ids)}
         counts = Counter(task.status for task in tasks.values())
-        states = [f"{count:,} {word(status)}" for status, count in counts.most_common()]
+        states = [(status, f"{count:,} {word(status)}") for status, count in counts.most_common()]
         if gone := len(ids) - len(tasks):
-            states.append(f"{gone:,} {word('deleted')}")
+            states.append(("deleted", f"{gone:,} {word('deleted')}"))
         listed = [tasks[str(task_id)] for task_id in ids if str(task_id) in tasks][:MAX_LISTED]
-        return {"became": with_workers(request, listed), "became_in_words": ", ".join(states), "followed": len(ids)}
+        return {"became": with_workers(request, listed), "states": states, "followed": len(ids)}
 
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         running = found.state == OperationState.RUNNING

@@ -156,11 +156,16 @@ def operation_title(operation: Operation) -> str:
     return f"{means}: {_things(operation)}"
 
 
+def number_of(kind: str, count: int) -> str:
+    """Return a number with the noun of a kind of object, such as "2 tasks"."""
+    return str(_MANY[kind] % {"n": count})
+
+
 def _things(operation: Operation) -> str:
     """Return the number of what an operation changes, and the new priority."""
     kind = {"tasks": "task", "dead_letters": "deadletter"}.get(operation.target, operation.target)
     to = operation.arguments.get("priority")
-    return str(_MANY[kind] % {"n": operation.total}) + (f" → {to}" if to else "")
+    return number_of(kind, operation.total) + (f" → {to}" if to else "")
 
 
 def operation_sentence(operation: Operation, url: str) -> SafeString:

@@ -59,7 +59,8 @@ def add_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--dry-run", action="store_true", help="only print the count and the first ids")
     for name in ("rate", "limit"):
-        add(f"--{name}", type=OPTIONS[name].kind, metavar="N", help=OPTIONS[name].about)
+        about = OPTIONS[name].about
+        add(f"--{name}", type=OPTIONS[name].kind, metavar="N", help=about[0].lower() + about[1:].rstrip("."))
     add("--order", choices=ORDERS, default=ORDERS[0], help=f"which come first (default: {ORDERS[0]})")
     add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add("--wait", action="store_true", help="wait for the end instead of leaving it to the scheduler")
