@@ -206,7 +206,8 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
         if key.revoked_at is not None:
             return []
         last = _("It was last used %(ago)s.") % {"ago": self.used(key)} if key.last_used_at else _("It was never used.")
-        return [last, _("From then on, calls with it are refused. It cannot be made valid again: make a new one.")]
+        refused = _("Calls with it are refused within seconds. It cannot be made valid again: make a new one.")
+        return [refused, format_html("{}", last)]
 
     @action_page("revoke", "revoke", label=_lazy("Revoke"), consequences=_of_revoke)
     def revoke_view(self, request: HttpRequest, key: ApiKey, reason: str) -> str:

@@ -114,6 +114,10 @@ _WILL_REPLAY: Any = ngettext_lazy(
 _WILL_DISCARD: Any = ngettext_lazy(
     "%(shown)s dead letter will be discarded.", "%(shown)s dead letters will be discarded.", "n"
 )
+_LEFT_CLOSED: Any = ngettext_lazy(
+    "%(shown)s is left alone: it was replayed or discarded before.",
+    "%(shown)s are left alone: they were replayed or discarded before.", "n",
+)  # fmt: skip
 _NOT_AGAIN: Any = _lazy("A discarded dead letter cannot be replayed: its task stays failed, and is purged in time.")
 #: Fields of a filter in the form.
 _FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")
@@ -173,7 +177,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         done, all_of_them = (rows.order_by()[: COUNT_LIMIT + 1].count() for rows in (found.open(), found))
         lines = [with_number(will, done), *more]
         if done < all_of_them:
-            lines.append(SKIPPED % {"count": all_of_them - done})
+            lines.append(with_number(_LEFT_CLOSED, all_of_them - done))
         sample = [
             (self.url_of("change", letter.pk), letter.task_type, letter.queue)
             for letter in found.open().order_by("died_at")[:SAMPLE]

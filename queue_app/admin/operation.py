@@ -1,5 +1,6 @@
 """The pages of operations: staff watch and stop actions on many tasks."""
 
+import html
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,7 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
@@ -20,7 +21,7 @@ from queue_app.admin.mixins import ReadOnlyAdmin, action_page, with_workers
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
-from queue_app.dashboard.sentences import filter_parts, operation_sentence, operation_title
+from queue_app.dashboard.sentences import filter_parts, operation_sentence
 from queue_app.models import Operation, Task
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
@@ -43,7 +44,7 @@ OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 class OperationAdmin(ReadOnlyAdmin[Operation]):
     actions = ("stop_selected",)
     change_form_template = "admin/queue_app/operation/change_form.html"
-    fields = ("sentence", "status", "progress", "selection", "extent", *OF_REPLAYS, "reason", "created", "finished")
+    fields = ("status", "progress", "selection", "extent", *OF_REPLAYS, "reason", "created", "finished")
     list_display = ("what", "status", "progress", "created", "reason")
     list_display_links = None
     search_fields = ("by", "reason")
@@ -64,11 +65,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
 
     @admin.display(description=_lazy("operation"))
     def what(self, operation: Any) -> SafeString:
-        return two_lines(self.sentence(operation), operation.wanted)
-
-    @admin.display(description=_lazy("operation"))
-    def sentence(self, operation: Operation) -> SafeString:
-        return operation_sentence(operation, self.url_of("change", operation.pk))
+        return two_lines(operation_sentence(operation, self.url_of("change", operation.pk)), operation.wanted)
 
     def annotate_rows(self, request: HttpRequest, rows: Any) -> None:
         """Add the filters in words, with links, for those who may read them."""
@@ -191,7 +188,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         running = found.state == OperationState.RUNNING
         self.annotate_rows(request, [found])
         return self.became(request, found) | {
-            "title": operation_title(found),
+            "title": html.unescape(strip_tags(operation_sentence(found))),
             "subtitle": "",
             "is_running": running,
             "may_stop": running and _may_stop(request, found),

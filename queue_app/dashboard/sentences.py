@@ -80,12 +80,6 @@ _PAGES: Final = frozenset({
     "prioritypolicy", "runtimesettings",
 })  # fmt: skip
 _BY_NAME: Final = frozenset({"queue", "prioritypolicy", "runtimesettings"})
-_MEANS: Final[Mapping[str, Any]] = {
-    OperationKind.CANCEL: _lazy("Cancel"), OperationKind.REPRIORITISE: _lazy("Change the priority"),
-    OperationKind.REPLAY: _lazy("Replay"), OperationKind.RETRY: _lazy("Retry"), OperationKind.RUN_NOW: _lazy("Run now"),
-    OperationKind.DELETE: _lazy("Delete"), OperationKind.BACKFILL: _lazy("Backfill"),
-    OperationKind.SIMULATE: _lazy("Simulate"),
-}  # fmt: skip
 
 
 def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
@@ -148,14 +142,6 @@ def value_text(value: Any) -> str:
     return "-" if value in _NOTHING else str(value)
 
 
-def operation_title(operation: Operation) -> str:
-    """Return what an operation does with how many of what."""
-    means = str(_MEANS.get(operation.kind, operation.kind))
-    if operation.kind == OperationKind.SIMULATE:
-        return means
-    return f"{means}: {_things(operation)}"
-
-
 def number_of(kind: str, count: int) -> str:
     """Return a number with the noun of a kind of object, such as "2 tasks"."""
     return str(_MANY[kind] % {"n": count})
@@ -168,12 +154,12 @@ def _things(operation: Operation) -> str:
     return number_of(kind, operation.total) + (f" → {to}" if to else "")
 
 
-def operation_sentence(operation: Operation, url: str) -> SafeString:
-    """Return who did what to how many things; these lead to the page of the operation."""
+def operation_sentence(operation: Operation, url: str = "") -> SafeString:
+    """Return who did what to how many things, which lead to ``url``, the page of the operation."""
     what = _("limits") if operation.kind == OperationKind.SIMULATE else _things(operation)
     pattern = str(_DONE.get(operation.kind) or _("{who} changed {what}"))
     who = format_html("<strong>{}</strong>", operation.by or _("A program"))
-    return format_html(pattern, who=who, what=format_html('<a href="{}">{}</a>', url, what))
+    return format_html(pattern, who=who, what=format_html('<a href="{}">{}</a>', url, what) if url else what)
 
 
 def filter_words(wanted: Mapping[str, Any]) -> str:

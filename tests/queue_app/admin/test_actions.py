@@ -17,7 +17,7 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import AuditEntry, Operation, Queue, Task
-from tests.support.factories import QueueFactory
+from tests.support.factories import QueueFactory, StaffFactory
 from tests.support.pages import CONFIRMED, messages_of, select, text_of, url
 
 TASKS = "/admin/queue_app/task/"
@@ -187,6 +187,26 @@ def test_actions_on_all_that_match(staff, make_task):
     operation = Operation.objects.get()
     assert (operation.changed, operation.reason, operation.by) == (3, "sold out", "superuser")
     assert AuditEntry.objects.filter(action="task.cancel_all", reason="sold out", count=3).exists()
+
+
+def test_the_first_of_those_that_match_and_what_became_of_each(staff, make_task, client):
+    oldest, middle, newest = (make_task("a.task") for _ in range(3))
+    chosen = {"limit": "2", "order": "newest", "rate": "500"}
+    response = select(staff, f"{TASKS}?task_type=a.task", "cancel_selected", [oldest], select_across="1", **chosen)
+    operation = Operation.objects.get()
+    assert (operation.total, operation.limit, operation.rate, operation.arguments) == (2, 2, 500, {"order": "newest"})
+    assert [task.status for task in Task.objects.order_by("id")] == ["queued", "cancelled", "cancelled"]
+    page = url(Operation, "change", operation.pk)
+    assert f'<a href="{page}">What became of each</a>' in messages_of(response)[0]
+    Task.objects.filter(pk=middle.pk).delete()
+    told = text_of(staff.get(page))
+    assert "only 2, newest first, 500 per second" in told
+    assert "1 cancelled" in told
+    assert "1 deleted" in told
+    assert url(Task, "change", newest.pk) in told
+    assert url(Task, "change", oldest.pk) not in told
+    client.force_login(StaffFactory(permissions=["view_operation"]))
+    assert str(newest.pk) not in text_of(client.get(page)), "of tasks, one learns only who may see them"
 
 
 @pytest.mark.parametrize(("action", "kind"), [("retry_selected", "retry"), ("run_now_selected", "run_now")])

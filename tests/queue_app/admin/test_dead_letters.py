@@ -2,12 +2,14 @@
 
 import json
 import uuid
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
+from queue_app.core.failures import fingerprint
 from queue_app.core.redaction import MASK
 from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
@@ -316,6 +318,49 @@ def of_one_cause(dead):
     letters = [dead(f"smtp{n} has closed the connection", user="ina") for n in (1, 2)]
     DeadLetter.objects.update(fingerprint="79e0fbea77ab47fa", exception_class="builtins.ConnectionError")
     return letters
+
+
+def test_causes_name_the_last_hour_and_the_releases(staff, dead, make_worker):
+    letters, now = (
+        [dead(f"card of order {n} declined: {who}") for n, who in enumerate(("Ann", "kim", "Omar"))],
+        timezone.now(),
+    )
+    for letter, minutes, release in zip(letters, (1, 59, 61), ("2026.11.2", "2026.11.3", ""), strict=True):
+        DeadLetter.objects.filter(pk=letter.pk).update(
+            died_at=now - timedelta(minutes=minutes), fingerprint=fingerprint("E", letter.message)
+        )
+        worker = make_worker(f"w{minutes}", version=release)
+        Task.objects.filter(pk=letter.task_id).update(worker_id=worker.pk)
+    words = words_of(staff.get(f"{LETTERS}causes/"))
+    assert "failed on release 2026.11.2, 2026.11.3 3 2 in the last hour" in words
+
+
+def test_a_confirmation_says_what_a_discard_means(staff, dead):
+    gone, letter = dead(), dead()
+    discard(gone.id, by="ann")
+    chosen = {"action": "discard_selected", "index": "0", "_selected_action": [str(gone.pk), str(letter.pk)]}
+    words = words_of(staff.post(LETTERS, chosen))
+    assert "Discard: 1 dead letter" in words
+    assert "cannot be replayed" in words
+    assert "1 is left alone: it was replayed or discarded before." in words
+    assert state(letter) == "open"
+
+
+def test_operations_and_the_log_name_a_cause_and_no_fingerprint(staff, dead):
+    letters = of_one_cause(dead)
+    matching = {"act": "replay", "fingerprint": "79e0fbea77ab47fa", "limit": "1", **CONFIRMED}
+    staff.post(f"{LETTERS}matching/", matching)
+    staff.post(f"{LETTERS}{letters[0].pk}/discard/", CONFIRMED)
+    operation = Operation.objects.get()
+    for client in (staff, log_in(WATCH, "view_auditentry")):
+        for path in (OPERATIONS, f"{OPERATIONS}{operation.pk}/change/", "/admin/queue_app/auditentry/"):
+            words = words_of(client.get(path))
+            assert "79e0fbea77ab47fa" not in words
+            assert ("has closed the connection" in words) == (client is staff), path
+    log = words_of(staff.get("/admin/queue_app/auditentry/"))
+    assert "superuser discarded dead letter send_mail via admin" in log
+    assert "superuser replayed 1 dead letter via admin" in log
+    assert "2 changes" in log
 
 
 def test_pages_name_a_cause_by_its_error(dead):
