@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app import models
 from queue_app.admin.dead_letter import cause_texts
 from queue_app.admin.filters import choice_filter
 from queue_app.admin.forms import column, two_lines
@@ -18,24 +19,13 @@ from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
-from queue_app.models import (
-    ApiKey,
-    AuditEntry,
-    DeadLetter,
-    Limit,
-    SavedView,
-    Schedule,
-    Task,
-    Worker,
-    WorkerToken,
-    Workflow,
-)
+from queue_app.models import AuditEntry, SavedView
 
 #: Kind of an object -> its model, and the field by which people know it.
 _NAMES: Final[Mapping[str, tuple[Any, str]]] = {
-    "task": (Task, "task_type"), "deadletter": (DeadLetter, "task_type"), "workflow": (Workflow, "name"),
-    "worker": (Worker, "name"), "schedule": (Schedule, "name"), "apikey": (ApiKey, "name"),
-    "workertoken": (WorkerToken, "name"), "limit": (Limit, "name"),
+    "task": (models.Task, "task_type"), "deadletter": (models.DeadLetter, "task_type"),
+    "workflow": (models.Workflow, "name"), "worker": (models.Worker, "name"), "schedule": (models.Schedule, "name"),
+    "apikey": (models.ApiKey, "name"), "workertoken": (models.WorkerToken, "name"), "limit": (models.Limit, "name"),
 }  # fmt: skip
 #: Number of newest entries in which the filters look for names.
 RECENT_NAMES = 2000

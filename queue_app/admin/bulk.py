@@ -111,13 +111,11 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
             )  # fmt: skip
         return operation
 
-    def tell_of(
-        self, request: HttpRequest, operation: Operation, text: Any, level: int = messages.SUCCESS, link: Any = ""
-    ) -> None:
+    def tell_of(self, request: HttpRequest, operation: Operation, text: Any, link: str = "") -> None:
         """Show a message with a link to an operation, whose page says what became of each task."""
         url = self.url_of_model("operation", "change", operation.pk)
         link = link or _("What became of each")
-        self.message_user(request, format_html('{} <a href="{}">{}</a>', text, url, link), level)
+        self.message_user(request, format_html('{} <a href="{}">{}</a>', text, url, link), messages.SUCCESS)
 
     def posted_form[F: ConfirmForm](self, request: HttpRequest, kind: type[F]) -> F:
         """Return the form of the page that confirms an action; it has no data before it was shown."""

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
@@ -15,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
-from queue_app.admin.bulk import OperationsMixin
+from queue_app.admin.bulk import PATIENCE_SECONDS, OperationsMixin
 from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
 from queue_app.admin.forms import (
     ConfirmForm,
@@ -35,13 +36,13 @@ from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.encryption.displayed import displayed_payload
-from queue_app.models import DeadLetter, Operation, Task, TaskPayload
+from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
-from queue_app.models.operation import OperationKind
+from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.lifecycle.actions import discard, discard_many, discard_open, replay
-from queue_app.services.operations.request import SAMPLE, Action, OperationOptions, ReplayOptions
-from queue_app.services.operations.run import carry_out
+from queue_app.services.operations.request import SAMPLE, Action, ReplayOptions
+from queue_app.services.operations.run import advance_for
 from queue_app.services.read.dead_letters import CauseGroup, DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
 
@@ -102,11 +103,6 @@ REPLAY = Action(kind=OperationKind.REPLAY)
 #: What an action did, with the number of dead letters.
 REPLAYED: Any = ngettext_lazy("Replayed %(count)d dead letter.", "Replayed %(count)d dead letters.", "count")
 DISCARDED: Any = ngettext_lazy("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", "count")
-SKIPPED: Any = ngettext_lazy(
-    "Skipped %(count)d dead letter (replayed or discarded before, or the task was purged).",
-    "Skipped %(count)d dead letters (replayed or discarded before, or the task was purged).",
-    "count",
-)
 _WILL_REPLAY: Any = ngettext_lazy(
     "%(shown)s dead letter will be replayed: its task is queued again.",
     "%(shown)s dead letters will be replayed: their tasks are queued again.", "n",
@@ -138,22 +134,11 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         form = self.posted_form(request, OperationForm)
         if not form.is_valid():
             return self._ask(request, form, queryset, _("Replay"), _WILL_REPLAY)
-        reason, options = form.cleaned_data["reason"], form.options_of(ReplayOptions)
-        selected = self._selected(request, queryset)
-        if not selected:
-            return None
-        wanted = DeadLetterFilter(ids=list(selected))
-        if options != ReplayOptions(order=options.order) or len(selected) > AT_ONCE:
-            self._start_replay(request, wanted, options, reason)
-            return None
-        with atomic():
-            operation, changed = carry_out(
-                REPLAY, wanted, OperationOptions(), by=request.user.get_username(), reason=reason
-            )
-            self._audit_many(
-                request, [letter for letter in selected.values() if letter.id in changed], "replay", reason
-            )
-        self._report(request, REPLAYED, len(changed), len(selected), operation)
+        selected, options = self._selected(request, queryset), form.options_of(ReplayOptions)
+        if len(selected) <= AT_ONCE and options == ReplayOptions(order=options.order):
+            options = replace(options, stop_after_failures=0)
+        if selected:
+            self._start_replay(request, DeadLetterFilter(ids=list(selected)), options, form.cleaned_data["reason"])
         return None
 
     @admin.action(description=_lazy("Discard…"), permissions=["discard"])
@@ -166,7 +151,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             with atomic():
                 done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
                 self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
-            self._report(request, DISCARDED, len(done), len(selected))
+            self.message_user(request, DISCARDED % {"count": len(done)}, messages.SUCCESS)
         return None
 
     def _ask(
@@ -198,8 +183,13 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str
     ) -> None:
         operation = self.start(request, REPLAY, wanted, reason, options)
+        if not options.stop_after_failures:
+            operation = advance_for(operation.pk, PATIENCE_SECONDS)
+        if operation.state == OperationState.DONE:
+            self.tell_of(request, operation, REPLAYED % {"count": operation.changed})
+            return
         text = ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
-        self.tell_of(request, operation, text % {"n": operation.total}, link=_("see the progress"))
+        self.tell_of(request, operation, text % {"n": operation.total}, _("see the progress"))
 
     def _audit_many(self, request: HttpRequest, letters: list[DeadLetter], action: str, reason: str) -> None:
         done = "Replayed" if action == "replay" else "Discarded"
@@ -207,16 +197,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             request, letters, f"{done}.", action=action, before={"state": OPEN_NAME}, after={"state": done.lower()},
             reason=reason,
         )  # fmt: skip
-
-    def _report(
-        self, request: HttpRequest, text: Any, done: int, selected: int, operation: Operation | None = None
-    ) -> None:
-        if done and operation:
-            self.tell_of(request, operation, text % {"count": done})
-        elif done:
-            self.message_user(request, text % {"count": done}, messages.SUCCESS)
-        if skipped := selected - done:
-            self.message_user(request, SKIPPED % {"count": skipped}, messages.WARNING)
 
     # -- on one ---------------------------------------------------------------------
 

@@ -13,18 +13,17 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngette
 from queue_app.admin.credentials import DAY, CredentialAdmin, CredentialForm
 from queue_app.admin.forms import column, permission, with_number
 from queue_app.admin.mixins import action_page, object_page
-from queue_app.core.states import Status
-from queue_app.models import Task, Worker, WorkerToken
+from queue_app.models import Worker, WorkerToken
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import LIVING
 from queue_app.remote import tokens
 from queue_app.services.control.encrypted import PERMISSION
 from queue_app.sql.database import atomic, connection
 
-_STOPS: Final[Any] = ngettext_lazy("%(shown)s worker counts as dead.", "%(shown)s workers count as dead.", "n")
-_AGAIN: Final[Any] = ngettext_lazy(
-    "%(shown)s running task is queued again.", "%(shown)s running tasks are queued again.", "n"
-)
+_STOPS: Final[Any] = ngettext_lazy(
+    "%(shown)s worker counts as dead; its tasks are queued again.",
+    "%(shown)s workers count as dead; their tasks are queued again.", "n",
+)  # fmt: skip
 OVERLAPS: Final = (("3600", _lazy("for 1 hour")), (str(DAY), _lazy("for 1 day")), ("0", _lazy("not at all")))
 
 
@@ -87,10 +86,8 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
     def _of_revoke(self, _request: HttpRequest, token: WorkerToken) -> list[Any]:
         if token.revoked_at is not None:
             return []
-        workers = list(Worker.objects.filter(token_id=token.id, status__in=LIVING).values_list("pk", flat=True))
-        running = Task.objects.filter(status=Status.EXECUTING, worker_id__in=workers).count()
-        lines = [with_number(_STOPS, len(workers)), with_number(_AGAIN, running)] if workers else []
-        return [*lines, _("The token cannot be made valid again: make a new one.")]
+        workers = Worker.objects.filter(token_id=token.id, status__in=LIVING).count()
+        return [with_number(_STOPS, workers), _("The token cannot be made valid again: make a new one.")]
 
     @action_page("revoke", "revoke", label=_lazy("Revoke"), consequences=_of_revoke)
     def revoke_view(self, request: HttpRequest, token: WorkerToken, reason: str) -> str:

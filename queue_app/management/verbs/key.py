@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=[],
         choices=(*PURPOSES, *SCOPES),
         metavar="SCOPE",
-        help=f"create: {', '.join(PURPOSES)}, or a permission such as view_task; repeatable; without any: nothing",
+        help=f"create: {', '.join(PURPOSES)}, or a permission; repeatable; without any: nothing",
     )
     add(
         "--for", dest="length", type=_lifetime, default=DEFAULT_LIFETIME, metavar="TIME",
