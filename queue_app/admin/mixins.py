@@ -120,7 +120,7 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
         return super().log_addition(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        self._record(request, "delete", queryset, reason=posted_reason(request))
+        self._record(request, "delete", queryset, reason=request.POST.get("reason", "").strip())
         return super().log_deletions(request, queryset)
 
 

@@ -123,10 +123,8 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     def _of_cancel(self, _request: HttpRequest, task: Task) -> list[Any]:
         if task.workflow_id is None or task.status not in PENDING:
             return []
-        flow = Workflow.objects.filter(pk=task.workflow_id).first()
         running = [_("Its worker is asked to stop it.")] if task.status == Status.EXECUTING else []
-        name = flow.name if flow else task.workflow_id
-        return [*running, _("It belongs to the workflow %(name)s: tasks that wait for it do not run.") % {"name": name}]
+        return [*running, _("It belongs to a workflow: tasks that wait for it do not run.")]
 
     @action_page("cancel", "cancel", label=_lazy("Cancel task"), consequences=_of_cancel)
     def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
