@@ -26,11 +26,11 @@ from queue_app.core.states import FAILURES, WAITING, Status
 from queue_app.dashboard import labels
 from queue_app.models import Signal, Task, TaskDependency, Workflow, WorkflowNode
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.models.workflow import STANDINGS, WorkflowState
+from queue_app.models.workflow import STANDINGS, Condition, WorkflowState
 from queue_app.services.control.audit import ADMIN
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
-from queue_app.sql.workflow_settle import not_undone, to_undo
+from queue_app.sql.workflow_settle import compensations_among, not_undone, to_undo
 from queue_app.workflows import drawing as pages, sql as workflow_graph, steer
 from queue_app.workflows.drawing import times
 from queue_app.workflows.read import graph_of
@@ -88,7 +88,7 @@ class StandingFilter(admin.SimpleListFilter):
 
 def _of_cancel(_admin: Any, _request: HttpRequest, flow: Workflow) -> Iterator[Any]:
     """Yield what a cancel does, counted from the rows: what is undone comes first."""
-    if flow.finished_at is not None:
+    if flow.finished_at or flow.cancel_requested_at or flow.state == WorkflowState.COMPENSATING:
         return
     undone = to_undo(flow.pk)
     if undone:
@@ -113,9 +113,12 @@ def _of_stop_undoing(_admin: Any, _request: HttpRequest, flow: Workflow) -> Iter
 
 def _of_skip(_admin: Any, request: HttpRequest, flow: Workflow) -> Iterator[Any]:
     task_id = labels.id_of(request.POST.get("task", ""))
-    waiting = TaskDependency.objects.filter(before=task_id, after__workflow_id=flow.pk, after__status=Status.BLOCKED)
+    edges = TaskDependency.objects.filter(before=task_id, condition__in=[Condition.HOLD, Condition.CANCEL])
+    waiting = edges.filter(after__workflow_id=flow.pk, after__status=Status.BLOCKED)
     if "done" in request.POST:
         yield _("The task counts as undone by hand; it is not tried again.")
+    elif task_id and compensations_among([task_id]):
+        yield _("What it should have undone stays as it is. The others are undone.")
     elif names := [task_type.rpartition(".")[2] for task_type in waiting.values_list("after__task_type", flat=True)]:
         yield with_number(_NOT_RUN, len(names), names=", ".join(names[:MAX_NAMED]))
     else:
