@@ -421,6 +421,20 @@ def test_moving_a_workflow_to_the_front_names_the_tasks_and_what_stays(staff, or
     assert "Moved waiting tasks: 4." in press(staff, order, "reprioritise", priority="critical")
 
 
+def test_a_skip_names_what_then_does_not_run(staff, order):
+    pay, pack, *_ = tasks(order)
+    address = reverse("admin:queue_app_workflow_skip", args=[order.id])
+    told = words_of(staff.post(address, {"task": str(pay.pk), "reason": "paid in cash"}))
+    assert "1 task that waits for it does not run: echo." in told
+    assert (
+        'value="paid in cash"' in staff.post(address, {"task": str(pay.pk), "reason": "paid in cash"}).content.decode()
+    )
+    WorkflowNode.objects.filter(task_id=pack.pk).update(compensates=pay.pk)
+    told = words_of(staff.post(address, {"task": str(pack.pk)}))
+    assert "What it should have undone stays as it is. The others are undone." in told
+    assert "undone by hand" in words_of(staff.post(address, {"task": str(pack.pk), "done": "1"}))
+
+
 def test_a_task_of_a_workflow_is_cancelled_after_a_second_click(staff, order):
     _pay, pack, *_ = tasks(order)
     address = reverse("admin:queue_app_task_cancel", args=[pack.pk])

@@ -198,7 +198,7 @@ class TestFilters:
     def test_the_newest_tasks_first(self, alice, stored):
         tasks = [stored() for _ in range(3)]
         body = {"action": "cancel", "filter": {}, "limit": 2, "order": "newest"}
-        assert alice.post(ACTIONS, body | {"dry_run": True}).data["sample"] == [task.id for task in tasks[:0:-1]]
+        assert alice.post(ACTIONS, body | {"dry_run": True}).data["sample"] == [str(task.id) for task in tasks[:0:-1]]
         assert alice.post(ACTIONS, body).data["changed"] == 2
         assert [Task.objects.get(pk=task.id).status for task in tasks] == ["queued", "cancelled", "cancelled"]
         assert alice.post(ACTIONS, body | {"order": "best"}).data["code"] == "unknown_order"
