@@ -13,7 +13,6 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import format_lazy
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonField, column, two_lines
@@ -22,7 +21,7 @@ from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.services.control.api_keys import NOTHING, create_key, purposes_of, revoke_key
+from queue_app.services.control.api_keys import NOTHING, PURPOSES, create_key, purposes_of, revoke_key
 from queue_app.sql.database import atomic
 
 DAY: Final = 86_400
@@ -40,8 +39,8 @@ _MEANS: Final[Mapping[str, Any]] = {
     "administer": _lazy(
         "Administer: change limits, queues and schedules, delete tasks, decrypt their data, read the audit log."
     ),
+    "work": _lazy("Work: run tasks over HTTP. This needs a worker token instead of a key."),
 }
-_WORK: Final = _lazy("To work, that is to run tasks over HTTP, a program needs a worker token instead of a key.")
 
 
 def allowed(key: ApiKey) -> str:
@@ -62,15 +61,23 @@ class CredentialForm(forms.Form):
         return timedelta(seconds=int(self.cleaned_data["lifetime"])) or None
 
 
+class PurposeWidget(forms.CheckboxSelectMultiple):
+    """Checkboxes of purposes; no key is for work."""
+
+    def create_option(self, name: str, value: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        option = super().create_option(name, value, *args, **options)
+        return option | {"attrs": option["attrs"] | {"disabled": value not in PURPOSES}}
+
+
 class KeyForm(CredentialForm):
     username = forms.CharField(
         label=_lazy("For whom"), help_text=_lazy("The key acts as this user. Give each program a user of its own.")
     )
     scopes = forms.MultipleChoiceField(
         choices=list(_MEANS.items()),
-        widget=forms.CheckboxSelectMultiple,
+        widget=PurposeWidget,
         label=_lazy("What it may do"),
-        help_text=format_lazy("{} {}", _lazy("As far as its user may. What is not ticked is refused."), _WORK),
+        help_text=_lazy("As far as its user may. What is not ticked is refused."),
     )
     field_order = ("username", "name", "scopes", "lifetime", "reason")
 

@@ -273,7 +273,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             self.message_user(request, _("The filter contains an invalid value."), messages.ERROR)
             return HttpResponseRedirect(self.url_of("changelist"))
         act = request.POST.get("act", "")
-        form = OperationForm(request.POST if act else None)
+        form = OperationForm(request.POST if act else None, initial=data.dict())
         if act in {"replay", "discard"} and self._act_on_all(request, act, wanted, form):
             return HttpResponseRedirect(self.url_of("groups"))
         dry_run = preview(wanted)

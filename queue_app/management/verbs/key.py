@@ -57,6 +57,8 @@ def _create(call: Call) -> int:
     with atomic():
         key, secret = create_key(user, call["name"] or "key", scopes=call["scope"], expires_at=until, by=call.by)
         call.record("create_key", "user", [name], after={"prefix": key.prefix})
+    if not call["scope"]:
+        call.note("This key may do nothing: it has no --scope.")
     call.note(f"This key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…")
     return call.answer(
         secret,

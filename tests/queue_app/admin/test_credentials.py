@@ -55,12 +55,15 @@ def test_a_key_is_shown_once_and_works_for_its_maker(keeper):
 def test_the_form_names_no_user_ticks_nothing_and_ends_the_key(staff):
     page = text_of(staff.get(f"{ADMIN}/apikey/add/"))
     assert "superuser" not in re.search(r'<input[^>]*name="username"[^>]*>', page)[0]
-    assert re.findall(r'name="scopes" value="(\w+)"', page) == ["read", "submit", "operate", "administer"]
+    assert re.findall(r'name="scopes" value="(\w+)"', page) == ["read", "submit", "operate", "administer", "work"]
+    assert re.search(r'value="work"[^>]* disabled', page), "that needs a worker token"
     assert "checked" not in page.partition('name="scopes"')[2].partition("lifetime")[0]
     assert '<option value="7776000" selected>90 days' in page
     for missing in ("username", "scopes", "lifetime"):
         form = {name: value for name, value in (KEY | {"username": "superuser"}).items() if name != missing}
         assert "This field is required." in text_of(staff.post(f"{ADMIN}/apikey/add/", form)), missing
+    work = KEY | {"username": "superuser", "scopes": ["work"]}
+    assert "is not a scope" in text_of(staff.post(f"{ADMIN}/apikey/add/", work))
     assert not ApiKey.objects.exists()
 
 
