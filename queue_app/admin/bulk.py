@@ -128,15 +128,9 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         things = number_of(str(self.opts.model_name), context["done"])
         back = f"{self.url_of('changelist')}?{request.GET.urlencode()}"
         return self.ask(
-            request,
-            form,
-            f"{verb}: {things}",
-            consequences,
-            template="task/confirm.html",
-            submit=verb,
-            back=back,
+            request, form, f"{verb}: {things}", consequences, template="task/confirm.html", submit=verb, back=back,
             **context,
-        )
+        )  # fmt: skip
 
 
 class TaskBulkMixin(OperationsMixin[Task]):

@@ -33,7 +33,7 @@ from queue_app.admin.forms import (
     permission,
     posted_reason,
     two_lines,
-)
+)  # fmt: skip
 from queue_app.admin.unavailable import answers_without_database
 from queue_app.core import shared
 from queue_app.core.redaction import Secrets, redact_value
