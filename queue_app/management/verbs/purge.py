@@ -15,7 +15,7 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only count the tasks to delete")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit log")
     add_by_and_json(parser)
 
 
