@@ -298,8 +298,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         """Replay or discard what a filter matches; return false if the form is invalid."""
         if not (self.has_replay_permission(request) if act == "replay" else self.has_discard_permission(request)):
             raise PermissionDenied
-        if act == "discard" and form.data.get("order") == "newest":
-            form.add_error("order", _("Discarding takes the oldest first."))
+        if act == "discard" and (form.data.get("order") == "newest" or form.data.get("rate")):
+            form.add_error(None, _("Discarding takes the oldest first, all at once."))
         if not form.is_valid():
             return False
         reason, options = form.cleaned_data["reason"], form.options_of(ReplayOptions)

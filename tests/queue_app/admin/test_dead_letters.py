@@ -348,6 +348,8 @@ def test_a_confirmation_says_what_a_discard_means(staff, dead):
 def test_operations_and_the_log_name_a_cause_and_no_fingerprint(staff, dead):
     letters = of_one_cause(dead)
     matching = {"act": "replay", "fingerprint": "79e0fbea77ab47fa", "limit": "1", **CONFIRMED}
+    refused = staff.post(f"{LETTERS}matching/", matching | {"act": "discard", "order": "newest"})
+    assert "Discarding takes the oldest first" in words_of(refused)
     staff.post(f"{LETTERS}matching/", matching)
     staff.post(f"{LETTERS}{letters[0].pk}/discard/", CONFIRMED)
     operation = Operation.objects.get()
