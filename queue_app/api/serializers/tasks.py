@@ -322,7 +322,7 @@ def operation_option(name: str) -> Field:
 
 def order() -> Field:
     """Which rows an action on many takes first."""
-    return kinds.word(ORDERS, "unknown_order", help_text="Which come first, if there is a limit or a rate.")
+    return kinds.word(ORDERS, help_text="Which come first, if there is a limit or a rate.")
 
 
 class Selection(Body):

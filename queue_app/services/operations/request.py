@@ -218,4 +218,4 @@ def check_options(options: OperationOptions) -> None:
             text = f"{name} must be {noun} from {lowest:g} to {highest}."
             raise InvalidTaskData(name, text, code="out_of_range", limit=highest)
     if options.order not in ORDERS:
-        raise InvalidTaskData("order", f"order must be {' or '.join(ORDERS)}.", code="unknown_order")
+        raise InvalidTaskData("order", f"order must be {' or '.join(ORDERS)}.", code="unknown_choice")
