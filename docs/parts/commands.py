@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 
 from django.core.management import load_command_class
 
@@ -50,7 +49,7 @@ def command(name: str) -> str:
 
 def of_many() -> list[argparse.Action]:
     """Return the options that the verbs for many tasks share."""
-    return actions(_operations.add_task_filter, partial(_operations.add_options, what="change"))
+    return actions(_operations.add_task_filter, _operations.add_options)
 
 
 def verbs() -> str:

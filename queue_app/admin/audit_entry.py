@@ -1,7 +1,7 @@
 """The audit log, and the views that staff have saved."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -11,6 +11,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app import models
+from queue_app.admin.dead_letter import cause_texts
 from queue_app.admin.filters import choice_filter
 from queue_app.admin.forms import column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin
@@ -19,6 +21,12 @@ from queue_app.dashboard.labels import word
 from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
 from queue_app.models import AuditEntry, SavedView
 
+#: Kind of an object -> its model, and the field by which people know it.
+_NAMES: Final[Mapping[str, tuple[Any, str]]] = {
+    "task": (models.Task, "task_type"), "deadletter": (models.DeadLetter, "task_type"),
+    "workflow": (models.Workflow, "name"), "worker": (models.Worker, "name"), "schedule": (models.Schedule, "name"),
+    "apikey": (models.ApiKey, "name"), "workertoken": (models.WorkerToken, "name"), "limit": (models.Limit, "name"),
+}  # fmt: skip
 #: Number of newest entries in which the filters look for names.
 RECENT_NAMES = 2000
 
@@ -54,6 +62,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     search_fields = ("by", "target_id", "reason", "action")
     search_help_text = _lazy("Part of a user, an object's name or id, a reason, an action.")
 
+    plural = _lazy("changes")
     change = column(_lazy("change"), lambda entry: labels.with_times(change_text(entry)))
 
     @admin.display(description=_lazy("when"))
@@ -63,9 +72,30 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     @admin.display(description=_lazy("what"))
     def what(self, entry: AuditEntry) -> SafeString:
         via = _("via %(interface)s") % {"interface": word(entry.via)}
-        return two_lines(entry_sentence(entry, self.page_of), f"{entry.action} {via}")
+        return two_lines(entry_sentence(entry, self.page_of), via)
+
+    def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        """Add the names of what was changed, with one query a kind, and say causes of dead letters in words."""
+        entries = list(rows)
+        for target, (model, field) in _NAMES.items():
+            ids = {entry.target_id for entry in entries if entry.target == target and labels.id_of(entry.target_id)}
+            if ids and request.user.has_perm(f"queue_app.view_{target}"):
+                names = dict(model.objects.filter(pk__in=ids).values_list("pk", field))
+                shown = {
+                    str(pk): name.rpartition(".")[2] if field == "task_type" else name for pk, name in names.items()
+                }
+                for entry in entries:
+                    entry.thing = (
+                        shown.get(entry.target_id, "") if entry.target == target else getattr(entry, "thing", "")
+                    )
+        filters = [entry.after["filter"] for entry in entries if isinstance(entry.after.get("filter"), dict)]
+        causes = cause_texts(request, {wanted["fingerprint"] for wanted in filters if wanted.get("fingerprint")})
+        for wanted in filters:
+            if wanted.get("fingerprint"):
+                wanted["cause"] = causes[wanted.pop("fingerprint")]
 
     def page_context(self, request: HttpRequest, found: AuditEntry) -> dict[str, Any]:
+        self.annotate_rows(request, [found])
         return {
             "title": capfirst(self.opts.verbose_name),  # "Change" is a verb in Django's catalogue
             "subtitle": "",

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -19,11 +18,12 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
 from queue_app.admin.filters import NotAllowed, read_address
-from queue_app.admin.forms import counted, permission, posted_reason
+from queue_app.admin.forms import ConfirmForm, OperationForm, counted, permission, with_number
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.core.priorities import Band
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard.labels import word
+from queue_app.dashboard.sentences import number_of
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation, Task
 from queue_app.models.operation import OperationKind, OperationState
@@ -54,7 +54,31 @@ _DONE: Final[Mapping[str, Any]] = {
     ),
     "queued": ngettext_lazy("Queued %(n)d task.", "Queued %(n)d tasks.", "n"),
 }
-
+#: Kind -> what it will do, with the number of tasks, for the page that confirms it.
+_WILL: Final[Mapping[OperationKind, Any]] = {
+    OperationKind.CANCEL: ngettext_lazy("%(shown)s task will be cancelled.", "%(shown)s tasks will be cancelled.", "n"),
+    OperationKind.RETRY: ngettext_lazy(
+        "%(shown)s task will be queued again.", "%(shown)s tasks will be queued again.", "n"
+    ),
+    OperationKind.RUN_NOW: ngettext_lazy(
+        "%(shown)s task will be queued now.", "%(shown)s tasks will be queued now.", "n"
+    ),
+    OperationKind.REPRIORITISE: ngettext_lazy(
+        "%(shown)s task will get another priority.", "%(shown)s tasks will get another priority.", "n"
+    ),
+}
+_RUNNING: Final[Any] = ngettext_lazy(
+    "%(shown)s of them is running: its worker is asked to stop it.",
+    "%(shown)s of them are running: their workers are asked to stop them.", "n",
+)  # fmt: skip
+_IN_WORKFLOWS: Final[Any] = ngettext_lazy(
+    "%(shown)s of them belongs to a workflow: tasks that wait for it do not run.",
+    "%(shown)s of them belong to workflows: tasks that wait for them do not run.", "n",
+)  # fmt: skip
+_LEFT_ALONE: Final[Any] = ngettext_lazy(
+    "%(shown)s selected task is left alone (%(why)s): %(found)s.",
+    "%(shown)s selected tasks are left alone (%(why)s): %(found)s.", "n",
+)  # fmt: skip
 
 #: Tasks that one bulk action changed alike, the text for the history, the name of the message, old and new values.
 type BulkChange = tuple[list[Task], str, str, Mapping[str, Any], Mapping[str, Any]]
@@ -79,7 +103,7 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
             text = f"Started to {action.kind.replace('_', ' ')} {counted(operation.total, thing)}."
             self.log_action_of(request, [operation], text, reason, ADDITION)
             details = {"filter": operation.filter, **operation.arguments}
-            details |= {"rate": options.rate} if options else {}
+            details |= {"rate": options.rate, "limit": options.limit} if options else {}
             of_letters = isinstance(wanted, DeadLetterFilter)
             audit.record(
                 "deadletter.replay_many" if of_letters else f"task.{action.kind}_all", "operation", [operation.pk],
@@ -87,10 +111,26 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
             )  # fmt: skip
         return operation
 
-    def tell_of(self, request: HttpRequest, operation: Operation, text: str, link: str) -> None:
-        """Show a message with a link to an operation."""
+    def tell_of(self, request: HttpRequest, operation: Operation, text: Any, link: str = "") -> None:
+        """Show a message with a link to an operation, whose page says what became of each task."""
         url = self.url_of_model("operation", "change", operation.pk)
+        link = link or _("What became of each")
         self.message_user(request, format_html('{} <a href="{}">{}</a>', text, url, link), messages.SUCCESS)
+
+    def posted_form[F: ConfirmForm](self, request: HttpRequest, kind: type[F]) -> F:
+        """Return the form of the page that confirms an action; it has no data before it was shown."""
+        return kind(request.POST if "confirmed" in request.POST else None)
+
+    def ask_for_many(
+        self, request: HttpRequest, form: ConfirmForm, verb: str, consequences: list[Any], **context: Any
+    ) -> HttpResponse:
+        """Show what an action on many rows of a list will do."""
+        things = number_of(str(self.opts.model_name), context["done"])
+        back = f"{self.url_of('changelist')}?{request.GET.urlencode()}"
+        return self.ask(
+            request, form, f"{verb}: {things}", consequences, template="task/confirm.html", submit=verb, back=back,
+            **context,
+        )  # fmt: skip
 
 
 class TaskBulkMixin(OperationsMixin[Task]):
@@ -123,22 +163,23 @@ class TaskBulkMixin(OperationsMixin[Task]):
     ) -> HttpResponse | None:
         """Ask for confirmation first; then act on the selection, or on all tasks that match the list."""
         bands = {band.label: band for band in Band} if kind is OperationKind.REPRIORITISE else {}
-        if not request.POST.get("confirmed"):
-            return self._ask(request, queryset, verb, _KINDS[kind][0], list(bands))
+        form = self.posted_form(request, OperationForm)
         band = bands.get(request.POST.get("priority", ""))
+        if form.is_bound and bands and band is None:
+            form.add_error(None, _("Choose a priority."))
+        if not form.is_valid():
+            return self._ask(request, form, queryset, verb, kind)
         try:
-            if bands and band is None:
-                raise InvalidTaskData("priority", _("Choose a priority."))  # noqa: TRY301 - answered like the others
-            action = Action(kind=kind, band=band)
-            reason = posted_reason(request)
+            action, options = Action(kind=kind, band=band), form.options_of(OperationOptions)
+            reason = form.cleaned_data["reason"]
             if request.POST.get("select_across") == "1":
                 may_view = self.may_view_payload(request)
                 wanted = read_address(request.GET.dict(), timezone.now(), may_view_payload=may_view)
-                self._start(request, action, wanted, reason)
+                self._start(request, action, wanted, reason, options)
                 return None
             selected = {task.id: task for task in queryset.order_by("-pk")}
-            if len(selected) > STEP:
-                self._start(request, action, TaskFilter(ids=list(selected)), reason)
+            if len(selected) > STEP or options != OperationOptions(order=options.order):
+                self._start(request, action, TaskFilter(ids=list(selected)), reason, options)
             else:
                 self._act_at_once(request, action, selected, reason)
         except (InvalidTaskData, NotAllowed, ValueError, KeyError) as error:
@@ -146,31 +187,43 @@ class TaskBulkMixin(OperationsMixin[Task]):
         return None
 
     def _ask(
-        self, request: HttpRequest, queryset: QuerySet[Task], verb: str, applies_to: frozenset[Status], bands: list[str]
+        self, request: HttpRequest, form: OperationForm, queryset: QuerySet[Task], verb: str, kind: OperationKind
     ) -> HttpResponse:
-        across = request.POST.get("select_across") == "1"
-        counts = dict(queryset.order_by().values_list("status").annotate(Count("pk")))
-        skipped = {status: count for status, count in sorted(counts.items()) if status not in applies_to}
-        context = {
-            "verb": verb,
-            "bands": bands,
-            "action": request.POST.get("action", ""),
-            "across": across,
-            "selected": [] if across else request.POST.getlist(ACTION_CHECKBOX_NAME),
-            "checkbox": ACTION_CHECKBOX_NAME,
-            "done": sum(counts.get(status, 0) for status in applies_to),
-            "skipped": [(word(status), count) for status, count in skipped.items()],
-            "applies_to": ", ".join(sorted(word(status) for status in applies_to)),
-            "running": counts.get(Status.EXECUTING, 0) if Status.EXECUTING in applies_to else 0,
-            "sample": list(queryset.filter(status__in=sorted(applies_to)).order_by("-pk")[:SAMPLE]),
-        }
-        return self.own_page(request, "task/confirm.html", verb, **context)
+        applies_to, why = _KINDS[kind][:2]
+        found = queryset.order_by().values_list("status").annotate(Count("pk"), Count("workflow_id"))
+        counts = {status: (count, in_workflows) for status, count, in_workflows in found}
+        matched = [counts[status] for status in applies_to if status in counts]
+        done, in_workflows = sum(each[0] for each in matched), sum(each[1] for each in matched)
+        skipped = {status: count for status, (count, _) in sorted(counts.items()) if status not in applies_to}
+        running = counts.get(Status.EXECUTING, (0, 0))[0] if kind is OperationKind.CANCEL else 0
+        lines = [with_number(_WILL[kind], done)]
+        if request.POST.get("select_across") == "1":
+            lines.append(_("These are all tasks that match the list's filters now, not only those on this page."))
+        if running:
+            lines.append(with_number(_RUNNING, running))
+        if kind is OperationKind.CANCEL and in_workflows:
+            lines.append(with_number(_IN_WORKFLOWS, in_workflows))
+        if kind is OperationKind.REPRIORITISE:
+            lines.append(_("Each task keeps its timeout, and its place by age within the new priority."))
+        if skipped:
+            states = ", ".join(f"{count:,} {word(status)}" for status, count in skipped.items())
+            lines.append(with_number(_LEFT_ALONE, sum(skipped.values()), why=why, found=states))
+        bands = [band.label for band in Band] if kind is OperationKind.REPRIORITISE else []
+        sample = queryset.filter(status__in=sorted(applies_to)).order_by("-pk")[:SAMPLE]
+        shown = [
+            (self.url_of("change", task.pk), task.task_type, f"{word(task.status)}, {task.queue}") for task in sample
+        ]
+        return self.ask_for_many(
+            request, form, verb, lines, bands=bands, done=done, sample=shown, is_final=kind is OperationKind.CANCEL
+        )
 
     # -- all that match, or a large selection ------------------------------------------
 
-    def _start(self, request: HttpRequest, action: Action, wanted: TaskFilter, reason: str) -> None:
+    def _start(
+        self, request: HttpRequest, action: Action, wanted: TaskFilter, reason: str, options: OperationOptions
+    ) -> None:
         """Start an operation, and wait a moment for its end."""
-        operation = self.start(request, action, wanted, reason)
+        operation = self.start(request, action, wanted, reason, options)
         operation = advance_for(operation.pk, PATIENCE_SECONDS)
         numbers = {"changed": operation.changed, "total": operation.total, "skipped": operation.skipped}
         text = (
@@ -178,7 +231,7 @@ class TaskBulkMixin(OperationsMixin[Task]):
             if operation.state == OperationState.DONE
             else _("%(changed)s of %(total)s tasks done; the rest follows in the background.")
         ) % numbers
-        self.tell_of(request, operation, text, _("See the operation."))
+        self.tell_of(request, operation, text)
 
     # -- a selection -------------------------------------------------------------------
 
@@ -186,16 +239,17 @@ class TaskBulkMixin(OperationsMixin[Task]):
         """Carry out an operation on a selection in one transaction with its records, and report each outcome."""
         with atomic():
             wanted = TaskFilter(ids=list(selected))
-            _operation, changed = carry_out(action, wanted, by=request.user.get_username(), reason=reason)
+            operation, changed = carry_out(action, wanted, by=request.user.get_username(), reason=reason)
             status_now = dict(Task.objects.filter(pk__in=selected).values_list("pk", "status"))
             counts = Counter[str]()
             alike = _changes(action, [selected[task_id] for task_id in changed], status_now)
             for tasks, logged, done, before, after in alike:
                 counts[done] += len(tasks)
-                self.audit(request, tasks, logged, action=action.kind, reason=reason, before=before, after=after)
+                facts = {**after, "operation": str(operation.pk)}
+                self.audit(request, tasks, logged, action=action.kind, reason=reason, before=before, after=facts)
         band = action.band.label if action.band is not None else ""
         for done, count in (+counts).items():
-            self.message_user(request, _DONE[done] % {"n": count, "band": band}, messages.SUCCESS)
+            self.tell_of(request, operation, _DONE[done] % {"n": count, "band": band})
         skipped = [status_now.get(task_id, "deleted") for task_id in selected if task_id not in changed]
         if skipped:
             found = ", ".join(f"{count} {word(status)}" for status, count in Counter(skipped).most_common())

@@ -1,5 +1,6 @@
 """The pages of API keys, and what those of all credentials share: make one, see its secret once, revoke it."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
+from queue_app.services.control.api_keys import NOTHING, PURPOSES, create_key, purposes_of, revoke_key
 from queue_app.sql.database import atomic
 
 DAY: Final = 86_400
@@ -28,33 +29,57 @@ LIFETIMES: Final = (
     (str(30 * DAY), _lazy("30 days")),
     (str(90 * DAY), _lazy("90 days")),
     (str(365 * DAY), _lazy("a year")),
-    ("", _lazy("until revoked")),
+    ("0", _lazy("until revoked")),
 )
+#: Purpose of a key -> what it lets a program do.
+_MEANS: Final[Mapping[str, Any]] = {
+    "read": _lazy("Read: see tasks with their parameters and results, queues, workers, limits and schedules."),
+    "submit": _lazy("Submit: enqueue tasks and workflows."),
+    "operate": _lazy("Operate: cancel, retry, replay and reprioritise tasks, answer approvals, pause and resume."),
+    "administer": _lazy(
+        "Administer: change limits, queues and schedules, delete tasks, decrypt their data, read the audit log."
+    ),
+    "work": _lazy("Work: run tasks over HTTP. This needs a worker token instead of a key."),
+}
+
+
+def allowed(key: ApiKey) -> str:
+    """Return what a key may do, in short: the words before the colons."""
+    short = {name: str(text).partition(":")[0].lower() for name, text in _MEANS.items()} | {NOTHING: _("nothing")}
+    return ", ".join(short.get(name, name) for name in purposes_of(key.scopes))
 
 
 class CredentialForm(forms.Form):
     """The parts that keys and tokens share."""
 
     name = forms.CharField(max_length=NAME_LENGTH, label=_lazy("Name"), help_text=_lazy("What it is for."))
-    lifetime = forms.ChoiceField(choices=LIFETIMES, initial=LIFETIMES[1][0], required=False, label=_lazy("Valid for"))
+    lifetime = forms.ChoiceField(choices=LIFETIMES, initial=LIFETIMES[1][0], label=_lazy("Valid for"))
     reason = ReasonField(help_text=_lazy("Shown in the audit log."), widget=forms.TextInput)
 
     @property
     def expires_in(self) -> timedelta | None:
-        seconds = self.cleaned_data["lifetime"]
-        return timedelta(seconds=int(seconds)) if seconds else None
+        return timedelta(seconds=int(self.cleaned_data["lifetime"])) or None
+
+
+class PurposeWidget(forms.CheckboxSelectMultiple):
+    """Checkboxes of purposes; no key is for work."""
+
+    def create_option(self, name: str, value: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        option = super().create_option(name, value, *args, **options)
+        return option | {"attrs": option["attrs"] | {"disabled": value not in PURPOSES}}
 
 
 class KeyForm(CredentialForm):
-    username = forms.CharField(label=_lazy("User"), help_text=_lazy("The key acts as this user."))
-    scopes = forms.MultipleChoiceField(
-        choices=[(scope, scope) for scope in SCOPES],
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-        label=_lazy("Scopes"),
-        help_text=_lazy("What the key may do, as far as its user may. None ticked: all that the user may."),
+    username = forms.CharField(
+        label=_lazy("For whom"), help_text=_lazy("The key acts as this user. Give each program a user of its own.")
     )
-    field_order = ("name", "username", "scopes", "lifetime", "reason")
+    scopes = forms.MultipleChoiceField(
+        choices=list(_MEANS.items()),
+        widget=PurposeWidget,
+        label=_lazy("What it may do"),
+        help_text=_lazy("As far as its user may. What is not ticked is refused."),
+    )
+    field_order = ("username", "name", "scopes", "lifetime", "reason")
 
     def clean_username(self) -> Any:
         users = get_user_model()
@@ -164,15 +189,13 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
 
     hint = column(_lazy("key"), lambda key: format_html("<code>tq_{}_…</code>", key.prefix))
     owner = column(_lazy("user"), lambda key: key.user.get_username() if key.user else _("deleted"))
-    allows = column(_lazy("scopes"), lambda key: ", ".join(key.scopes) or _("all that the user may"))
+    allows = column(_lazy("may"), lambda key: allowed(key) or _("all that the user may"))
 
     def make_form(self, request: HttpRequest) -> CredentialForm:
         """Ask superusers for the user; a key for another user would hand out that user's permissions."""
         form = super().make_form(request)
         if not request.user.is_superuser:
             del form.fields["username"]
-        elif not form.is_bound:
-            form.initial["username"] = request.user.get_username()
         return form
 
     def create(self, request: HttpRequest, form: KeyForm) -> tuple[ApiKey, str]:
@@ -186,7 +209,14 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
     def facts(self, found: ApiKey) -> dict[str, Any]:
         return super().facts(found) | {"prefix": found.prefix, "user": str(found.user), "scopes": found.scopes}
 
-    @action_page("revoke", "revoke")
+    def _of_revoke(self, _request: HttpRequest, key: ApiKey) -> list[Any]:
+        if key.revoked_at is not None:
+            return []
+        last = _("It was last used %(ago)s.") % {"ago": self.used(key)} if key.last_used_at else _("It was never used.")
+        refused = _("Calls with it are refused within seconds. It cannot be made valid again: make a new one.")
+        return [refused, format_html("{}", last)]
+
+    @action_page("revoke", "revoke", label=_lazy("Revoke"), consequences=_of_revoke)
     def revoke_view(self, request: HttpRequest, key: ApiKey, reason: str) -> str:
         if not revoke_key(key.pk):
             return _("The key was revoked before.")

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
@@ -15,17 +16,18 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
-from queue_app.admin.bulk import OperationsMixin
+from queue_app.admin.bulk import PATIENCE_SECONDS, OperationsMixin
 from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
 from queue_app.admin.forms import (
-    DeadLetterActionForm,
+    ConfirmForm,
+    OperationForm,
     column,
     counted,
     json_block,
     permission,
     preformatted,
-    read_action,
     two_lines,
+    with_number,
 )
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
@@ -34,14 +36,13 @@ from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.encryption.displayed import displayed_payload
-from queue_app.exceptions import InvalidTaskData
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
-from queue_app.models.operation import OperationKind
+from queue_app.models.operation import OperationKind, OperationState
 from queue_app.services.control.audit import ADMIN, record
 from queue_app.services.lifecycle.actions import discard, discard_many, discard_open, replay
-from queue_app.services.operations.request import MAX_RATE, MIN_RATE, Action, OperationOptions, ReplayOptions
-from queue_app.services.operations.run import carry_out
+from queue_app.services.operations.request import SAMPLE, Action, ReplayOptions
+from queue_app.services.operations.run import advance_for
 from queue_app.services.read.dead_letters import CauseGroup, DeadLetterFilter, groups, preview
 from queue_app.sql.database import atomic
 
@@ -65,14 +66,25 @@ def named(request: HttpRequest, found: list[CauseGroup]) -> list[tuple[CauseGrou
 
 
 def cause_text(request: HttpRequest, fingerprint: str) -> str:
-    """Return the cause of dead letters as one line; the fingerprint if there is no such dead letter."""
-    letter = DeadLetter.objects.filter(fingerprint=fingerprint).order_by("-died_at").first()
-    if letter is None:
-        return fingerprint
+    """Return the cause of dead letters as one line."""
+    return cause_texts(request, [fingerprint])[fingerprint]
+
+
+def cause_texts(request: HttpRequest, fingerprints: Iterable[str]) -> dict[str, str]:
+    """Return the causes of dead letters, each as one line, for those who may see them."""
+    wanted = set(fingerprints)
+    if not wanted or not request.user.has_perm("queue_app.view_deadletter"):
+        return dict.fromkeys(wanted, _("one cause"))
+    letters = DeadLetter.objects.filter(fingerprint__in=wanted)
+    latest = list(letters.order_by("fingerprint", "-died_at").distinct("fingerprint"))
     may_view = request.user.has_perm("queue_app.view_payload")
-    payloads = TaskPayload.objects.in_bulk([letter.task_id]) if may_view else {}
-    name, message = _texts(letter, payloads, may_view=may_view)
-    return f"{labels.class_name(name)}: {message}" if message else f"{name}, {letter.task_type}"
+    payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in latest]) if may_view else {}
+    found = dict.fromkeys(wanted, _("a cause of the past"))
+    for letter in latest:
+        name, message = _texts(letter, payloads, may_view=may_view)
+        shown = f"{labels.class_name(name)}: {message}" if message else f"{name}, {letter.task_type}"
+        found[letter.fingerprint] = shown
+    return found
 
 
 def _texts(letter: DeadLetter, payloads: Mapping[Any, TaskPayload], *, may_view: bool) -> tuple[str, str]:
@@ -91,11 +103,18 @@ REPLAY = Action(kind=OperationKind.REPLAY)
 #: What an action did, with the number of dead letters.
 REPLAYED: Any = ngettext_lazy("Replayed %(count)d dead letter.", "Replayed %(count)d dead letters.", "count")
 DISCARDED: Any = ngettext_lazy("Discarded %(count)d dead letter.", "Discarded %(count)d dead letters.", "count")
-SKIPPED: Any = ngettext_lazy(
-    "Skipped %(count)d dead letter (replayed or discarded before, or the task was purged).",
-    "Skipped %(count)d dead letters (replayed or discarded before, or the task was purged).",
-    "count",
+_WILL_REPLAY: Any = ngettext_lazy(
+    "%(shown)s dead letter will be replayed: its task is queued again.",
+    "%(shown)s dead letters will be replayed: their tasks are queued again.", "n",
+)  # fmt: skip
+_WILL_DISCARD: Any = ngettext_lazy(
+    "%(shown)s dead letter will be discarded.", "%(shown)s dead letters will be discarded.", "n"
 )
+_LEFT_CLOSED: Any = ngettext_lazy(
+    "%(shown)s is left alone: it was replayed or discarded before.",
+    "%(shown)s are left alone: they were replayed or discarded before.", "n",
+)  # fmt: skip
+_NOT_AGAIN: Any = _lazy("A discarded dead letter cannot be replayed: its task stays failed, and is purged in time.")
 #: Fields of a filter in the form.
 _FIELDS = ("fingerprint", "queue", "task_type", "exception_class", "user", "text")
 
@@ -109,56 +128,66 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     # -- on a selection -------------------------------------------------------------
 
-    @admin.action(description=_lazy("Replay selected dead letters"), permissions=["replay"])
-    def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
+    @admin.action(description=_lazy("Replay…"), permissions=["replay"])
+    def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
         """Queue the tasks again: a small selection at once; a large one, or one with a rate, in the background."""
-        selected, reason, options = self._posted(request, queryset)
-        if not selected:
-            return
-        wanted = DeadLetterFilter(ids=list(selected))
-        if options.rate is not None or len(selected) > AT_ONCE:
-            self._start_replay(request, wanted, options, reason)
-            return
-        with atomic():
-            _operation, changed = carry_out(
-                REPLAY, wanted, OperationOptions(), by=request.user.get_username(), reason=reason
-            )
-            self._audit_many(
-                request, [letter for letter in selected.values() if letter.id in changed], "replay", reason
-            )
-        self._report(request, REPLAYED, len(changed), len(selected))
+        form = self.posted_form(request, OperationForm)
+        if not form.is_valid():
+            return self._ask(request, form, queryset, _("Replay"), _WILL_REPLAY)
+        selected, options = self._selected(request, queryset), form.options_of(ReplayOptions)
+        if len(selected) <= AT_ONCE and options == ReplayOptions(order=options.order):
+            options = replace(options, stop_after_failures=0)
+        if selected:
+            self._start_replay(request, DeadLetterFilter(ids=list(selected)), options, form.cleaned_data["reason"])
+        return None
 
-    @admin.action(description=_lazy("Discard selected dead letters"), permissions=["discard"])
-    def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> None:
-        selected, reason, _options = self._posted(request, queryset)
-        if not selected:
-            return
-        with atomic():
-            done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
-            self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
-        self._report(request, DISCARDED, len(done), len(selected))
+    @admin.action(description=_lazy("Discard…"), permissions=["discard"])
+    def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
+        form = self.posted_form(request, ConfirmForm)
+        if not form.is_valid():
+            return self._ask(request, form, queryset, _("Discard"), _WILL_DISCARD, _NOT_AGAIN, is_final=True)
+        selected, reason = self._selected(request, queryset), form.cleaned_data["reason"]
+        if selected:
+            with atomic():
+                done = discard_open(list(selected), by=request.user.get_username(), reason=reason)
+                self._audit_many(request, [selected[letter_id] for letter_id in done], "discard", reason)
+            self.message_user(request, DISCARDED % {"count": len(done)}, messages.SUCCESS)
+        return None
 
-    def _posted(
-        self, request: HttpRequest, queryset: QuerySet[DeadLetter]
-    ) -> tuple[dict[uuid.UUID, DeadLetter], str, ReplayOptions]:
-        """Return the selection, oldest first, the reason and the options; an empty selection if one is invalid."""
-        try:
-            reason, options = read_action(request.POST)
-        except InvalidTaskData as error:
-            self.refuse(request, error)
-            return {}, "", ReplayOptions()
+    def _ask(
+        self, request: HttpRequest, form: ConfirmForm, queryset: QuerySet[DeadLetter], verb: str, will: Any,
+        *more: Any, **context: Any,
+    ) -> HttpResponse:  # fmt: skip
+        found = cast("DeadLetterQuerySet", queryset)
+        done, all_of_them = (rows.order_by()[: COUNT_LIMIT + 1].count() for rows in (found.open(), found))
+        lines = [with_number(will, done), *more]
+        if done < all_of_them:
+            lines.append(with_number(_LEFT_CLOSED, all_of_them - done))
+        sample = [
+            (self.url_of("change", letter.pk), letter.task_type, letter.queue)
+            for letter in found.open().order_by("died_at")[:SAMPLE]
+        ]
+        return self.ask_for_many(request, form, verb, lines, done=done, sample=sample, **context)
+
+    def _selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> dict[uuid.UUID, DeadLetter]:
+        """Return the selection, oldest first; nothing, with a message, if it is too large."""
         selected = {letter.id: letter for letter in queryset.order_by("died_at")[: COUNT_LIMIT + 1]}
         if len(selected) > COUNT_LIMIT:
             self.refuse(
                 request, _("More than %(n)s dead letters match. Narrow the list first.") % {"n": f"{COUNT_LIMIT:,}"}
             )
-            return {}, "", options
-        return selected, reason, options
+            return {}
+        return selected
 
     def _start_replay(
         self, request: HttpRequest, wanted: DeadLetterFilter, options: ReplayOptions, reason: str
     ) -> None:
         operation = self.start(request, REPLAY, wanted, reason, options)
+        if not options.stop_after_failures:
+            operation = advance_for(operation.pk, PATIENCE_SECONDS)
+        if operation.state == OperationState.DONE:
+            self.tell_of(request, operation, REPLAYED % {"count": operation.changed})
+            return
         text = ngettext("Replaying %(n)d dead letter:", "Replaying %(n)d dead letters:", operation.total)
         self.tell_of(request, operation, text % {"n": operation.total}, _("see the progress"))
 
@@ -169,12 +198,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             reason=reason,
         )  # fmt: skip
 
-    def _report(self, request: HttpRequest, text: Any, done: int, selected: int) -> None:
-        if done:
-            self.message_user(request, text % {"count": done}, messages.SUCCESS)
-        if skipped := selected - done:
-            self.message_user(request, SKIPPED % {"count": skipped}, messages.WARNING)
-
     # -- on one ---------------------------------------------------------------------
 
     @action_page("replay", "replay")
@@ -183,7 +206,12 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         self._audit_many(request, [letter], "replay", reason)
         return _("The task is queued again.")
 
-    @action_page("discard", "discard")
+    def _of_discard(self, _request: HttpRequest, letter: DeadLetter) -> list[Any]:
+        in_workflow = Task.objects.filter(pk=letter.task_id, workflow_id__isnull=False).exists()
+        more = [_("It belongs to a workflow: tasks that wait for it do not run.")] if in_workflow else []
+        return [_NOT_AGAIN, *more] if letter.state == OPEN_NAME else []
+
+    @action_page("discard", "discard", label=_lazy("Discard"), consequences=_of_discard)
     def discard_view(self, request: HttpRequest, letter: DeadLetter, reason: str) -> str:
         discard(letter.pk, by=request.user.get_username(), reason=reason)
         self._audit_many(request, [letter], "discard", reason)
@@ -245,7 +273,8 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             self.message_user(request, _("The filter contains an invalid value."), messages.ERROR)
             return HttpResponseRedirect(self.url_of("changelist"))
         act = request.POST.get("act", "")
-        if act in {"replay", "discard"} and self._act_on_all(request, act, wanted):
+        form = OperationForm(request.POST if act else None, initial=data.dict())
+        if act in {"replay", "discard"} and self._act_on_all(request, act, wanted, form):
             return HttpResponseRedirect(self.url_of("groups"))
         dry_run = preview(wanted)
         sample = list(DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"))
@@ -262,25 +291,25 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             sample=sample,
             may_replay=self.has_replay_permission(request),
             may_discard=self.has_discard_permission(request),
-            rates=(MIN_RATE, MAX_RATE),
+            form=form,
         )
 
-    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter) -> bool:
-        """Replay or discard what a filter matches; return false, with a message, if the form is invalid."""
+    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter, form: OperationForm) -> bool:
+        """Replay or discard what a filter matches; return false if the form is invalid."""
         if not (self.has_replay_permission(request) if act == "replay" else self.has_discard_permission(request)):
             raise PermissionDenied
-        try:
-            reason, options = read_action(request.POST)
-        except InvalidTaskData as error:
-            self.refuse(request, error)
+        if act == "discard" and (form.data.get("order") == "newest" or form.data.get("rate")):
+            form.add_error(None, _("Discarding takes the oldest first, all at once."))
+        if not form.is_valid():
             return False
+        reason, options = form.cleaned_data["reason"], form.options_of(ReplayOptions)
         if act == "replay":
             self._start_replay(request, wanted, options, reason)
             return True
         by = request.user.get_username()
         with atomic():
             sample = list(DeadLetter.objects.filter(pk__in=preview(wanted).sample[:1]))
-            count = discard_many(wanted, by=by, reason=reason)
+            count = discard_many(wanted, by=by, reason=reason, limit=options.limit)
             logged = f"Discarded {counted(count, 'dead letter')} by filter {wanted.as_json()}."
             if sample:
                 self.log_action_of(request, sample, logged, reason)
@@ -300,7 +329,6 @@ StateFilter = choice_filter(
 class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadOnlyAdmin[DeadLetter]):
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 
-    action_form = DeadLetterActionForm
     empty_text = _lazy("No dead letter. Tasks come here when their retries are exhausted.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")

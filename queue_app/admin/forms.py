@@ -1,13 +1,11 @@
-"""Forms of the admin: reasons of edits, actions on dead letters, edited parameters."""
+"""Forms of the admin: reasons of edits, options of operations, edited parameters."""
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.helpers import ActionForm
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -21,7 +19,7 @@ from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.services.enqueue.validate import check_reason
-from queue_app.services.operations.request import MAX_RATE, MIN_RATE, ReplayOptions, check_options
+from queue_app.services.operations.request import OPTIONS, OperationOptions
 
 # Short definitions of columns and permissions for the admin's pages.
 
@@ -58,6 +56,11 @@ def time_column(name: str, title: Any) -> Callable[[Any, Any], Any]:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as ``1 task`` or ``2 tasks``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def with_number(text: Any, number: int, **more: Any) -> str:
+    """Return a text that has a plural by ``n``, with the number as ``shown``."""
+    return str(text % {"n": number, "shown": f"{number:,}", **more})
 
 
 def two_lines(first: Any, second: Any) -> SafeString:
@@ -97,7 +100,7 @@ class ReasonField(forms.CharField):
 
     def __init__(self, **options: Any) -> None:
         own: dict[str, Any] = {"label": _lazy("Reason"), "widget": forms.TextInput({"class": "vTextField"})}
-        super().__init__(required=False, max_length=REASON_LENGTH, **own | options)
+        super().__init__(**{"required": False, "max_length": REASON_LENGTH} | own | options)
 
     def clean(self, value: Any) -> str:
         """Return the reason. Raises ``ValidationError``."""
@@ -116,6 +119,13 @@ class ReasonForm(PlainModelForm):
     reason = ReasonField(
         label=_lazy("Reason of the change"), help_text=_lazy("Shown in the history and the audit log.")
     )
+
+
+def operation_number(name: str, **options: Any) -> forms.Field:
+    """Return the field of an option of operations, with the bounds that ``OPTIONS`` declares."""
+    kind, lowest, highest, _about = OPTIONS[name]
+    field: Any = forms.IntegerField if kind is int else forms.FloatField
+    return field(min_value=lowest, max_value=highest, required=False, **options)  # type: ignore[no-any-return]
 
 
 class StoredJSONField(forms.JSONField):
@@ -142,33 +152,27 @@ def _has_surrogates(value: Any) -> bool:
     return False
 
 
-class DeadLetterActionForm(ActionForm):
-    """The list's actions with a reason, and a rate for replays.
+class ConfirmForm(forms.Form):
+    """The reason of an action that is wide or cannot be undone."""
 
-    ``read_action`` reports invalid values: Django answers an invalid form of this kind with
-    "No action selected".
-    """
-
-    reason = forms.CharField(
-        label=_lazy("Reason:"), required=False, widget=forms.TextInput({"maxlength": REASON_LENGTH})
-    )
-    rate = forms.CharField(
-        label=_lazy("Replays per second:"),
-        required=False,
-        widget=forms.NumberInput({"min": MIN_RATE, "max": MAX_RATE, "step": "any"}),
-    )
+    reason = ReasonField(widget=forms.TextInput({"class": "vTextField", "autofocus": True}), required=True)
 
 
-def read_action(data: Mapping[str, Any]) -> tuple[str, ReplayOptions]:
-    """Return the reason and the replay options of a posted action. Raises ``InvalidTaskData``."""
-    reason, rate = str(data.get("reason", "")).strip(), str(data.get("rate", "")).strip()
-    check_reason(reason)
-    try:
-        options = ReplayOptions(rate=float(rate) if rate else None)
-    except ValueError:
-        options = ReplayOptions(rate=math.nan)
-    check_options(options)
-    return reason, options
+class OperationForm(ConfirmForm):
+    """How an operation works: which tasks first, how many, how fast."""
+
+    limit = operation_number("limit", label=_lazy("Only the first"), help_text=_lazy("Empty: all."))
+    order = forms.ChoiceField(
+        choices=[("oldest", _lazy("oldest first")), ("newest", _lazy("newest first"))],
+        required=False, label=_lazy("Order"),
+    )  # fmt: skip
+    rate = operation_number("rate", label=_lazy("Per second"), help_text=_lazy("Empty: no limit."))
+    field_order = ("limit", "order", "rate", "reason")
+
+    def options_of[O: OperationOptions](self, kind: type[O]) -> O:
+        """Return the options in the form."""
+        given = {name: self.cleaned_data[name] for name in ("limit", "order", "rate")}
+        return kind(**{name: value for name, value in given.items() if value not in (None, "")})
 
 
 class EditForm(forms.Form):

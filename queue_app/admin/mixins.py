@@ -25,7 +25,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
-from queue_app.admin.forms import NamedFieldsForm, StoredJSONField, json_block, permission, posted_reason, two_lines
+from queue_app.admin.forms import (
+    ConfirmForm,
+    NamedFieldsForm,
+    StoredJSONField,
+    json_block,
+    permission,
+    posted_reason,
+    two_lines,
+)  # fmt: skip
 from queue_app.admin.unavailable import answers_without_database
 from queue_app.core import shared
 from queue_app.core.redaction import Secrets, redact_value
@@ -112,7 +120,7 @@ class AuditedAdmin[M: Model](BaseAdmin[M]):
         return super().log_addition(request, obj, message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        self._record(request, "delete", queryset)
+        self._record(request, "delete", queryset, reason=request.POST.get("reason", "").strip())
         return super().log_deletions(request, queryset)
 
 
@@ -183,11 +191,21 @@ def object_page(name: str, permission: str, *, post: bool = False) -> Callable[[
     return make_page
 
 
-def action_page(name: str, permission: str) -> Callable[[Callable[..., str]], Any]:
-    """Turn a method ``act(request, object, reason)``, which returns a message, into the page of a button."""
+def action_page(
+    name: str, permission: str, *, label: Any = "", consequences: Callable[..., Iterable[Any]] | None = None
+) -> Callable[[Callable[..., str]], Any]:
+    """Turn a method ``act(request, object, reason)``, which returns a message, into the page of a button.
+
+    ``consequences(admin, request, object)`` yields what the action will do, in sentences. If there are any, the first
+    post shows them below the ``label`` of the button, and the action follows once staff confirm it with a reason.
+    """
 
     def make_page(act: Callable[..., str]) -> Any:
         def view(admin: Any, request: HttpRequest, obj: Model) -> HttpResponse:
+            shown = list(consequences(admin, request, obj)) if consequences else []
+            if shown and not ("confirmed" in request.POST and request.POST.get("reason", "").strip()):
+                page: HttpResponse = admin.confirm(request, obj, label, shown)
+                return page
             response: HttpResponse = admin.act_on(request, obj, partial(act, admin, request))
             return response
 
@@ -430,6 +448,24 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         if request.POST.get("next") == "list":
             return HttpResponseRedirect(self.url_of("changelist"))
         return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
+
+    def confirm(self, request: HttpRequest, obj: M, verb: Any, consequences: Iterable[Any]) -> HttpResponse:
+        """Show what an action on an object will do, and ask for its reason."""
+        form = ConfirmForm(request.POST if "confirmed" in request.POST else None, initial=request.POST.dict())
+        back = self.next_page(request) or self.url_of("change", quote(obj.pk))
+        name = getattr(obj, "name", "") or getattr(obj, "task_type", "") or obj
+        return self.ask(request, form, f"{verb}: {name}", consequences, original=obj, submit=verb, back=back)
+
+    def ask(
+        self, request: HttpRequest, form: ConfirmForm, title: str, consequences: Iterable[Any], **context: Any
+    ) -> HttpResponse:
+        """Return the page that shows the consequences of an action; its form repeats what was posted."""
+        own = {"csrfmiddlewaretoken", "confirmed", *form.fields}
+        posted = [(name, value) for name, values in request.POST.lists() if name not in own for value in values]
+        template = context.pop("template", "confirm.html")
+        return self.own_page(
+            request, template, title, form=form, consequences=list(consequences), posted=posted, **context
+        )
 
     def next_page(self, request: HttpRequest) -> str:
         """Return the address of the workflow to whose page a button leads back; empty if it leads elsewhere."""

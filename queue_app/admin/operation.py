@@ -1,30 +1,42 @@
 """The pages of operations: staff watch and stop actions on many tasks."""
 
+import html
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
-from queue_app.admin.forms import column, preformatted, time_column, two_lines
-from queue_app.admin.mixins import ReadOnlyAdmin, action_page
-from queue_app.admin.task_detail import pretty
+from queue_app.admin.dead_letter import cause_texts
+from queue_app.admin.forms import column, time_column, two_lines
+from queue_app.admin.mixins import ReadOnlyAdmin, action_page, with_workers
 from queue_app.core.redaction import Secrets, redact_value
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
-from queue_app.dashboard.sentences import filter_words, operation_title
-from queue_app.models import Operation
+from queue_app.dashboard.sentences import filter_parts, operation_sentence
+from queue_app.models import Operation, Task
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationState
 from queue_app.registry import all_sensitive_names
 from queue_app.services.operations.request import cancel_operation, get_operation
+from queue_app.services.operations.run import changed_tasks
 
-#: Number of ids shown of a filter.
-MAX_DISPLAYED_IDS: Final = 20
+#: Number of changed tasks that a page lists.
+MAX_LISTED: Final = 50
+#: Length of a value of a filter.
+MAX_SHOWN: Final = 200
+#: Field of a filter -> the page of its value.
+_LINKS: Final = {
+    "queue": ("queue", "change"), "queues": ("queue", "change"), "user": ("taskstats", "user"),
+    "task_type": ("taskstats", "type"), "task_types": ("taskstats", "type"),
+}  # fmt: skip
 #: Fields that only replays show.
 OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 
@@ -32,11 +44,9 @@ OF_REPLAYS: Final = ("stop_after_failures", "failed_again_now", "letters")
 class OperationAdmin(ReadOnlyAdmin[Operation]):
     actions = ("stop_selected",)
     change_form_template = "admin/queue_app/operation/change_form.html"
-    fields = (
-        "kind", "status", "progress", "selection", "arguments", "pace", "limit", *OF_REPLAYS, "by", "reason", "created",
-        "finished",
-    )  # fmt: skip
-    list_display = ("what", "status", "progress", "who", "reason")
+    fields = ("status", "progress", "selection", "extent", *OF_REPLAYS, "reason", "created", "finished")
+    list_display = ("what", "status", "progress", "created", "reason")
+    list_display_links = None
     search_fields = ("by", "reason")
     list_filter = ("state", "kind", "target")
     ordering = ("-id",)
@@ -44,7 +54,6 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     created = column(_lazy("started"), lambda operation: labels.ago(operation.created_at, timezone.now()))
     finished = time_column("finished_at", _lazy("finished"))
     failed_again_now = column(_lazy("failed again"), lambda operation: get_operation(operation.pk).failed_again)
-    pace = column(_lazy("per second"), lambda found: _("no limit") if found.rate is None else f"{found.rate:g}")
 
     def get_fields(self, request: HttpRequest, obj: Operation | None = None) -> tuple[str, ...]:
         """Leave out what other kinds need, and what the user may not read."""
@@ -55,19 +64,31 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         return tuple(name for name in self.fields if name not in left_out)
 
     @admin.display(description=_lazy("operation"))
-    def what(self, operation: Operation) -> SafeString:
-        return two_lines(operation_title(operation), self._words(operation) if operation.may_read else "")  # type: ignore[attr-defined]
+    def what(self, operation: Any) -> SafeString:
+        return two_lines(operation_sentence(operation, self.url_of("change", operation.pk)), operation.wanted)
 
     def annotate_rows(self, request: HttpRequest, rows: Any) -> None:
-        for operation in rows:
-            operation.may_read = self.may_view_payload(request)
+        """Add the filters in words, with links, for those who may read them."""
+        operations = list(rows)
+        may_read = self.may_view_payload(request)  # a filter may name parameters, or words of an error
+        marks = [operation.filter.get("fingerprint") for operation in operations] if may_read else []
+        causes = cause_texts(request, filter(None, marks))
+        for operation in operations:
+            operation.wanted = self._linked(operation.filter, causes) if may_read else ""
 
-    def _words(self, operation: Operation) -> str:
-        return filter_words(redact_value(operation.filter, Secrets(names=all_sensitive_names())))
-
-    @admin.display(description=_lazy("by"))
-    def who(self, operation: Operation) -> SafeString:
-        return two_lines(operation.by or _("a program"), labels.ago(operation.created_at, timezone.now()))
+    def _linked(self, wanted: Mapping[str, Any], causes: Mapping[str, str]) -> SafeString:
+        """Return a filter in words without its secrets; queues, task types, users and causes are links."""
+        parts = []
+        for name, label, shown in filter_parts(redact_value(wanted, Secrets(names=all_sensitive_names()))):
+            url, text, title = "", shown, label
+            if name in _LINKS and "," not in shown:
+                url = self.url_of_model(*_LINKS[name], quote(shown))
+            elif name == "fingerprint":
+                title, text = _("cause"), causes[shown]
+                url = f"{self.url_of_model('deadletter', 'changelist')}?fingerprint={quote(shown)}"
+            linked = format_html('<a href="{}">{}</a>', url, text[:MAX_SHOWN]) if url else text[:MAX_SHOWN]
+            parts.append(format_html("{}: {}", title, linked) if shown else title)
+        return format_html_join("; ", "{}", ((part,) for part in parts))
 
     @admin.display(description=_lazy("state"))
     def status(self, operation: Operation) -> SafeString:
@@ -95,15 +116,17 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         )
 
     @admin.display(description=_lazy("filter"))
-    def selection(self, operation: Operation) -> SafeString | str:
-        """Return the filter without secrets."""
-        wanted = redact_value(operation.filter, Secrets(names=all_sensitive_names()))
-        ids, target = wanted.get("ids", []), word(operation.target)
-        if len(ids) > MAX_DISPLAYED_IDS:
-            wanted |= {"ids": [*ids[:MAX_DISPLAYED_IDS], _("and %(n)s more") % {"n": len(ids) - MAX_DISPLAYED_IDS}]}
-        if not wanted:
-            return _("all %(things)s") % {"things": target}
-        return format_html("{}{}", filter_words(operation.filter | wanted), preformatted(pretty(wanted)))
+    def selection(self, operation: Any) -> SafeString | str:
+        return operation.wanted or _("all %(things)s") % {"things": word(operation.target)}
+
+    @admin.display(description=_lazy("extent"))
+    def extent(self, operation: Operation) -> str:
+        """Return how many, which first, and how fast."""
+        newest = "order" in operation.arguments
+        first = _("newest first") if newest else _("oldest first")
+        many = _("only %(n)s") % {"n": f"{operation.limit:,}"} if operation.limit else _("all")
+        pace = _("%(n)s per second") % {"n": f"{operation.rate:g}"} if operation.rate else _("as fast as possible")
+        return f"{many}, {first}, {pace}"
 
     @admin.display(description=_lazy("dead letters"))
     def letters(self, operation: Operation) -> SafeString:
@@ -148,10 +171,25 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
         ended = cancel_operation(operation.pk, by=request.user.get_username())
         self.audit(request, [operation], "Stopped.", action="stop", after={"changed": ended.changed})
 
+    def became(self, request: HttpRequest, operation: Operation) -> dict[str, Any]:
+        """Return what became of the first tasks that an operation changed: numbers by state, and each."""
+        if not request.user.has_perm("queue_app.view_task"):
+            return {}
+        ids = changed_tasks(operation)
+        tasks = {str(task.pk): task for task in Task.objects.filter(pk__in=ids)}
+        counts = Counter(task.status for task in tasks.values())
+        states = [(status, f"{count:,} {word(status)}") for status, count in counts.most_common()]
+        if gone := len(ids) - len(tasks):
+            states.append(("deleted", f"{gone:,} {word('deleted')}"))
+        listed = [tasks[str(task_id)] for task_id in ids if str(task_id) in tasks][:MAX_LISTED]
+        return {"became": with_workers(request, listed), "states": states, "followed": len(ids)}
+
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         running = found.state == OperationState.RUNNING
-        return {
-            "title": operation_title(found),
+        self.annotate_rows(request, [found])
+        return self.became(request, found) | {
+            "title": html.unescape(strip_tags(operation_sentence(found))),
+            "subtitle": "",
             "is_running": running,
             "may_stop": running and _may_stop(request, found),
         }

@@ -120,7 +120,13 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
 
     has_decrypt_permission = permission("view_encrypted")
 
-    @action_page("cancel", "cancel")
+    def _of_cancel(self, _request: HttpRequest, task: Task) -> list[Any]:
+        if task.workflow_id is None or task.status not in PENDING:
+            return []
+        running = [_("Its worker is asked to stop it.")] if task.status == Status.EXECUTING else []
+        return [*running, _("It belongs to a workflow: tasks that wait for it do not run.")]
+
+    @action_page("cancel", "cancel", label=_lazy("Cancel task"), consequences=_of_cancel)
     def cancel_view(self, request: HttpRequest, task: Task, reason: str) -> str:
         running = cancel(task.pk) is Status.EXECUTING
         logged = "Asked to stop while executing." if running else "Cancelled."

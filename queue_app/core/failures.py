@@ -1,8 +1,8 @@
 """Failures: fingerprints that are equal for the same cause, and the delay before a retry.
 
 A fingerprint covers the exception class, the frames of the project's own code and the message.
-Ids, numbers, addresses and quoted values in a message differ each time and are replaced. Frames
-have no line numbers, so a group survives an edit further up in the file.
+Ids, numbers, addresses, quoted values and names after a colon differ each time and are replaced.
+Frames have no line numbers, so a group survives an edit further up in the file.
 """
 
 import hashlib
@@ -42,13 +42,16 @@ LENGTH: Final = 16
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line \d+, in (?P<name>\S{1,200})', re.MULTILINE)
 #: Frames of installed packages, of Python and of the executor, which calls every task.
 _OTHERS: Final = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/workers/|/queue_app/")
+_CAPITAL: Final = r"[^\W\d_a-z][\w<>.'-]{0,60}"
 _VARIABLE: Final = (
     (re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE), "<url>"),
     (re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b"), "<mail>"),
     (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
-    (re.compile(r"""'[^'\n]{0,200}'|"[^"\n]{0,200}\""""), "<text>"),
+    (re.compile(r"""'[^'\n]{0,200}'|"[^"\n]{0,200}"|`[^`\n]{0,200}`|[“„«][^”“»\n]{0,200}[”“»]"""), "<text>"),
     (re.compile(r"\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "<hex>"),
     (re.compile(r"\d+(?:[.,:]\d+)*"), "<n>"),
+    # after a colon: words with capitals, as in "declined: Ann Lee", or one word that ends the clause
+    (re.compile(rf"(?<=: )(?!<)(?:{_CAPITAL}(?: {_CAPITAL})+|\S{{1,60}})(?=[.,;)]* ?$|[,;)] )"), "<name>"),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
 from queue_app import conf
 from queue_app.core.failures import is_own
@@ -45,6 +45,7 @@ _DONE: Final[Mapping[str, Any]] = {
     "token_create": _lazy("{who} added {what}"),
     "purge": _lazy("{who} purged {what}"),
     "rebuild": _lazy("{who} rebuilt {what}"),
+    "reencrypt": _lazy("{who} encrypted {what} again"),
     "submit": _lazy("{who} submitted {what}"),
     "simulate": _lazy("{who} simulated a change of {what}"),
     "apply": _lazy("{who} applied {what}"),
@@ -62,20 +63,23 @@ _KINDS: Final[Mapping[str, Any]] = {
     "apikey": _lazy("API key"), "key": _lazy("API key"), "workertoken": _lazy("worker token"),
     "token": _lazy("worker token"), "savedview": _lazy("saved view"), "index": _lazy("the index"),
 }  # fmt: skip
-#: Kind of an object in the log -> the words for many.
-_MANY: Final[Mapping[str, Any]] = {"task": _lazy("tasks"), "deadletter": _lazy("dead letters")}
+#: Kind of an object in the log -> the words for a number of them.
+_MANY: Final[Mapping[str, Any]] = {
+    "task": ngettext_lazy("%(n)d task", "%(n)d tasks", "n"),
+    "deadletter": ngettext_lazy("%(n)d dead letter", "%(n)d dead letters", "n"),
+    "queue": ngettext_lazy("%(n)d queue", "%(n)d queues", "n"),
+    "worker": ngettext_lazy("%(n)d worker", "%(n)d workers", "n"),
+    "schedule": ngettext_lazy("%(n)d schedule", "%(n)d schedules", "n"),
+    "limit": ngettext_lazy("%(n)d limit", "%(n)d limits", "n"),
+    "operation": ngettext_lazy("%(n)d operation", "%(n)d operations", "n"),
+    "ticks": ngettext_lazy("%(n)d run", "%(n)d runs", "n"),
+}
 #: Models with a page, by kind.
 _PAGES: Final = frozenset({
     "task", "queue", "worker", "operation", "deadletter", "limit", "schedule", "workflow", "apikey", "workertoken",
     "prioritypolicy", "runtimesettings",
 })  # fmt: skip
 _BY_NAME: Final = frozenset({"queue", "prioritypolicy", "runtimesettings"})
-_MEANS: Final[Mapping[str, Any]] = {
-    OperationKind.CANCEL: _lazy("Cancel"), OperationKind.REPRIORITISE: _lazy("Change the priority"),
-    OperationKind.REPLAY: _lazy("Replay"), OperationKind.RETRY: _lazy("Retry"), OperationKind.RUN_NOW: _lazy("Run now"),
-    OperationKind.DELETE: _lazy("Delete"), OperationKind.BACKFILL: _lazy("Backfill"),
-    OperationKind.SIMULATE: _lazy("Simulate"),
-}  # fmt: skip
 
 
 def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
@@ -90,15 +94,20 @@ def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> Safe
 
 def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
     kind, name = str(_KINDS.get(entry.target) or word(entry.target.replace("-", " "))), entry.target_id
-    if not name or entry.target in {"runtimesettings", "index"}:
-        many = _MANY.get(entry.target, kind)
-        return format_html("{} {}", entry.count, many) if entry.count > 1 else format_html("{}", kind)
-    if entry.target == "operation" and (many := _MANY.get(entry.action.partition(".")[0])):
-        return format_html('{} ({} <a href="{}">{}</a>)', many, kind, url_of("operation", name), name[-8:])
+    of_operation = entry.target == "operation" and entry.action.partition(".")[0] in _MANY
+    operation = name if of_operation else str(entry.after.get("operation", ""))
+    if of_operation or not name or entry.target in {"runtimesettings", "index"}:
+        many = _MANY.get(entry.action.partition(".")[0] if of_operation else entry.target)
+        is_one = entry.count == 1 and not of_operation
+        text = kind if is_one or many is None else many % {"n": entry.count}
+        if labels.id_of(operation) is None:
+            return format_html("{}", text)
+        return format_html('<a href="{}">{}</a>', url_of("operation", operation), text)
     is_id = labels.id_of(name) is not None
+    shown = getattr(entry, "thing", "") or (name[-8:] if is_id else name)
     if entry.target not in _PAGES or not (entry.target in _BY_NAME or is_id):
-        return format_html("{} {}", kind, name)
-    return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), name[-8:] if is_id else name)
+        return format_html("{} {}", kind, shown)
+    return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), shown)
 
 
 def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
@@ -133,32 +142,40 @@ def value_text(value: Any) -> str:
     return "-" if value in _NOTHING else str(value)
 
 
-def operation_title(operation: Operation) -> str:
-    """Return what an operation does with how many of what."""
-    means = str(_MEANS.get(operation.kind, operation.kind))
-    if operation.kind == OperationKind.SIMULATE:
-        return means
-    things = {
-        "tasks": ngettext("%(n)d task", "%(n)d tasks", operation.total),
-        "dead_letters": ngettext("%(n)d dead letter", "%(n)d dead letters", operation.total),
-        "ticks": ngettext("%(n)d run", "%(n)d runs", operation.total),
-    }.get(operation.target, "%(n)d")
+def number_of(kind: str, count: int) -> str:
+    """Return a number with the noun of a kind of object, such as "2 tasks"."""
+    return str(_MANY[kind] % {"n": count})
+
+
+def _things(operation: Operation) -> str:
+    """Return the number of what an operation changes, and the new priority."""
+    kind = {"tasks": "task", "dead_letters": "deadletter"}.get(operation.target, operation.target)
     to = operation.arguments.get("priority")
-    return f"{means}: {things % {'n': operation.total}}" + (f" → {to}" if to else "")
+    return number_of(kind, operation.total) + (f" → {to}" if to else "")
+
+
+def operation_sentence(operation: Operation, url: str = "") -> SafeString:
+    """Return who did what to how many things, which lead to ``url``, the page of the operation."""
+    what = _("limits") if operation.kind == OperationKind.SIMULATE else _things(operation)
+    pattern = str(_DONE.get(operation.kind) or _("{who} changed {what}"))
+    who = format_html("<strong>{}</strong>", operation.by or _("A program"))
+    return format_html(pattern, who=who, what=format_html('<a href="{}">{}</a>', url, what) if url else what)
 
 
 def filter_words(wanted: Mapping[str, Any]) -> str:
-    """Return a filter in words, such as ``queue: mail, status: queued``."""
-    parts = []
+    """Return a filter in words, such as ``queue: mail; status: queued``."""
+    return "; ".join(f"{label}: {shown}"[:200] if shown else label for _name, label, shown in filter_parts(wanted))
+
+
+def filter_parts(wanted: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, its name for people, value) of the conditions of a filter."""
     for name, value in wanted.items():
-        if value in (None, "", [], {}):
+        if value in _NOTHING:
             continue
         if name == "ids":
-            parts.append(ngettext("%(n)d chosen one by one", "%(n)d chosen one by one", len(value)) % {"n": len(value)})
+            yield name, ngettext("%(n)d chosen", "%(n)d chosen", len(value)) % {"n": len(value)}, ""
         else:
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            parts.append(f"{word(name)}: {shown}"[:200])
-    return "; ".join(parts)
+            yield name, word(name), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 # The admin's pages in sections.

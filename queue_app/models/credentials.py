@@ -26,7 +26,9 @@ class ApiKey(models.Model):
     name = models.CharField(max_length=NAME_LENGTH)
     prefix = models.CharField(max_length=12, unique=True)  # first characters of the key, for people to tell keys apart
     digest = models.CharField(max_length=64)  # SHA-256 of the whole key, in hexadecimal
-    scopes = NamesField(models.CharField(max_length=NAME_LENGTH), default=list, blank=True)  # empty: all of the user's
+    scopes = NamesField(
+        models.CharField(max_length=NAME_LENGTH), default=list, blank=True
+    )  # empty: all of the user's; ["nothing"]: none
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")
     expires_at = models.DateTimeField(null=True, blank=True)

@@ -75,8 +75,8 @@ PERMISSIONS: Final = {
 class OperationTarget(StrEnum):
     """What the operation's filter selects."""
 
-    TASKS = "tasks"  # oldest first
-    DEAD_LETTERS = "dead_letters"  # oldest first; replays only
+    TASKS = "tasks"
+    DEAD_LETTERS = "dead_letters"  # replays only
     TICKS = "ticks"  # of one schedule, in order; backfills only
     POLICIES = "policies"  # none of them is changed; simulations only
 
@@ -103,7 +103,7 @@ class Operation(models.Model):
     )
     state = models.CharField(max_length=10, choices=choices_of(OperationState), default=OperationState.RUNNING)
     filter = models.JSONField(default=dict)  # TaskFilter or DeadLetterFilter of services, as JSON
-    arguments = models.JSONField(default=dict)  # arguments of the kind, such as {"priority": "high"}
+    arguments = models.JSONField(default=dict)  # such as {"priority": "high", "order": "newest"}
     rate = models.FloatField(null=True, blank=True)  # tasks per second; null: as fast as possible
     limit = models.PositiveIntegerField(null=True, blank=True)  # maximum number of rows; null: all that match
     stop_after_failures = models.PositiveSmallIntegerField(default=0, db_default=0)  # replays only; 0: never
@@ -120,7 +120,8 @@ class Operation(models.Model):
     ended_by = models.CharField(max_length=USER_LENGTH, blank=True, default="")  # user who cancelled it
     cleared_at = models.DateTimeField(null=True, blank=True)  # time when one of the first tasks did not fail again
     paced_at = models.DateTimeField(null=True, blank=True)  # time up to which the rate is used up
-    result = models.JSONField(null=True, blank=True)  # simulations only; while one runs, when its process was alive
+    result = models.JSONField(null=True, blank=True)  # of a simulation: its answer, or when its process was alive;
+    # of others: the ids of the first changed tasks
     after_id = models.UUIDField(null=True, blank=True)  # last row so far,
     after_died_at = models.DateTimeField(null=True, blank=True)  # and its died_at, for dead letters
 

@@ -8,17 +8,22 @@ from django import forms
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
-from django.utils.translation import gettext as _, gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext_lazy
 
 from queue_app.admin.credentials import DAY, CredentialAdmin, CredentialForm
-from queue_app.admin.forms import column, permission
+from queue_app.admin.forms import column, permission, with_number
 from queue_app.admin.mixins import action_page, object_page
-from queue_app.models import WorkerToken
+from queue_app.models import Worker, WorkerToken
 from queue_app.models.operation import REASON_LENGTH
+from queue_app.models.worker import LIVING
 from queue_app.remote import tokens
 from queue_app.services.control.encrypted import PERMISSION
 from queue_app.sql.database import atomic, connection
 
+_STOPS: Final[Any] = ngettext_lazy(
+    "%(shown)s worker counts as dead; its tasks are queued again.",
+    "%(shown)s workers count as dead; their tasks are queued again.", "n",
+)  # fmt: skip
 OVERLAPS: Final = (("3600", _lazy("for 1 hour")), (str(DAY), _lazy("for 1 day")), ("0", _lazy("not at all")))
 
 
@@ -78,7 +83,13 @@ class WorkerTokenAdmin(CredentialAdmin[WorkerToken]):
         names = ("queues", "capabilities", "max_in_flight", "reads_encrypted")
         return super().facts(found) | {name: getattr(found, name) for name in names}
 
-    @action_page("revoke", "revoke")
+    def _of_revoke(self, _request: HttpRequest, token: WorkerToken) -> list[Any]:
+        if token.revoked_at is not None:
+            return []
+        workers = Worker.objects.filter(token_id=token.id, status__in=LIVING).count()
+        return [with_number(_STOPS, workers), _("The token cannot be made valid again: make a new one.")]
+
+    @action_page("revoke", "revoke", label=_lazy("Revoke"), consequences=_of_revoke)
     def revoke_view(self, request: HttpRequest, token: WorkerToken, reason: str) -> str:
         """Revoke one token; its workers stop after the commit."""
         tokens.forbid(token.name)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
-from queue_app.sql.columns import REF
+from queue_app.sql.columns import REF, effective
 from queue_app.sql.database import fetch_all, fetch_locked
 from queue_app.sql.snapshot import Cursor
 from queue_app.sql.workflow_advance import TRY_SHARE
@@ -52,8 +52,10 @@ RETURNING CASE WHEN t.status = 'executing' THEN t.status WHEN t.queued_at IS NUL
     t.worker_id, {REF}
 """
 
+# A task keeps the timeout that its old band gave it.
 _REPRIORITISE: Final = f"""
-UPDATE queue_app_task AS t SET priority = %s WHERE t.id = ANY(%s) AND t.status IN ('blocked', 'scheduled', 'queued')
+UPDATE queue_app_task AS t SET priority = %s, timeout = {effective("timeout", "timeout_seconds", 600)}
+WHERE t.id = ANY(%s) AND t.status IN ('blocked', 'scheduled', 'queued')
 RETURNING t.status, {REF}
 """
 
@@ -122,7 +124,7 @@ def cancel(ids: Sequence[uuid.UUID], *, undoing: bool = False) -> list[tuple[Sta
 
 
 def reprioritise(ids: Sequence[uuid.UUID], priority: int) -> list[tuple[Status, TaskRef]]:
-    """Change the band of waiting tasks; return (status, task) of each changed one."""
+    """Change the band of waiting tasks, which keep their timeouts; return (status, task) of each changed one."""
     found = fetch_locked(ids, _REPRIORITISE, [priority, list(ids)])
     return [(Status(status), TaskRef.from_row(row)) for status, *row in found]
 

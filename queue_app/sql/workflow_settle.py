@@ -185,6 +185,15 @@ def undoable(workflow_id: uuid.UUID) -> list[tuple[uuid.UUID, str]]:
     return fetch_all(_UNDOABLE, [workflow_id])
 
 
+def to_undo(workflow_id: uuid.UUID) -> list[tuple[str, int]]:
+    """Return (task type, number) of the completed tasks that a cancel of the workflow undoes, the most first."""
+    sql = (
+        f"SELECT t.task_type, count(*) FROM ({_UNDOABLE}) AS undoable JOIN queue_app_task AS t USING (id)"
+        " GROUP BY t.task_type ORDER BY count(*) DESC, t.task_type"
+    )
+    return fetch_all(sql, [workflow_id])
+
+
 def reopen(workflows: Collection[uuid.UUID]) -> None:
     """Let ended workflows run again, because tasks of theirs do."""
     execute(_REOPEN, [list(workflows)])

@@ -133,7 +133,7 @@ class SimulatingAdmin(OperationAdmin):
         if not may_see:
             self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
         seen = ("outcome",) if may_see else ()
-        return ("kind", "status", "progress", *seen, "by", "reason", "created", "finished")
+        return ("status", "progress", *seen, "reason", "created", "finished")
 
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         may_apply = found.kind == OperationKind.SIMULATE and self.may_apply(request, found)

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.forms.widgets import Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop, ngettext_lazy
 
-from queue_app.admin.forms import column, permission, two_lines
+from queue_app.admin.forms import column, permission, two_lines, with_number
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page, object_page
 from queue_app.admin.signals import SignalForm, SignalMixin
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import redact
-from queue_app.core.states import FAILURES
+from queue_app.core.states import FAILURES, WAITING, Status
 from queue_app.dashboard import labels
-from queue_app.models import Signal, Task, Workflow, WorkflowNode
+from queue_app.models import Signal, Task, TaskDependency, Workflow, WorkflowNode
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.models.workflow import STANDINGS, WorkflowState
+from queue_app.models.workflow import STANDINGS, Condition, WorkflowState
 from queue_app.services.control.audit import ADMIN
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
-from queue_app.sql.workflow_settle import not_undone
+from queue_app.sql.workflow_settle import compensations_among, not_undone, to_undo
 from queue_app.workflows import drawing as pages, sql as workflow_graph, steer
 from queue_app.workflows.drawing import times
 from queue_app.workflows.read import graph_of
@@ -71,7 +71,7 @@ SMALL: Final = 2_000
 MAX_AWAITED: Final = 50
 #: Maximum number of tasks of each kind next to a task in its workflow.
 MAX_NEIGHBOURS = 12
-#: Completed tasks that the button to stop undoing names.
+#: Tasks that the page of a confirmation names.
 MAX_NAMED: Final = 20
 
 
@@ -86,13 +86,83 @@ class StandingFilter(admin.SimpleListFilter):
         return queryset.filter(**STANDINGS.get(self.value() or "", {}))
 
 
-def _steering(
+def _of_cancel(_admin: Any, _request: HttpRequest, flow: Workflow) -> Iterator[Any]:
+    """Yield what a cancel does, counted from the rows: what is undone comes first."""
+    if flow.finished_at or flow.cancel_requested_at or flow.state == WorkflowState.COMPENSATING:
+        return
+    undone = to_undo(flow.pk)
+    if undone:
+        names = ", ".join(f"{number:,} {task_type.rpartition('.')[2]}" for task_type, number in undone[:MAX_KINDS])
+        yield with_number(_UNDONE, sum(number for _type, number in undone), names=names)
+    else:
+        yield _("Nothing is undone: no completed task has a compensation.")
+    counts = dict(Task.objects.filter(workflow_id=flow.pk).order_by().values_list("status").annotate(Count("pk")))
+    if running := counts.get(Status.EXECUTING, 0):
+        yield with_number(_STOPPED, running)
+    if waiting := sum(counts.get(status, 0) for status in WAITING):
+        yield with_number(_CANCELLED, waiting)
+    yield _("A cancelled workflow cannot be resumed.")
+
+
+def _of_stop_undoing(_admin: Any, _request: HttpRequest, flow: Workflow) -> Iterator[Any]:
+    left = [name for _id, name, *_rest in not_undone(flow.pk)]
+    if flow.state == WorkflowState.COMPENSATING and left:
+        yield with_number(_STAY, len(left), names=", ".join(left[:MAX_NAMED]))
+        yield _("The workflow ends as failed.")
+
+
+def _of_skip(_admin: Any, request: HttpRequest, flow: Workflow) -> Iterator[Any]:
+    task_id = labels.id_of(request.POST.get("task", ""))
+    edges = TaskDependency.objects.filter(before=task_id, condition__in=[Condition.HOLD, Condition.CANCEL])
+    waiting = edges.filter(after__workflow_id=flow.pk, after__status=Status.BLOCKED)
+    if "done" in request.POST:
+        yield _("The task counts as undone by hand; it is not tried again.")
+    elif task_id and compensations_among([task_id]):
+        yield _("What it should have undone stays as it is. The others are undone.")
+    elif names := [task_type.rpartition(".")[2] for task_type in waiting.values_list("after__task_type", flat=True)]:
+        yield with_number(_NOT_RUN, len(names), names=", ".join(names[:MAX_NAMED]))
+    else:
+        yield _("The task does not run again. No other task waits for it.")
+
+
+def _of_reprioritise(_admin: Any, request: HttpRequest, flow: Workflow) -> Iterator[Any]:
+    band = next((band for band in Band if band.label == request.POST.get("priority")), None)
+    waiting = Task.objects.filter(workflow_id=flow.pk, status__in=WAITING).exclude(priority=band)
+    if band is not None and (number := waiting.count()):
+        yield with_number(_MOVED, number, band=band.label)
+        yield _("Each task keeps its timeout, and its place by age within the new priority.")
+
+
+#: Task types that the page of a cancel names.
+MAX_KINDS: Final = 10
+_UNDONE: Final[Any] = ngettext_lazy(
+    "%(shown)s completed task is undone: %(names)s.", "%(shown)s completed tasks are undone: %(names)s.", "n"
+)
+_STOPPED: Final[Any] = ngettext_lazy(
+    "%(shown)s running task is asked to stop.", "%(shown)s running tasks are asked to stop.", "n"
+)
+_CANCELLED: Final[Any] = ngettext_lazy("%(shown)s waiting task never runs.", "%(shown)s waiting tasks never run.", "n")
+_STAY: Final[Any] = ngettext_lazy(
+    "%(shown)s completed task stays as it is: %(names)s.", "%(shown)s completed tasks stay as they are: %(names)s.", "n"
+)
+_NOT_RUN: Final[Any] = ngettext_lazy(
+    "%(shown)s task that waits for it does not run: %(names)s.",
+    "%(shown)s tasks that wait for it do not run: %(names)s.", "n",
+)  # fmt: skip
+_MOVED: Final[Any] = ngettext_lazy(
+    "%(shown)s waiting task moves to %(band)s.", "%(shown)s waiting tasks move to %(band)s.", "n"
+)
+
+
+def _steering(  # noqa: PLR0913 - by name
     name: str,
     steer_it: Callable[..., int],
     done: str,
     *,
     permission: str = "steer",
     values: Callable[[QueryDict], dict[str, Any]] = lambda _posted: {},
+    label: Any = "",
+    consequences: Callable[..., Iterable[Any]] | None = None,
 ) -> Any:
     """Return the page of a button that calls a function of ``steer``, which records itself.
 
@@ -105,7 +175,7 @@ def _steering(
         self.log_action_of(request, [found], done, reason)
         return _(done) % {"number": number}
 
-    return action_page(name, permission)(act)
+    return action_page(name, permission, label=label, consequences=consequences)(act)
 
 
 class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
@@ -195,7 +265,6 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
             "may_retry_failed": any(counts[state] for state in FAILURES)
             and (found.state != WorkflowState.COMPENSATED or found.gaps),
             "is_undone": found.state == WorkflowState.COMPENSATING,
-            "not_undone": ", ".join(name for _, name, *_ in not_undone(found.pk)[:MAX_NAMED]),
             "bands": [band.label for band in Band],
         }
 
@@ -207,14 +276,18 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
         secrets = secrets_by_task([each.id for each in found])
         return [each._replace(message=redact(each.message or "", secrets.get(each.id, ()))) for each in found]
 
-    cancel = _steering("cancel", steer.cancel_workflow, _noop("Cancelled tasks: %(number)d."))
+    cancel = _steering(
+        "cancel", steer.cancel_workflow, _noop("Cancelled tasks: %(number)d."),
+        label=_lazy("Cancel workflow"), consequences=_of_cancel,
+    )  # fmt: skip
     stop_undoing = _steering(
         "stop_undoing", steer.stop_undoing, _noop("Completed tasks that stay as they are: %(number)d."),
-        permission="stop_undoing",
+        permission="stop_undoing", label=_lazy("Stop undoing"), consequences=_of_stop_undoing,
     )  # fmt: skip
     skip = _steering(
         "skip", steer.skip_task, _noop("Skipped tasks: %(number)d."),
         values=lambda posted: {"task_id": posted.get("task", ""), "done": "done" in posted},
+        label=_lazy("Skip"), consequences=_of_skip,
     )  # fmt: skip
     pause = _steering("pause", steer.pause_workflow, _noop("Paused. Tasks held back: %(number)d. What runs finishes."))
     resume = _steering("resume", steer.resume_workflow, _noop("Resumed. Tasks that may run: %(number)d."))
@@ -222,6 +295,7 @@ class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
     reprioritise = _steering(
         "reprioritise", steer.reprioritise_workflow, _noop("Moved waiting tasks: %(number)d."),
         values=lambda posted: {"band": posted.get("priority", "")},
+        label=_lazy("Change priority"), consequences=_of_reprioritise,
     )  # fmt: skip
 
 

@@ -176,10 +176,11 @@ def test_staff_at_work(visit, shop, screenshot):
     page.select_option("select[name=action]", "cancel_selected")
     page.click("button[name=index]")
     page.wait_for_selector(".tq-confirm")
-    assert "60 tasks will be changed" in page.inner_text(".tq-big")
+    assert "60 tasks will be cancelled" in page.inner_text(".tq-consequences")
+    assert page.evaluate("document.activeElement.name") == "reason"
     screenshot(page, "confirm")
-    page.fill("#tq-reason", "sent by mistake")
-    page.click("input[type=submit]")
+    page.keyboard.type("sent by mistake")
+    page.click(".tq-confirm .tq-danger")
     page.wait_for_selector("text=60 of 60 tasks done")
     assert Task.objects.filter(queue="mail", priority=Band.NORMAL, status=Status.CANCELLED).count() == 60
 

@@ -12,6 +12,9 @@ from django.urls import reverse
 
 from tests.support.factories import StaffFactory
 
+#: What the page that confirms an action adds to the form.
+CONFIRMED = {"confirmed": "yes", "reason": "because"}
+
 
 def url(model: type[Model], view: str, *args: Any) -> str:
     """Return the address of a page of a model."""
@@ -36,8 +39,8 @@ def messages_of(response: Any) -> list[str]:
 
 def select(client: Client, path: str, action: str, objects: Iterable[Model], **data: Any) -> Any:
     """Choose objects of a list, and confirm an action on them."""
-    chosen = {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects], "confirmed": "yes"}
-    return client.post(path, chosen | data)
+    chosen = {"action": action, "index": "0", "_selected_action": [str(o.pk) for o in objects]}
+    return client.post(path, chosen | CONFIRMED | data)
 
 
 def log_in(*permissions: str, **options: Any) -> Client:

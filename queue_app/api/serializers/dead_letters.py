@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Final
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, InBody, Query
 from queue_app.api.serializers.rules import in_order
-from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, cursor, page_size, rate
+from queue_app.api.serializers.tasks import NEEDS, Selection, bad_cursor, cursor, operation_option, order, page_size
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES
 from queue_app.models.fields import TYPE_LENGTH, USER_LENGTH
-from queue_app.services.operations.request import MAX_STOP_AFTER_FAILURES
 from queue_app.services.read.dead_letters import DeadLetterFilter, DeathCursor
 
 ALL: Final = "all"
@@ -64,10 +63,9 @@ class DiscardSelection(Selection):
 
 class ReplaySelection(DiscardSelection):
     example: ClassVar[Any] = {"filter": {"exception_class": "TimeoutError"}, "rate": 10}
-    rate = rate()
-    stop_after_failures = kinds.whole(
-        0, MAX_STOP_AFTER_FAILURES, help_text="Replay this many first, and stop if all of them fail again."
-    )
+    rate = operation_option("rate")
+    order = order()
+    stop_after_failures = operation_option("stop_after_failures")
 
 
 class Replay(Body):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -22,7 +23,7 @@ from queue_app.models.fields import TYPE_LENGTH, USER_LENGTH
 from queue_app.models.operation import OperationKind
 from queue_app.services.enqueue.store import check_whole
 from queue_app.services.enqueue.validate import MAX_DELAY, check_signal_name, check_text
-from queue_app.services.operations.request import MAX_LIMIT, MAX_RATE, MIN_RATE, STATES, Action, OperationOptions
+from queue_app.services.operations.request import OPTIONS, ORDERS, STATES, Action, OperationOptions
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
 
 MAX_TASKS: Final = 1000
@@ -311,19 +312,27 @@ class TaskDeleteQuery(Query):
     delete = kinds.flag(default=False, help_text="true: delete the task, which must have ended.")
 
 
+def operation_option(name: str) -> Field:
+    """An option of operations, as ``OPTIONS`` declares it."""
+    kind, lowest, highest, about = OPTIONS[name]
+    if kind is int:
+        return kinds.whole(int(lowest), highest, help_text=about)
+    return kinds.number(lowest, highest, help_text=about)
+
+
+def order() -> Field:
+    """Which rows an action on many takes first."""
+    return kinds.word(ORDERS, help_text="Which come first, if there is a limit or a rate.")
+
+
 class Selection(Body):
     """Which rows an action on many applies to, and how it proceeds."""
 
     rules: ClassVar[tuple[Rule, ...]] = (one_of("ids", "filter", "Give ids or a filter; an empty filter selects all."),)
     ids = ListOf(kinds.identifier(), MAX_IDS)
-    limit = kinds.whole(1, MAX_LIMIT, help_text="Maximum number of rows, oldest first.")
+    limit = operation_option("limit")
     reason = kinds.reason(default="")
     dry_run = kinds.flag(default=False, help_text="Only count.")
-
-
-def rate() -> Field:
-    """The pace of an action on many."""
-    return kinds.number(MIN_RATE, MAX_RATE, help_text="Tasks per second; left out: as fast as possible.")
 
 
 def _band_of_action(values: Mapping[str, Any]) -> InvalidTaskData | None:
@@ -355,10 +364,10 @@ class TaskSelection(Selection):
     )
     priority = kinds.band(help_text="For reprioritise, and only for it.")
     filter = BodyFilter(help_text=f"The same names as in the query of a list; parameters is an object. {NEEDS}")
-    rate = rate()
+    rate = operation_option("rate")
+    order = order()
 
 
 def options_of[O: OperationOptions](kind: type[O], values: Mapping[str, Any]) -> O:
-    """Return the pace and the limit that a selection gives."""
-    given = {one: values[one] for one in ("rate", "limit", "stop_after_failures") if one in values}
-    return kind(**given)
+    """Return the options of an operation that a selection gives."""
+    return kind(**{each.name: values[each.name] for each in fields(kind) if each.name in values})

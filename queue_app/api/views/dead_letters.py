@@ -130,7 +130,8 @@ class ReplayManyView(_ManyLettersView):
         """
         body, wanted = self.selection(request)
         if body["dry_run"]:
-            return previewed(dead_letters.preview(wanted, body.get("limit")))
+            newest = body.get("order") == "newest"
+            return previewed(dead_letters.preview(wanted, body.get("limit"), newest=newest))
         options, by = options_of(ReplayOptions, body), self.username(request)
         with self.recording(request):
             operation = start_replay(wanted, options, by=by, reason=body["reason"])

@@ -57,7 +57,7 @@ class BulkActionView(ApiView):
         check_scope(request, PERMISSIONS[action.kind].removeprefix("queue_app."))
         wanted = self._allowed(request, action.kind, body.get("filter") or TaskFilter(ids=body.get("ids")))
         if body["dry_run"]:
-            return previewed(preview_operation(action, wanted, options.limit))
+            return previewed(preview_operation(action, wanted, options))
         with self.recording(request):
             operation = start_operation(action, wanted, options, by=self.username(request), reason=body["reason"])
         seconds = 0.0 if KEY_META in request.META else AT_ONCE_SECONDS  # a key holds one transaction open

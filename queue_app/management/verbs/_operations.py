@@ -15,9 +15,10 @@ from queue_app.management.verbs._values import past_instant
 from queue_app.models import Operation
 from queue_app.models.operation import OperationState
 from queue_app.services.operations.request import (
+    OPTIONS,
+    ORDERS,
     Action,
     OperationOptions,
-    check_options,
     get_operation,
     preview_operation,
     start_operation,
@@ -53,14 +54,21 @@ def add_task_filter(parser: ArgumentParser) -> None:
     add("--all", action="store_true", help="all tasks; required without ids or filter")
 
 
-def add_options(parser: ArgumentParser, what: str) -> None:
-    """Declare how an operation works; ``what`` it does to N tasks."""
+def add_options(parser: ArgumentParser) -> None:
+    """Declare how an operation works."""
     add = parser.add_argument
     add("--dry-run", action="store_true", help="only print the count and the first ids")
-    add("--rate", type=float, metavar="N", help=f"{what} N tasks per second; default: no limit")
-    add("--limit", type=int, metavar="N", help=f"{what} at most N tasks, oldest first")
+    for name in ("rate", "limit"):
+        about = OPTIONS[name].about
+        add(f"--{name}", type=OPTIONS[name].kind, metavar="N", help=about[0].lower() + about[1:].rstrip("."))
+    add("--order", choices=ORDERS, default=ORDERS[0], help=f"which come first (default: {ORDERS[0]})")
     add("--reason", default="", metavar="TEXT", help="why; kept in the audit log")
     add("--wait", action="store_true", help="wait for the end instead of leaving it to the scheduler")
+
+
+def options_of[O: OperationOptions](kind: type[O], call: Call, **more: int) -> O:
+    """Return the options of an operation that the caller gave."""
+    return kind(rate=call["rate"], limit=call["limit"], order=call["order"], **more)
 
 
 def run_on_tasks(call: Call, action: Action, done: str) -> int:
@@ -69,7 +77,7 @@ def run_on_tasks(call: Call, action: Action, done: str) -> int:
     for name in wanted.statuses:
         if name not in known:
             raise InvalidTaskData("status", f"There is no state {name!r}. The states are {', '.join(known)}.")
-    return run_operation(call, action, wanted, OperationOptions(rate=call["rate"], limit=call["limit"]), done)
+    return run_operation(call, action, wanted, options_of(OperationOptions, call), done)
 
 
 def run_operation(
@@ -83,8 +91,7 @@ def run_operation(
         call.note_unknown_type(task_type)
     of_letters = isinstance(wanted, DeadLetterFilter)
     if call["dry_run"]:
-        check_options(options)
-        found = preview_operation(action, wanted, options.limit)
+        found = preview_operation(action, wanted, options)
         what = "open dead letters" if of_letters else "tasks"
         lines = [f"{what}: {found.count:,}" + ("; the first:" if found.sample else "")]
         lines += [f"  {row_id}" for row_id in found.sample]

@@ -17,7 +17,7 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_task_filter(parser)
-    add_options(parser, "cancel")
+    add_options(parser)
     add_by_and_json(parser)
 
 

@@ -1,6 +1,7 @@
 """Create, list or revoke API keys, with which a program acts as a user."""
 
 from argparse import ArgumentParser
+from datetime import timedelta
 
 from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError
@@ -9,10 +10,10 @@ from django.utils import timezone
 from queue_app.management.verbs import OK, REFUSED, Call, Needs, add_by_and_json
 from queue_app.management.verbs._values import duration
 from queue_app.models import ApiKey
-from queue_app.services.control.api_keys import SCOPES, create_key, revoke_key
+from queue_app.services.control.api_keys import DEFAULT_LIFETIME, PURPOSES, SCOPES, create_key, purposes_of, revoke_key
 from queue_app.sql.database import atomic
 
-EXAMPLE = "taskqueue key create ann --name reports --scope add_task --scope view_task --for 90d"
+EXAMPLE = "taskqueue key create ann --name reports --scope submit --scope read --for 90d"
 NEEDS = Needs.DATABASE
 LISTED_FIELDS = ("prefix", "name", "scopes", "expires_at", "revoked_at", "last_used_at")
 
@@ -26,11 +27,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--scope",
         action="append",
         default=[],
-        choices=SCOPES,
-        help="a permission; repeatable; default: all of the user's",
+        choices=(*PURPOSES, *SCOPES),
+        metavar="SCOPE",
+        help=f"create: {', '.join(PURPOSES)}, or a permission; repeatable; without any: nothing",
     )
-    add("--for", dest="length", type=duration, metavar="TIME", help="create: expire after 2h, 90d, 52w; default: never")
+    add(
+        "--for", dest="length", type=_lifetime, default=DEFAULT_LIFETIME, metavar="TIME",
+        help="create: expire after 2h, 52w, or never; default: 90d",
+    )  # fmt: skip
     add_by_and_json(parser)
+
+
+def _lifetime(text: str) -> timedelta | None:
+    return None if text == "never" else duration(text)
 
 
 def run(call: Call) -> int:
@@ -48,6 +57,8 @@ def _create(call: Call) -> int:
     with atomic():
         key, secret = create_key(user, call["name"] or "key", scopes=call["scope"], expires_at=until, by=call.by)
         call.record("create_key", "user", [name], after={"prefix": key.prefix})
+    if not call["scope"]:
+        call.note("This key may do nothing: it has no --scope.")
     call.note(f"This key is shown only once. Send it as: Authorization: Bearer {secret[:12]}…")
     return call.answer(
         secret,
@@ -61,7 +72,9 @@ def _list(call: Call) -> int:
     names = {str(user.pk): user.get_username() for user in users}
     for key in found:
         state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
-        call.write(f"{key.prefix}  {names.get(key.user_id)}  {key.name}  {' '.join(key.scopes) or 'all'}  {state}")
+        call.write(
+            f"{key.prefix}  {names.get(key.user_id)}  {key.name}  {' '.join(purposes_of(key.scopes)) or 'all'}  {state}"
+        )
     call.write_json(
         [{"user": names.get(key.user_id)} | {field: getattr(key, field) for field in LISTED_FIELDS} for key in found]
     )

@@ -15,6 +15,7 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only count the tasks to delete")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit log")
     add_by_and_json(parser)
 
 
@@ -26,5 +27,5 @@ def run(call: Call) -> int:
         return call.answer(f"ended tasks past their retention: {count}", {"tasks": count, "dry_run": True})
     deleted = purge(seconds=math.inf)
     with atomic():
-        call.record("purge", "task", count=deleted)
+        call.record("purge", "task", count=deleted, reason=call["reason"])
     return call.answer(f"ended tasks deleted: {deleted}", {"tasks": deleted, "dry_run": False})

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from django.core.management import CommandError
 
 from queue_app.management.verbs import REFUSED, Call, Needs, add_by_and_json
-from queue_app.management.verbs._operations import add_ids, add_options, run_operation
+from queue_app.management.verbs._operations import add_ids, add_options, options_of, run_operation
 from queue_app.management.verbs._values import past_instant
 from queue_app.models import DeadLetter, Task
 from queue_app.models.operation import OperationKind
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="K",
         help=f"replay K tasks first and stop if they fail again; 0: never stop (default {STOP_AFTER_FAILURES})",
     )
-    add_options(parser, "replay")
+    add_options(parser)
     add_by_and_json(parser)
 
 
@@ -63,5 +63,5 @@ def run(call: Call) -> int:
     wanted = DeadLetterFilter.of(call.options | {"reason": call["died_of"]})  # `--reason` is that of the replay
     for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
         raise CommandError(_direction(task), returncode=REFUSED)
-    options = ReplayOptions(rate=call["rate"], limit=call["limit"], stop_after_failures=call["stop_after"])
+    options = options_of(ReplayOptions, call, stop_after_failures=call["stop_after"])
     return run_operation(call, Action(kind=OperationKind.REPLAY), wanted, options, "replayed")

@@ -15,7 +15,7 @@ NEEDS = Needs.DATABASE
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("priority", help="critical, high, normal, low or background")
     add_task_filter(parser)
-    add_options(parser, "move")
+    add_options(parser)
     add_by_and_json(parser)
 
 

@@ -5,7 +5,7 @@ import hmac
 import secrets
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final
@@ -20,17 +20,29 @@ from queue_app.sql.database import connection
 
 MARK: Final = "tq"
 SECRET_LENGTH: Final = 100
+#: What a key is for -> the permissions that it then has, as far as its user has them.
+PURPOSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "read": (
+        "view_task", "view_payload", "view_deadletter", "view_worker", "view_queue", "view_prioritypolicy",
+        "view_limit", "view_runtimesettings", "view_schedule", "view_operation", "view_workflow",
+    ),
+    "submit": ("add_task",),
+    "operate": (
+        "cancel_task", "reprioritise_task", "retry_task", "send_signal", "replay_deadletter", "discard_deadletter",
+        "pause_queue", "pause_limit", "pause_schedule", "run_schedule", "change_operation", "steer_workflow",
+        "stop_undoing_workflow",
+    ),
+    "administer": (
+        "delete_task", "view_encrypted", "change_queue", "change_prioritypolicy", "add_limit", "change_limit",
+        "delete_limit", "change_runtimesettings", "add_schedule", "change_schedule", "delete_schedule",
+        "view_auditentry",
+    ),
+}  # fmt: skip
 #: Permissions that a key can be limited to.
-SCOPES: Final = (
-    "add_task", "view_task", "view_payload", "view_encrypted", "cancel_task", "reprioritise_task", "retry_task",
-    "delete_task", "send_signal",
-    "view_deadletter", "replay_deadletter", "discard_deadletter", "view_worker", "view_queue", "pause_queue",
-    "change_queue", "view_prioritypolicy", "change_prioritypolicy", "view_limit", "add_limit", "change_limit",
-    "delete_limit", "pause_limit", "view_runtimesettings", "change_runtimesettings",
-    "view_schedule", "add_schedule", "change_schedule", "delete_schedule",
-    "pause_schedule", "run_schedule", "view_operation", "change_operation", "view_workflow", "steer_workflow",
-    "stop_undoing_workflow", "view_auditentry",
-)  # fmt: skip
+SCOPES: Final = tuple(scope for scopes in PURPOSES.values() for scope in scopes)
+#: Stands in the row of a key for no scope at all; rows without scopes may do all that their users may.
+NOTHING: Final = "nothing"
+DEFAULT_LIFETIME: Final = timedelta(days=90)
 #: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
 CACHE_SECONDS: Final = 2.0
 MAX_CACHED: Final = 1000
@@ -42,12 +54,19 @@ _lock = Lock()
 
 
 def create_key(
-    user: Any, name: str, *, scopes: Sequence[str] = (), expires_at: datetime | None = None, by: str = ""
+    user: Any, name: str, *, scopes: Sequence[str] | None = None, expires_at: datetime | None = None, by: str = ""
 ) -> tuple[ApiKey, str]:
-    """Create a key; return it with its secret, which is not stored. Raises ``InvalidTaskData``."""
-    unknown = [scope for scope in scopes if scope not in SCOPES]
+    """Create a key; return it with its secret, which is not stored. Raises ``InvalidTaskData``.
+
+    ``scopes`` are purposes or permissions. Without any the key may do nothing; ``None``: all that its user may.
+    """
+    unknown = [scope for scope in scopes or () if scope not in {*PURPOSES, *SCOPES}]
     if unknown:
-        raise InvalidTaskData("scopes", f"{unknown[0]!r:.60} is not a scope; the scopes are {', '.join(SCOPES)}.")
+        known = ", ".join((*PURPOSES, *SCOPES))
+        raise InvalidTaskData("scopes", f"{unknown[0]!r:.60} is not a scope; the scopes are {known}.")
+    expanded = [each for scope in scopes or () for each in PURPOSES.get(scope, (scope,))]
+    if scopes is not None:
+        expanded = list(dict.fromkeys(expanded)) or [NOTHING]
     prefix = secrets.token_hex(4)
     secret = f"{MARK}_{prefix}_{secrets.token_urlsafe(32)}"
     key = ApiKey.objects.create(
@@ -55,12 +74,19 @@ def create_key(
         name=name[:NAME_LENGTH],
         prefix=prefix,
         digest=_digest(secret),
-        scopes=list(scopes),
+        scopes=expanded,
         created_at=timezone.now(),
         created_by=by[:USER_LENGTH],
         expires_at=expires_at,
     )
     return key, secret
+
+
+def purposes_of(scopes: Sequence[str]) -> list[str]:
+    """Return the scopes of a key as purposes, and the permissions that remain."""
+    whole = [name for name, permissions in PURPOSES.items() if set(permissions) <= set(scopes)]
+    covered = {permission for name in whole for permission in PURPOSES[name]}
+    return whole + [scope for scope in scopes if scope not in covered]
 
 
 def revoke_key(key_id: uuid.UUID) -> bool:

@@ -7,7 +7,7 @@ and cancel it. ``advance`` carries it out in steps. Nothing here touches the ind
 import uuid
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db.models import QuerySet
 
@@ -32,11 +32,27 @@ from queue_app.sql.database import atomic, clock
 MAX_IDS: Final = 10_000
 SAMPLE: Final = 10
 STOP_AFTER_FAILURES: Final = 5
-MAX_STOP_AFTER_FAILURES: Final = 1000
 #: Tasks per second; the minimum is about one in a quarter of an hour.
 MIN_RATE: Final = 0.001
 MAX_RATE: Final = 10_000
-MAX_LIMIT: Final = 2**31 - 1
+#: Which of the matching tasks, or dead letters, come first: by the time when they were stored, or died.
+ORDERS: Final = ("oldest", "newest")
+
+
+class Option(NamedTuple):
+    """A number that says how an operation works; the API, the commands and the admin offer what stands here."""
+
+    kind: type[int] | type[float]
+    lowest: float
+    highest: int
+    about: str
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    "rate": Option(float, MIN_RATE, MAX_RATE, "Tasks per second; default: no limit."),
+    "limit": Option(int, 1, 2**31 - 1, "Only the first N that match; default: all."),
+    "stop_after_failures": Option(int, 0, 1000, "Begin with this many, and stop if all of them fail again; 0: never."),
+}
 #: The actions on tasks, and the status that a task must have.
 STATES: Final[dict[OperationKind, tuple[str, ...]]] = {
     OperationKind.CANCEL: (PENDING_NAME,),
@@ -65,10 +81,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationOptions:
-    """How many tasks an operation handles, and how fast."""
+    """How many tasks an operation handles, in which order, and how fast; see ``OPTIONS``."""
 
-    rate: float | None = None  # tasks per second; None: as fast as possible
-    limit: int | None = None  # maximum number of tasks; None: all
+    rate: float | None = None
+    limit: int | None = None
+    order: str = ORDERS[0]
     stop_after_failures: int = 0  # size of the first group of a replay, see start_operation; 0: never stop
 
 
@@ -79,13 +96,19 @@ class ReplayOptions(OperationOptions):
     stop_after_failures: int = STOP_AFTER_FAILURES
 
 
-def preview_operation(action: Action, wanted: TaskFilter | DeadLetterFilter, limit: int | None = None) -> Preview:
-    """Return how many tasks of a filter, at most ``limit``, an action applies to now, and the first of them."""
+def preview_operation(
+    action: Action, wanted: TaskFilter | DeadLetterFilter, options: OperationOptions | None = None
+) -> Preview:
+    """Return how many tasks of a filter an action applies to now, and the first of them. Raises ``InvalidTaskData``."""
+    options = options or OperationOptions()
+    check_options(options)
+    newest = options.order != ORDERS[0]
     if isinstance(wanted, DeadLetterFilter):
-        return dead_letters.preview(wanted, limit)
+        return dead_letters.preview(wanted, options.limit, newest=newest)
     tasks = applicable(action, wanted)
-    count = (tasks if limit is None else tasks[:limit]).count()
-    return Preview(count, list(tasks.order_by("id").values_list("id", flat=True)[: min(count, SAMPLE)]))
+    count = (tasks if options.limit is None else tasks[: options.limit]).count()
+    sample = tasks.order_by("-id" if newest else "id").values_list("id", flat=True)[: min(count, SAMPLE)]
+    return Preview(count, list(sample))
 
 
 def start_operation(
@@ -96,7 +119,7 @@ def start_operation(
     by: str,
     reason: str = "",
 ) -> Operation:
-    """Request an action on everything that matches a filter now, oldest first; return the operation.
+    """Request an action on everything that matches a filter now; return the operation.
 
     Tasks that are stored, or die, after this call are left alone. With ``stop_after_failures`` a replay
     begins with that many tasks: the others follow once one of these has ended without failing, and the
@@ -105,7 +128,6 @@ def start_operation(
     """
     options = options or OperationOptions()
     check_reason(reason)
-    check_options(options)
     if options.stop_after_failures and action.kind is not OperationKind.REPLAY:
         raise InvalidTaskData("stop_after_failures", "stop_after_failures goes only with replay.")
     of_letters = isinstance(wanted, DeadLetterFilter)
@@ -121,16 +143,19 @@ def start_operation(
         arguments={} if action.band is None else {"priority": action.band.label},
         by=by[:USER_LENGTH],
         reason=reason,
-        total=preview_operation(action, wanted, options.limit).count,
+        total=preview_operation(action, wanted, options).count,
     )
 
 
 def store_operation(options: OperationOptions, **fields: Any) -> Operation:
     """Store a requested operation, for the scheduler to carry out."""
-    now, rate = clock(), options.rate
+    now, values = clock(), asdict(options)
+    order, rate = values.pop("order"), options.rate
+    arguments = fields.pop("arguments", {}) | ({} if order == ORDERS[0] else {"order": order})
     return Operation.objects.create(
-        **asdict(options),
+        **values,
         **fields,
+        arguments=arguments,
         created_at=now,
         paced_at=None if rate is None else now - timedelta(seconds=1 / rate),  # allows the first task at once
     )
@@ -139,7 +164,7 @@ def store_operation(options: OperationOptions, **fields: Any) -> Operation:
 def start_replay(
     wanted: DeadLetterFilter, options: ReplayOptions | None = None, *, by: str, reason: str = ""
 ) -> Operation:
-    """Request a replay of the open dead letters that match a filter now, oldest first; the scheduler carries it out.
+    """Request a replay of the open dead letters that match a filter now; the scheduler carries it out.
 
     ``dead_letters.preview`` is its dry run. Raises ``InvalidTaskData``. See ``start_operation``.
     """
@@ -185,20 +210,12 @@ def applicable(action: Action, wanted: TaskFilter) -> TaskQuerySet:
 
 
 def check_options(options: OperationOptions) -> None:
-    """Raise ``InvalidTaskData`` for numbers out of range."""
-    rate, limit, stop = options.rate, options.limit, options.stop_after_failures
-    if rate is not None and not (type(rate) in (int, float) and MIN_RATE <= rate <= MAX_RATE):  # also refuses NaN
-        raise InvalidTaskData(
-            "rate",
-            f"rate must be a number of tasks per second, {MIN_RATE:g} to {MAX_RATE}.",
-            code="out_of_range",
-            limit=MAX_RATE,
-        )
-    for name, value, low, high in (
-        ("limit", limit, 1, MAX_LIMIT),
-        ("stop_after_failures", stop, 0, MAX_STOP_AFTER_FAILURES),
-    ):
-        if value is not None and not (type(value) is int and low <= value <= high):
-            raise InvalidTaskData(
-                name, f"{name} must be a whole number from {low} to {high}.", code="out_of_range", limit=high
-            )
+    """Raise ``InvalidTaskData`` for numbers out of range, and for an unknown order."""
+    for name, (kind, lowest, highest, _) in OPTIONS.items():
+        value = getattr(options, name)
+        if value is not None and not (type(value) in {kind, int} and lowest <= value <= highest):  # also refuses NaN
+            noun = "a whole number" if kind is int else "a number"
+            text = f"{name} must be {noun} from {lowest:g} to {highest}."
+            raise InvalidTaskData(name, text, code="out_of_range", limit=highest)
+    if options.order not in ORDERS:
+        raise InvalidTaskData("order", f"order must be {' or '.join(ORDERS)}.", code="unknown_choice")

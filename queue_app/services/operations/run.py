@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import Q
 
@@ -45,6 +45,8 @@ from queue_app.sql.database import atomic, clock
 #: Tasks of one transaction.
 STEP: Final = 500
 STEPS: Final = 10
+#: Ids of changed tasks that an operation remembers, for its page.
+KEPT: Final = 200
 #: Operations that one round advances.
 ROUND: Final = 100
 #: Unused time that an operation with a rate may make up for at once, after no scheduler ran for a while.
@@ -53,7 +55,8 @@ CATCH_UP_SECONDS: Final = 2.0
 type Page = Sequence[tuple[uuid.UUID, datetime | None]]
 
 _PROGRESS: Final = [
-    "state", "changed", "skipped", "failed_again", "finished_at", "cleared_at", "paced_at", "after_id", "after_died_at"
+    "state", "changed", "skipped", "failed_again", "finished_at", "cleared_at", "paced_at", "after_id", "after_died_at",
+    "result",
 ]  # fmt: skip
 
 
@@ -137,6 +140,14 @@ def advance(operation_id: uuid.UUID, changed: set[uuid.UUID] | None = None) -> i
     return handled
 
 
+def changed_tasks(operation: Operation) -> list[Any]:
+    """Return the ids of the tasks that an operation changed, at most the first ``KEPT``."""
+    if operation.kind == OperationKind.REPLAY:
+        letters = DeadLetter.objects.filter(operation_id=operation.pk).order_by("died_at")
+        return list(letters.values_list("task_id", flat=True)[:KEPT])
+    return list((operation.result or {}).get("tasks", ()))
+
+
 # -- how many ----------------------------------------------------------------------
 
 
@@ -180,6 +191,9 @@ def _take_step(operation: Operation, allowed: int, changed_ids: set[uuid.UUID] |
         changed = (_APPLY | rooms.named("operation_kinds"))[operation.kind](operation, page)
         if changed_ids is not None:
             changed_ids.update(changed)
+        if operation.target == OperationTarget.TASKS and operation.kind != OperationKind.REPLAY:
+            kept = [str(task_id) for task_id in _ids(page) if task_id in changed]
+            operation.result = {"tasks": [*changed_tasks(operation), *kept][:KEPT]}
         operation.changed += len(changed)
         operation.skipped += len(page) - len(changed)
         operation.after_id, operation.after_died_at = page[-1]
@@ -201,19 +215,28 @@ def _next(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | 
         return list(of_rooms[operation.target](operation, count))
     tasks = applicable(_action_of(operation), TaskFilter.from_json(operation.filter))
     tasks = tasks.filter(created_at__lte=operation.created_at)
+    newest = _takes_newest(operation)
     if operation.after_id is not None:
-        tasks = tasks.filter(id__gt=operation.after_id)
-    return [(task_id, None) for task_id in tasks.order_by("id").values_list("id", flat=True)[:count]]
+        tasks = tasks.filter(**{"id__lt" if newest else "id__gt": operation.after_id})
+    return [
+        (task_id, None) for task_id in tasks.order_by("-id" if newest else "id").values_list("id", flat=True)[:count]
+    ]
+
+
+def _takes_newest(operation: Operation) -> bool:
+    return "order" in operation.arguments
 
 
 def _next_letters(operation: Operation, count: int) -> list[tuple[uuid.UUID, datetime | None]]:
     letters = dead_letters.matching(dead_letters.DeadLetterFilter.from_json(operation.filter))
     letters = letters.open().filter(died_at__lte=operation.created_at)
-    after = operation.after_died_at
+    after, newest = operation.after_died_at, _takes_newest(operation)
     if after is not None:
-        later = Q(died_at__gt=after) | Q(died_at=after, id__gt=operation.after_id)
-        letters = letters.filter(later, died_at__gte=after)
-    return list(letters.order_by("died_at", "id").values_list("id", "died_at")[:count])
+        way = "lt" if newest else "gt"
+        further = Q((f"died_at__{way}", after)) | Q(("died_at", after), (f"id__{way}", operation.after_id))
+        letters = letters.filter(further, Q((f"died_at__{way}e", after)))
+    order = ("-died_at", "-id") if newest else ("died_at", "id")
+    return list(letters.order_by(*order).values_list("id", "died_at")[:count])
 
 
 def _action_of(operation: Operation) -> Action:

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any, Final
 
-from django.db.models import Count, Max, Min, Q, QuerySet
-from django.db.models.functions import TruncHour
+from django.db.models import Count, DateTimeField, Func, Max, Min, OuterRef, Q, QuerySet, Subquery, Value
 from django.utils import timezone
 
 from queue_app.core.redaction import Secrets, redact
@@ -17,7 +16,7 @@ from queue_app.core.sentence import sentence
 from queue_app.core.states import Status, predicate
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import DeadLetterNotFound, InvalidTransition
-from queue_app.models import DeadLetter, Task, TaskPayload
+from queue_app.models import DeadLetter, Task, TaskPayload, Worker
 from queue_app.models.dead_letter import DeadLetterQuerySet
 from queue_app.services.read.task_filter import StoredFilter
 from queue_app.sql.claim import statuses
@@ -31,6 +30,8 @@ SEARCH_BATCH = 500
 #: Maximum number of groups; the most frequent causes come first.
 MAX_GROUPS: Final = 100
 _TREND_HOURS: Final = 24
+#: Number of newest dead letters whose workers are asked for their releases.
+_OF_RELEASES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +110,12 @@ def _matched_in_secrets(letters: DeadLetterQuerySet, text: str) -> list[uuid.UUI
     return hidden
 
 
-def preview(wanted: DeadLetterFilter, limit: int | None = None) -> Preview:
+def preview(wanted: DeadLetterFilter, limit: int | None = None, *, newest: bool = False) -> Preview:
     """Return how many open dead letters match the filter, at most ``limit``, and the ids of the first ones."""
     letters = matching(wanted).open()
     count = (letters[:limit] if limit is not None else letters).count()
-    sample = letters.order_by("died_at", "id").values_list("id", flat=True)[: min(count, SAMPLE)]
+    order = ("-died_at", "-id") if newest else ("died_at", "id")
+    sample = letters.order_by(*order).values_list("id", flat=True)[: min(count, SAMPLE)]
     return Preview(count, list(sample))
 
 
@@ -202,7 +204,8 @@ class CauseGroup:
     first: datetime
     last: datetime
     latest: DeadLetter
-    trend: list[int]  # deaths by hour of the last day, oldest first
+    trend: list[int]  # deaths in each of the last 24 times 60 minutes, oldest first
+    releases: list[str]  # of the workers on which the newest of them failed
 
     @property
     def last_hour(self) -> int:
@@ -210,7 +213,7 @@ class CauseGroup:
 
 
 def groups(letters: DeadLetterQuerySet | None = None) -> list[CauseGroup]:
-    """Return the open dead letters (of ``letters``) by cause, the most frequent first, with three queries."""
+    """Return the open dead letters (of ``letters``) by cause, the most frequent first, with four queries."""
     source = DeadLetter.objects.open() if letters is None else letters.open()
     rows = list(
         source.order_by()
@@ -222,26 +225,41 @@ def groups(letters: DeadLetterQuerySet | None = None) -> list[CauseGroup]:
     latest = {
         letter.fingerprint: letter for letter in known.order_by("fingerprint", "-died_at").distinct("fingerprint")
     }
-    trends = _trends(known)
+    trends, releases = _trends(known), _releases(known)
     return [
-        CauseGroup(**row, latest=latest[row["fingerprint"]], trend=trends[row["fingerprint"]])
+        CauseGroup(
+            **row,
+            latest=latest[row["fingerprint"]],
+            trend=trends[row["fingerprint"]],
+            releases=sorted(releases[row["fingerprint"]]),
+        )
         for row in rows
         if row["fingerprint"] in latest
     ]
 
 
 def _trends(letters: QuerySet[Any]) -> defaultdict[str, list[int]]:
-    """Return the number of deaths in each hour of the last day, by cause."""
-    begin = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=_TREND_HOURS - 1)
+    """Return the number of deaths in each of the last 24 times 60 minutes, by cause."""
+    begin = timezone.now() - timedelta(hours=_TREND_HOURS)
+    begins = Func(Value(timedelta(hours=1)), "died_at", Value(begin), function="date_bin", output_field=DateTimeField())
     trends: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _TREND_HOURS)
     counted = (
-        letters.filter(died_at__gte=begin)
-        .order_by()
-        .values("fingerprint", hour=TruncHour("died_at"))
-        .annotate(count=Count("pk"))
+        letters.filter(died_at__gte=begin).order_by().values("fingerprint", hour=begins).annotate(count=Count("pk"))
     )
     for row in counted:
         hour = int((row["hour"] - begin).total_seconds() // 3600)
         if 0 <= hour < _TREND_HOURS:
             trends[row["fingerprint"]][hour] = row["count"]
     return trends
+
+
+def _releases(letters: QuerySet[Any]) -> defaultdict[str, set[str]]:
+    """Return the releases of the workers on which the newest dead letters failed, by cause."""
+    releases: defaultdict[str, set[str]] = defaultdict(set)
+    newest = DeadLetter.objects.filter(pk__in=letters.order_by("-died_at").values("pk")[:_OF_RELEASES])
+    last = Task.objects.filter(pk=OuterRef(OuterRef("task_id"))).values("worker_id")[:1]
+    release = Worker.objects.filter(pk=Subquery(last)).exclude(version="").values("version")[:1]
+    for fingerprint, version in newest.order_by().values_list("fingerprint", Subquery(release)).distinct():
+        if version:
+            releases[fingerprint].add(version)
+    return releases

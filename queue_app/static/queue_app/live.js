@@ -20,12 +20,15 @@
   let known = new Set(texts().map(gist));
 
   function texts() {
-    return Array.from(live.querySelectorAll('.tq-reasons li, .tq-reason'), (node) => node.textContent.trim());
+    return Array.from(live.querySelectorAll('.tq-reasons li, .tq-reason'), (node) => {
+      const of = node.closest('[data-tq-queue]'); // the reasons of a queue name it only for eyes
+      return (of ? `${of.dataset.tqQueue}: ` : '') + node.textContent.trim();
+    });
   }
 
-  /* A reason without its numbers, to recognise it after the next update. */
+  /* A reason without its numbers and times, to recognise it after the next update. */
   function gist(text) {
-    return text.replace(/\d+/g, '');
+    return text.replace(/[\d.,\s]+(ms|s|min|h|d)?\b/g, ' ');
   }
 
   /* Announce only new reasons: the numbers change all the time. */

@@ -17,8 +17,8 @@ from queue_app.core.records import TaskRef
 from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import AuditEntry, Operation, Queue, Task
-from tests.support.factories import QueueFactory
-from tests.support.pages import messages_of, select
+from tests.support.factories import QueueFactory, StaffFactory
+from tests.support.pages import CONFIRMED, messages_of, select, text_of, url
 
 TASKS = "/admin/queue_app/task/"
 QUEUES = "/admin/queue_app/queue/"
@@ -132,13 +132,14 @@ def test_cancel_selected(staff, committed, make_task, run_task, end_task):
     assert [waiting.status, running.status, ended.status] == [Status.CANCELLED, Status.EXECUTING, Status.COMPLETED]
     assert running.cancel_requested_at is not None
     assert position(behind) == before - 1
+    link = f'<a href="{url(Operation, "change", Operation.objects.get().pk)}">What became of each</a>'
     assert messages_of(response) == [
-        "Cancelled 1 task.",
-        "Asked the workers to stop 1 task.",
+        f"Cancelled 1 task. {link}",
+        f"Asked the workers to stop 1 task. {link}",
         "Skipped 1 task (ended already): 1 completed.",
     ]
     log = dict(LogEntry.objects.values_list("object_id", "change_message"))
-    assert log == {str(waiting.pk): "Cancelled.", str(running.pk): "Asked to stop while executing."}
+    assert log == {str(waiting.pk): "Cancelled: because", str(running.pk): "Asked to stop while executing: because"}
 
 
 def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
@@ -150,12 +151,11 @@ def test_reprioritise_selected(staff, committed, make_task, run_task, end_task):
     running.refresh_from_db()
     assert (second.priority, running.priority) == (Band.HIGH, Band.NORMAL)
     assert (position(second), position(first)) == (1, 2)
-    assert messages_of(response) == [
-        "Changed the priority of 1 task to high.",
-        "Skipped 1 task (not waiting any more, or in that band already): 1 executing.",
-    ]
+    changed, skipped = messages_of(response)
+    assert changed.startswith("Changed the priority of 1 task to high.")
+    assert skipped == "Skipped 1 task (not waiting any more, or in that band already): 1 executing."
     entry = LogEntry.objects.get()
-    assert (entry.object_id, entry.change_message) == (str(second.pk), "Priority changed from normal to high.")
+    assert (entry.object_id, entry.change_message) == (str(second.pk), "Priority changed from normal to high: because")
     assert entry.user.get_username() == "superuser"
 
 
@@ -164,8 +164,7 @@ def test_the_page_asks_for_the_priority(staff, make_task):
     ask = {"action": "reprioritise_selected", "index": "0", "_selected_action": [str(task.pk)]}
     assert 'name="priority" value="critical"' in staff.post(TASKS, ask).content.decode()
     for wrong in ({}, {"priority": "urgent"}):
-        response = staff.post(TASKS, ask | {"confirmed": "yes"} | wrong)
-        assert "Choose a priority. Nothing was changed." in messages_of(response)
+        assert "Choose a priority." in text_of(staff.post(TASKS, ask | CONFIRMED | wrong))
     task.refresh_from_db()
     assert task.band is Band.NORMAL
 
@@ -176,7 +175,8 @@ def test_actions_on_all_that_match(staff, make_task):
     other = make_task("b.task")
     ask = {"action": "cancel_selected", "index": "0", "select_across": "1", "_selected_action": [str(other.pk)]}
     page = staff.post(f"{TASKS}?task_type=a.task", ask).content.decode()
-    assert "<strong>3</strong> tasks will be changed" in page
+    assert "3 tasks will be cancelled." in page
+    assert "all tasks that match the list" in page
     assert Task.objects.in_status("queued").count() == 4, "the first request only asks for confirmation"
     staff.post(f"{TASKS}?task_type=a.task", ask | {"confirmed": "yes", "reason": "sold out"})
     assert Counter(Task.objects.values_list("task_type", "status")) == {
@@ -187,6 +187,26 @@ def test_actions_on_all_that_match(staff, make_task):
     operation = Operation.objects.get()
     assert (operation.changed, operation.reason, operation.by) == (3, "sold out", "superuser")
     assert AuditEntry.objects.filter(action="task.cancel_all", reason="sold out", count=3).exists()
+
+
+def test_the_first_of_those_that_match_and_what_became_of_each(staff, make_task, client):
+    oldest, middle, newest = (make_task("a.task") for _ in range(3))
+    chosen = {"limit": "2", "order": "newest", "rate": "500"}
+    response = select(staff, f"{TASKS}?task_type=a.task", "cancel_selected", [oldest], select_across="1", **chosen)
+    operation = Operation.objects.get()
+    assert (operation.total, operation.limit, operation.rate, operation.arguments) == (2, 2, 500, {"order": "newest"})
+    assert [task.status for task in Task.objects.order_by("id")] == ["queued", "cancelled", "cancelled"]
+    page = url(Operation, "change", operation.pk)
+    assert f'<a href="{page}">What became of each</a>' in messages_of(response)[0]
+    Task.objects.filter(pk=middle.pk).delete()
+    told = text_of(staff.get(page))
+    assert "only 2, newest first, 500 per second" in told
+    assert "1 cancelled" in told
+    assert "1 deleted" in told
+    assert url(Task, "change", newest.pk) in told
+    assert url(Task, "change", oldest.pk) not in told
+    client.force_login(StaffFactory(permissions=["view_operation"]))
+    assert str(newest.pk) not in text_of(client.get(page)), "of tasks, one learns only who may see them"
 
 
 @pytest.mark.parametrize(("action", "kind"), [("retry_selected", "retry"), ("run_now_selected", "run_now")])

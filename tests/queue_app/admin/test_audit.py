@@ -34,6 +34,7 @@ from tests.support.factories import (
     let_wait,
 )
 from tests.support.faults import failing
+from tests.support.pages import CONFIRMED
 
 ADMIN = "/admin/queue_app/"
 READS = "reads only"
@@ -170,7 +171,7 @@ def test_every_page_that_changes_something_leaves_a_record(staff, stage, monkeyp
             if not any(word in name for word in ("edit", "again", "matching", "backfill", "what_if", "signal")):
                 assert staff.get(address).status_code == 405, name
             wanted = 200 if "rotate" in name or "decrypt" in name else 302  # these show a secret
-            assert staff.post(address, data | {"reason": "because"}).status_code == wanted, name
+            assert staff.post(address, data | CONFIRMED).status_code == wanted, name
             entry = AuditEntry.objects.get()
             assert (entry.by, entry.via) == ("superuser", "admin"), name
             if "view" not in name:
@@ -190,7 +191,7 @@ def test_every_action_on_many_leaves_a_record(staff, stage):
         name = model._meta.model_name
         for action in (getattr(action, "__name__", action) for action in model_admin.actions or () if name != "limit"):
             target = targets.get(f"{name} {action}") or targets[name]
-            data = {"action": action, "index": "0", "_selected_action": [str(target.pk)], "confirmed": "yes"}
+            data = {"action": action, "index": "0", "_selected_action": [str(target.pk)], **CONFIRMED}
             with rolled_back():
                 staff.post(f"{ADMIN}{name}/", data | {"priority": "normal"})
                 assert (AuditEntry.objects.count(), LogEntry.objects.count()) == (1, 1), (name, action)

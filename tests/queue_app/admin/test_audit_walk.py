@@ -91,8 +91,8 @@ FORMS = {
     ("Schedule", "add"): SCHEDULE | {"name": "new"},
     ("Schedule", "change"): SCHEDULE | {"queue": "default", "reason": "because"},
     ("Schedule", "delete"): {"post": "yes"},
-    ("ApiKey", "add"): {"name": "reports", "username": "superuser", "scopes": ["view_task"], "lifetime": "2592000"},
-    ("WorkerToken", "add"): {"name": "renderer", "queues": "video", "max_in_flight": "5", "lifetime": ""},
+    ("ApiKey", "add"): {"name": "reports", "username": "superuser", "scopes": ["read"], "lifetime": "2592000"},
+    ("WorkerToken", "add"): {"name": "renderer", "queues": "video", "max_in_flight": "5", "lifetime": "0"},
     ("RuntimeSettings", "change"): {"max_concurrent": "12", "max_length": "5000", "reason": "because"},
 }
 

@@ -2,19 +2,21 @@
 
 import json
 import uuid
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
+from queue_app.core.failures import fingerprint
 from queue_app.core.redaction import MASK
 from queue_app.models import DeadLetter, Operation, Task, TaskPayload
 from queue_app.services import discard, replay
 from queue_app.services.operations.request import start_replay
 from queue_app.services.operations.run import run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
-from tests.support.pages import log_in, messages_of, select, words_of
+from tests.support.pages import CONFIRMED, log_in, messages_of, select, text_of, words_of
 
 PAYLOAD = "view_payload"
 LETTERS = "/admin/queue_app/deadletter/"
@@ -68,7 +70,7 @@ def test_who_may_act(dead, permissions, replays, discards):
     assert client.post(f"{LETTERS}{two.pk}/replay/").status_code == (302 if replays else 403)
     select(client, LETTERS, "replay_selected", [three])
     assert {state(letter) for letter in (one, two, three)} == ({"replayed"} if replays else {"open"})
-    assert client.post(f"{LETTERS}{four.pk}/discard/").status_code == (302 if discards else 403)
+    assert client.post(f"{LETTERS}{four.pk}/discard/", CONFIRMED).status_code == (302 if discards else 403)
     assert state(four) == ("discarded" if discards else "open")
     five = dead()
     select(client, LETTERS, "discard_selected", [five])
@@ -208,11 +210,10 @@ def test_replay_selected(staff, committed, dead):
     with committed():
         response = select(staff, LETTERS, "replay_selected", letters, reason="printer works")
     assert [state(letter) for letter in letters] == ["replayed", "discarded", "replayed"]
-    assert messages_of(response) == [
-        "Replayed 2 dead letters.",
-        "Skipped 1 dead letter (replayed or discarded before, or the task was purged).",
-    ]
-    assert log() == ["Replayed: printer works"] * 2
+    [replayed] = messages_of(response)
+    assert replayed.startswith("Replayed 2 dead letters.")
+    assert f"{OPERATIONS}{Operation.objects.get().pk}/change/" in replayed
+    assert log() == ["Started to replay 2 dead letters: printer works"]
     letters[0].refresh_from_db()
     assert letters[0].replayed_by == "superuser"
     assert set(Task.objects.filter(status="queued").values_list("pk", flat=True)) == {
@@ -246,7 +247,7 @@ def test_a_large_or_paced_replay_becomes_an_operation(staff, dead, how, override
 )
 def test_bad_values_of_an_action_change_nothing(staff, dead, bad):
     letter = dead()
-    assert "Nothing was changed." in messages_of(select(staff, LETTERS, "replay_selected", [letter], **bad))[0]
+    assert 'class="errorlist"' in text_of(select(staff, LETTERS, "replay_selected", [letter], **bad))
     assert state(letter) == "open"
     assert not Operation.objects.exists()
     assert log() == []
@@ -276,9 +277,13 @@ def test_buttons(staff, dead):
     assert "Replay with edited" not in page
     page = staff.post(f"{LETTERS}{one.pk}/replay/", follow=True).content.decode()
     assert "it was replayed by superuser at" in page
-    page = staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "x" * 201}, follow=True).content.decode()
+    page = text_of(staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "old"}))
+    assert "cannot be replayed" in page
+    assert 'value="old"' in page
+    assert state(two) == "open"
+    page = text_of(staff.post(f"{LETTERS}{two.pk}/discard/", CONFIRMED | {"reason": "x" * 201}, follow=True))
     assert "the limit is 200" in page
-    page = staff.post(f"{LETTERS}{two.pk}/discard/", {"reason": "old"}, follow=True).content.decode()
+    page = staff.post(f"{LETTERS}{two.pk}/discard/", CONFIRMED | {"reason": "old"}, follow=True).content.decode()
     assert "The dead letter is discarded." in page
     assert log() == ["Replayed: why not", "Discarded: old"]
     for action in ("replay", "discard", "edit"):
@@ -314,6 +319,51 @@ def of_one_cause(dead):
     return letters
 
 
+def test_causes_name_the_last_hour_and_the_releases(staff, dead, make_worker):
+    letters, now = (
+        [dead(f"card of order {n} declined: {who}") for n, who in enumerate(("Ann", "kim", "Omar"))],
+        timezone.now(),
+    )
+    for letter, minutes, release in zip(letters, (1, 59, 61), ("2026.11.2", "2026.11.3", ""), strict=True):
+        DeadLetter.objects.filter(pk=letter.pk).update(
+            died_at=now - timedelta(minutes=minutes), fingerprint=fingerprint("E", letter.message)
+        )
+        worker = make_worker(f"w{minutes}", version=release)
+        Task.objects.filter(pk=letter.task_id).update(worker_id=worker.pk)
+    words = words_of(staff.get(f"{LETTERS}causes/"))
+    assert "failed on release 2026.11.2, 2026.11.3 3 2 in the last hour" in words
+
+
+def test_a_confirmation_says_what_a_discard_means(staff, dead):
+    gone, letter = dead(), dead()
+    discard(gone.id, by="ann")
+    chosen = {"action": "discard_selected", "index": "0", "_selected_action": [str(gone.pk), str(letter.pk)]}
+    words = words_of(staff.post(LETTERS, chosen))
+    assert "Discard: 1 dead letter" in words
+    assert "cannot be replayed" in words
+    assert "1 is left alone: it was replayed or discarded before." in words
+    assert state(letter) == "open"
+
+
+def test_operations_and_the_log_name_a_cause_and_no_fingerprint(staff, dead):
+    letters = of_one_cause(dead)
+    matching = {"act": "replay", "fingerprint": "79e0fbea77ab47fa", "limit": "1", **CONFIRMED}
+    refused = staff.post(f"{LETTERS}matching/", matching | {"act": "discard", "order": "newest"})
+    assert "Discarding takes the oldest first" in words_of(refused)
+    staff.post(f"{LETTERS}matching/", matching)
+    staff.post(f"{LETTERS}{letters[0].pk}/discard/", CONFIRMED)
+    operation = Operation.objects.get()
+    for client in (staff, log_in(WATCH, "view_auditentry")):
+        for path in (OPERATIONS, f"{OPERATIONS}{operation.pk}/change/", "/admin/queue_app/auditentry/"):
+            words = words_of(client.get(path))
+            assert "79e0fbea77ab47fa" not in words
+            assert ("has closed the connection" in words) == (client is staff), path
+    log = words_of(staff.get("/admin/queue_app/auditentry/"))
+    assert "superuser discarded dead letter send_mail via admin" in log
+    assert "superuser replayed 1 dead letter via admin" in log
+    assert "2 changes" in log
+
+
 def test_pages_name_a_cause_by_its_error(dead):
     of_one_cause(dead)
     client = log_in(VIEW, REPLAY, PAYLOAD)
@@ -321,7 +371,7 @@ def test_pages_name_a_cause_by_its_error(dead):
     assert "cause ConnectionError: smtp2 has closed the connection ✕" in listed
     matching = client.get(f"{LETTERS}matching/?fingerprint=79e0fbea77ab47fa")
     assert "Cause: ConnectionError: smtp2 has closed the connection any cause" in words_of(matching)
-    assert "Replay all 2" in words_of(matching)
+    assert "2 open dead letters match." in words_of(matching)
     assert "79e0fbea77ab47fa" not in words_of(matching)
     hidden = words_of(log_in(VIEW, REPLAY).get(f"{LETTERS}?fingerprint=79e0fbea77ab47fa"))
     assert "cause retries exhausted, " in hidden

@@ -246,7 +246,7 @@ def test_pause_and_resume_selected(staff):
     assert messages_of(select(staff, QUEUES, "pause_selected", queues))[-1] == "Skipped 2 (already paused)."
     assert messages_of(select(staff, QUEUES, "resume_selected", queues[:1]))[-1] == "Resumed: 1."
     log = LogEntry.objects.filter(object_id="default").order_by("id").values_list("change_message", flat=True)
-    assert list(log) == ["Paused: printer on fire", "Resumed."]
+    assert list(log) == ["Paused: printer on fire", "Resumed: because"]
 
 
 def test_pause_and_resume_buttons(staff):

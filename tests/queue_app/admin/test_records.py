@@ -76,8 +76,9 @@ def test_operations_say_what_they_do_to_what(staff):
         state="done", finished_at=timezone.now(),
     )  # fmt: skip
     text = text_of(staff.get(f"{ADMIN}/operation/"))
-    assert "Change the priority: 120 tasks → high" in text
-    assert "2 chosen one by one; queue: mail" in text
+    words = " ".join(strip_tags(text.replace("<br>", " ")).split())
+    assert "ina changed the priority of 120 tasks → high 2 chosen; queue: mail" in words
+    assert '<a href="/admin/queue_app/queue/mail/change/">mail</a>' in text
     assert "118 of 120, 2 left alone" in text
     assert staff.get(f"{ADMIN}/operation/?q=sale").context["cl"].result_count == 1
     assert staff.get(f"{ADMIN}/operation/?q=nothing").context["cl"].result_count == 0
@@ -138,8 +139,8 @@ def entry(action="queue.pause", target="queue", target_id="mail", **options):
     ("action", "target", "target_id", "count", "words"),
     [
         ("queue.pause", "queue", "mail", 1, "otto paused queue mail"),
-        ("deadletter.replay_many", "operation", REPLAY, 1, "otto replayed dead letters (operation 78a4ea6e)"),
-        ("task.cancel_all", "operation", REPLAY, 1, "otto cancelled tasks (operation 78a4ea6e)"),
+        ("deadletter.replay_many", "operation", REPLAY, 1, "otto replayed 1 dead letter"),
+        ("task.cancel_all", "operation", REPLAY, 1, "otto cancelled 1 task"),
         ("deadletter.discard_many", "deadletter", "", 74, "otto discarded 74 dead letters"),
     ],
 )

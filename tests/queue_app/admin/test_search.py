@@ -16,6 +16,7 @@ from queue_app.models import Operation, Queue, Task
 from queue_app.schedules.edit import create_schedule
 from queue_app.sql import search as rows
 from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, move
+from tests.support.pages import CONFIRMED
 from tests.workers import chores
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
@@ -121,7 +122,7 @@ def test_dead_letters_are_found_by_what_they_show(staff, shop):
 def test_an_action_on_all_that_match_reaches_the_same_tasks(staff, shop, term):
     """Its filter is stored, and read again in the background."""
     data = {
-        "action": "retry_selected", "select_across": "1", "index": "0", "confirmed": "yes",
+        "action": "retry_selected", "select_across": "1", "index": "0", **CONFIRMED,
         "_selected_action": [str(shop["failed"].pk)],
     }  # fmt: skip
     staff.post(f"{LIST}?q={term}", data)
@@ -149,7 +150,7 @@ def test_filters(staff, shop, make_task, run_task):
 
 def test_no_action_on_all_that_match_ignores_a_filter(staff, make_task):
     """The list's filters and those of the action are the same: else it would reach tasks that nobody saw."""
-    task, data = make_task(), {"action": "cancel_selected", "select_across": "1", "index": "0", "confirmed": "yes"}
+    task, data = make_task(), {"action": "cancel_selected", "select_across": "1", "index": "0", **CONFIRMED}
     page = admin.site.get_model_admin(Task)
     request = RequestFactory().get("/")
     names = {getattr(each, "parameter_name", each) for each in page.get_list_filter(request)}

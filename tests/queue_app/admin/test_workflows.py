@@ -21,6 +21,7 @@ from queue_app.workflows.read import graph_of
 from queue_app.workflows.steer import cancel_workflow
 from tests.support.engine import done, take
 from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
+from tests.support.pages import CONFIRMED, words_of
 from tests.workers import chores
 
 LIST = reverse("admin:queue_app_workflow_changelist")
@@ -33,7 +34,7 @@ def page(flow) -> str:
 def press(client, flow, button: str, **data) -> str:
     """Press a button of the page; return the message."""
     url = reverse(f"admin:queue_app_workflow_{button}", args=[flow.id])
-    found = client.post(url, data, follow=True)
+    found = client.post(url, CONFIRMED | data, follow=True)
     return " ".join(str(message) for message in found.context["messages"])
 
 
@@ -382,6 +383,62 @@ def test_a_task_that_was_undone_links_to_what_undid_it(staff, committed, engine,
     undo = Task.objects.filter(workflow_id=order.id).latest("id")
     assert "Undone by returns queued" in text_of(staff, pay)
     assert "Undoes pay completed" in text_of(staff, undo)
+    stop = reverse("admin:queue_app_workflow_stop_undoing", args=[order.id])
+    assert "1 completed task stays as it is: pay. The workflow ends as failed." in words_of(staff.post(stop))
+
+
+def test_the_first_click_on_cancel_only_shows_what_it_would_do(staff, committed, engine, order):
+    pay = Task.objects.filter(workflow_id=order.id).earliest("id")
+    with committed():
+        finish([done(task, '"paid"') for task in take(engine.worker(pay.task_type))])
+    move(tasks(order)[1], "executing")
+    address = reverse("admin:queue_app_workflow_cancel", args=[order.id])
+    words = words_of(staff.post(address, {"reason": "too late"}))
+    assert "Cancel workflow: order <7>" in words
+    for told in (
+        "1 completed task is undone: 1 echo.",
+        "1 running task is asked to stop.",
+        "2 waiting tasks never run.",
+    ):
+        assert told in words
+    assert "This field is required." in words_of(staff.post(address, {"confirmed": "yes", "reason": " "}))
+    assert Row.objects.get().cancel_requested_at is None, "nothing has been changed yet"
+    with committed():
+        press(staff, order, "cancel", reason="too late")
+    assert AuditEntry.objects.get().reason == "too late"
+    assert Row.objects.get().cancel_requested_at is not None
+
+
+def test_moving_a_workflow_to_the_front_names_the_tasks_and_what_stays(staff, order):
+    words = words_of(
+        staff.post(reverse("admin:queue_app_workflow_reprioritise", args=[order.id]), {"priority": "critical"})
+    )
+    assert "4 waiting tasks move to critical. Each task keeps its timeout" in words
+    assert set(Task.objects.values_list("priority", flat=True)) == {2}
+    assert "Moved waiting tasks: 4." in press(staff, order, "reprioritise", priority="critical")
+
+
+def test_a_skip_names_what_then_does_not_run(staff, order):
+    pay, pack, *_ = tasks(order)
+    address = reverse("admin:queue_app_workflow_skip", args=[order.id])
+    told = words_of(staff.post(address, {"task": str(pay.pk), "reason": "paid in cash"}))
+    assert "1 task that waits for it does not run: echo." in told
+    assert (
+        'value="paid in cash"' in staff.post(address, {"task": str(pay.pk), "reason": "paid in cash"}).content.decode()
+    )
+    WorkflowNode.objects.filter(task_id=pack.pk).update(compensates=pay.pk)
+    told = words_of(staff.post(address, {"task": str(pack.pk)}))
+    assert "What it should have undone stays as it is. The others are undone." in told
+    assert "undone by hand" in words_of(staff.post(address, {"task": str(pack.pk), "done": "1"}))
+
+
+def test_a_task_of_a_workflow_is_cancelled_after_a_second_click(staff, order):
+    _pay, pack, *_ = tasks(order)
+    address = reverse("admin:queue_app_task_cancel", args=[pack.pk])
+    assert "It belongs to a workflow: tasks that wait for it do not run." in words_of(staff.post(address))
+    assert Task.objects.get(pk=pack.pk).status == "blocked"
+    staff.post(address, CONFIRMED)
+    assert Task.objects.get(pk=pack.pk).status == "cancelled"
 
 
 def test_the_list_is_narrowed_to_a_workflow(staff, make_task, order):

@@ -35,7 +35,7 @@ def with_key(alice, anonymous):
     """Return a client with one of alice's keys that has these scopes."""
 
     def make(*scopes, user=alice.user, **options):
-        _key, secret = create_key(user, "laptop", scopes=scopes, **options)
+        _key, secret = create_key(user, "laptop", scopes=scopes or None, **options)
 
         def call(method, path, body=None):
             return anonymous.call(method, path, body, Authorization=f"Bearer {secret}")

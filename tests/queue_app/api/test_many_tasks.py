@@ -195,6 +195,14 @@ class TestFilters:
             assert response.status_code == 400
             assert response.data["code"] == "sensitive_parameter"
 
+    def test_the_newest_tasks_first(self, alice, stored):
+        tasks = [stored() for _ in range(3)]
+        body = {"action": "cancel", "filter": {}, "limit": 2, "order": "newest"}
+        assert alice.post(ACTIONS, body | {"dry_run": True}).data["sample"] == [str(task.id) for task in tasks[:0:-1]]
+        assert alice.post(ACTIONS, body).data["changed"] == 2
+        assert [Task.objects.get(pk=task.id).status for task in tasks] == ["queued", "cancelled", "cancelled"]
+        assert alice.post(ACTIONS, body | {"order": "best"}).data["code"] == "unknown_choice"
+
     def test_an_offset_that_the_database_cannot_read(self, alice):
         assert alice.get(f"{TASKS}?created_after=2030-01-01T00:00:00-20:10").status_code == 200
 

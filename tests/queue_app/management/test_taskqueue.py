@@ -199,6 +199,14 @@ def test_reprioritise_by_filter(engine):
     assert (code, "urgent" in text) == (2, True)
 
 
+def test_the_newest_tasks_first(engine):
+    tasks = put_many(3)
+    newest = ("--limit", "2", "--order", "newest")
+    assert read("reprioritise", "high", "--all", "--dry-run", *newest)["sample"] == [str(each) for each in tasks[:0:-1]]
+    assert read("reprioritise", "high", "--all", "--wait", *newest)["moved"] == 2
+    assert [row(task).priority for task in tasks] == [Band.NORMAL, Band.HIGH, Band.HIGH]
+
+
 def test_pause_and_resume(engine):
     put()
     code, text = call("pause", "default", "--reason", "moving", "--as", "ops")

@@ -8,6 +8,7 @@ from django.db import transaction
 
 from queue_app.core.priorities import Band
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskNotFound
+from queue_app.models import PriorityPolicy
 from queue_app.services.lifecycle.actions import reprioritise, reprioritise_many
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
@@ -22,6 +23,14 @@ def test_a_raised_task_comes_first_and_keeps_its_time(engine, history):
     assert history.states(third) == "queued"
     assert_index_agrees()
     assert take_ids(engine.worker(), 3) == [third, first, second]
+
+
+def test_a_task_keeps_the_timeout_of_its_old_band(engine):
+    PriorityPolicy.objects.filter(priority=Band.NORMAL).update(timeout_seconds=1200)
+    PriorityPolicy.objects.filter(priority=Band.CRITICAL).update(timeout_seconds=300)
+    by_band, own = put(), put(timeout=7)
+    assert reprioritise_many([by_band, own], Band.CRITICAL) == {by_band, own}
+    assert {task.id: task.timeout for task in take(engine.worker(), 2)} == {by_band: 1200, own: 7}
 
 
 def test_within_a_band_the_time_of_queueing_counts(engine):

@@ -23,7 +23,7 @@ from queue_app.services.operations.request import (
     start_operation,
     start_replay,
 )
-from queue_app.services.operations.run import advance, advance_for, run_operations
+from queue_app.services.operations.run import advance, advance_for, changed_tasks, run_operations
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter, matching
 from queue_app.services.repair.reconcile import reconcile_everything
@@ -202,12 +202,32 @@ def test_a_rate_and_a_limit(engine):
     with pytest.raises(InvalidTaskData, match="only be replayed"):
         start_operation(CANCEL, DeadLetterFilter(), by="")
     operation = start_operation(CANCEL, ALL, OperationOptions(rate=0.5, limit=2), by="")
-    assert preview_operation(CANCEL, ALL, 2).count == operation.total == 2
+    assert preview_operation(CANCEL, ALL, OperationOptions(limit=2)).count == operation.total == 2
     assert advance_for(operation.id, 5).changed == 1, "the first at once, the others at its pace"
     pass_time(operation, 2)
     assert advance_for(operation.id, 5).state == "done"
     assert progress(operation) == ("done", 2, 2, 0)
     assert matching(TaskFilter(statuses=["queued"])).count() == 3
+
+
+def test_the_newest_first(engine, small_steps):
+    tasks = put_many(5)
+    newest = OperationOptions(limit=3, order="newest")
+    assert preview_operation(CANCEL, ALL, newest).sample == tasks[:1:-1]
+    operation = advance_for(start_operation(CANCEL, ALL, newest, by="").id, 5)
+    assert progress(operation) == ("done", 3, 3, 0)
+    assert [status(task_id) for task_id in tasks] == ["queued"] * 2 + ["cancelled"] * 3
+    assert changed_tasks(operation) == [str(task_id) for task_id in reversed(tasks[2:])]
+    with pytest.raises(InvalidTaskData, match="oldest or newest"):
+        start_operation(CANCEL, ALL, OperationOptions(order="random"), by="")
+
+
+def test_the_latest_deaths_are_replayed_first(engine):
+    letters = make_dead_letters(engine.worker("a b"), 3)
+    options = ReplayOptions(limit=2, order="newest", stop_after_failures=0)
+    operation = advance_for(start_replay(DeadLetterFilter(), options, by="").id, 5)
+    assert [status(letter.task_id) for letter in letters] == ["dead_letter", "queued", "queued"]
+    assert set(changed_tasks(operation)) == {letter.task_id for letter in letters[1:]}
 
 
 def test_without_the_index_the_rows_change_and_the_reconciler_follows(engine):
