@@ -91,6 +91,22 @@ def age(seconds: float) -> str:
     return translate(sentence.age(seconds))
 
 
+#: Change of a figure -> (unit, least size that is shown, whether a rise is bad). Histograms are off by up to a quarter.
+CHANGES: Final = {"slower": (" %", 25.0, True), "failing": ("", 1.0, True), "busier": (" %", 25.0, False)}
+
+
+def change(value: float | None, name: str) -> SafeString:
+    """Return the change of a figure with its sign; empty if there were too few tasks to tell."""
+    if value is None:
+        return SafeString("")
+    unit, least, is_bad = CHANGES[name]
+    if abs(value) < least:
+        return format_html('<small class="tq-below">{}</small>', _("about the same"))
+    number = f"{value:+,.0f}{unit}" if unit else _("%(n)s points") % {"n": f"{value:+.1f}"}
+    worse = "tq-alert" if is_bad and value > 0 else "tq-below"
+    return format_html('<small class="tq-change {}">{} {}</small>', worse, "▲" if value > 0 else "▼", number)
+
+
 def age_or_dash(seconds: float | None) -> str:
     """Return an age, or a dash for none."""
     return "-" if seconds is None else age(seconds)
