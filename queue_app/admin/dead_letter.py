@@ -30,6 +30,7 @@ from queue_app.admin.forms import (
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task import EditParametersMixin
+from queue_app.admin.task_detail import in_short
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
@@ -345,6 +346,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in rows]) if may_view else {}
         for letter in rows:
             letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
+            letter.arguments = in_short(letter.task_type, payloads.get(letter.task_id))
             if not may_view:
                 letter.message = letter.exception_class = ""
 
@@ -371,9 +373,9 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     def where(self, letter: DeadLetter) -> SafeString:
         return self.place_of(letter)
 
-    @admin.display(description=_lazy("task"))
-    def type(self, letter: DeadLetter) -> SafeString:
-        return self._task_link(letter, labels.type_label(letter.task_type))
+    @admin.display(description=_lazy("task, arguments"))
+    def type(self, letter: Any) -> SafeString:
+        return self._task_link(letter, labels.type_label(letter.task_type, letter.arguments))
 
     @admin.display(description=_lazy("task"))
     def task(self, letter: DeadLetter) -> SafeString:

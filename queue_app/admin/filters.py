@@ -16,6 +16,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app import registry
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band
@@ -31,7 +32,7 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
-from queue_app.services.read.task_filter import TaskFilter, condition_of, matching, seeks_hidden
+from queue_app.services.read.task_filter import TaskFilter, condition_of, conditions, matching, seeks_hidden
 
 # The search of the task list as one filter, which the list and the actions on all that match share.
 
@@ -114,7 +115,8 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
-    return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in meanings(value)]])
+    group = [_nested(keys, item) for item in meanings(value)]
+    return replace(found, parameters=[*found.parameters, group], by_position=bool(registry.places_of(keys[:1])))
 
 
 def _of_type(found: TaskFilter, value: str) -> TaskFilter:
@@ -167,6 +169,8 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
 
 def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
     """Add that the tasks wait for a reason now. Raises ``LookupError`` for an unknown one."""
+    if code in conditions():
+        return replace(found, stands=code)
     if code not in wait_codes():
         raise LookupError(code)
     return replace(found, kinds=kinds_that_wait(code), statuses=found.statuses or [Status.QUEUED])
@@ -367,7 +371,7 @@ class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, _sorted
         return [first | {"display": _lazy("newest")}, *rest]
 
 
-WaitFilter = choice_filter(_lazy("waits because"), "wait", wait_codes)
+WaitFilter = choice_filter(_lazy("waits because"), "wait", lambda: [*conditions(), *wait_codes()])
 
 
 def search[M: Model](

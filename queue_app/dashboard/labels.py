@@ -28,6 +28,7 @@ TEXTS: Final = (
     _noop("stopped"), _noop("dead"), _noop("open"), _noop("replayed"), _noop("discarded"), _noop("running"),
     _noop("done"), _noop("compensating"), _noop("compensated"), _noop("deleting"), _noop("ready"), _noop("missing"),
     _noop("rebuilding"), _noop("loading"), _noop("unreachable"), _noop("paused"), _noop("held"), _noop("waiting"),
+    _noop("waits for a person"),
     _noop("cancelling"),
     # bands
     _noop("critical"), _noop("high"), _noop("normal"), _noop("low"), _noop("background"),
@@ -218,11 +219,13 @@ def when(task: Task, now: datetime) -> SafeString:
     return format_html('{}, <span class="tq-nowrap">{}</span>', ago(end, now), _("ran %(time)s") % {"time": ran})
 
 
-def type_label(task_type: str) -> SafeString:
-    """Return the function's name with the module below."""
+def type_label(task_type: str, arguments: str = "", link: str = "") -> SafeString:
+    """Return the function's name, whose title is the whole one, with the arguments of a task below, or the module."""
     module, _, name = task_type.rpartition(".")
     text = breakable(name or task_type)
-    return format_html('<span class="tq-type">{}<small>{}</small></span>', text, breakable(module))
+    shown = format_html('<a href="{}">{}</a>', link, text) if link else text
+    below = arguments or breakable(module)
+    return format_html('<span class="tq-type" title="{}">{}<small>{}</small></span>', task_type, shown, below)
 
 
 def class_name(exception_class: str) -> str:

@@ -104,6 +104,30 @@ def _patterns(part: str) -> list[str]:
     return ["%{}%".format(re.sub(r"([%_\\])", r"\\\1", part))] * 2
 
 
+#: Number of newest tasks among whose positional arguments a value is looked for: no index has these.
+ARGUMENTS_READ: Final = 50_000
+_AT_PLACE: Final = f"""
+SELECT p.task_id FROM (
+    SELECT task_id, args FROM queue_app_taskpayload ORDER BY task_id DESC LIMIT {ARGUMENTS_READ}
+) AS p JOIN queue_app_task AS t ON t.id = p.task_id
+    JOIN unnest(%s::text[], %s::int[]) AS known (task_type, place) ON known.task_type = t.task_type
+WHERE p.args <> '[]' AND p.args -> known.place @> ANY(%s::jsonb[])
+ORDER BY p.task_id DESC
+"""
+
+
+def at_places(places: Sequence[tuple[str, int]], values: Sequence[Any]) -> RawSQL:
+    """Return the tasks, among the newest, that have one of the values at one of the places (task type, position)."""
+    types, numbers = [name for name, _place in places], [place for _name, place in places]
+    return RawSQL(_AT_PLACE, [types, numbers, [json.dumps(value) for value in values]])  # nosec B611  # noqa: S611 - no value is in the text
+
+
+def tasks_at_places(places: Sequence[tuple[str, int]], values: Sequence[Any], limit: int) -> list[uuid.UUID]:
+    """Return the newest of the tasks that ``at_places`` means."""
+    asked = at_places(places, values)
+    return fetch_column(f"{asked.sql} LIMIT %s", [*asked.params, limit])
+
+
 def has_older_errors() -> bool:
     """Return whether there are more failed attempts than ``newest_with_error`` reads."""
     return bool(fetch_all("SELECT 1 FROM queue_app_taskattempt OFFSET %s LIMIT 1", [ERRORS_READ]))

@@ -15,10 +15,13 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final
 
+from django.db.models import Q
 from django.db.models.functions import Now
 
+from queue_app.core.states import FAILURES
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.models import Workflow
+from queue_app.models.workflow import STANDINGS
 from queue_app.services.advance import changing, push_opened
 from queue_app.services.lifecycle.dependencies import settle_all
 from queue_app.services.notify import events
@@ -194,6 +197,11 @@ def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
         path.append(last)
         before = edges.parents(last)
     return path[::-1]
+
+
+def holding_tasks() -> Q:
+    """Return the condition on tasks that failed in a workflow that is held."""
+    return Q(workflow_id__in=Workflow.objects.filter(**STANDINGS["held"]).values("pk"), status__in=FAILURES)
 
 
 # Keep workflows going after crashes: settle open ones, sweep for forgotten tasks, cancel overdue ones.

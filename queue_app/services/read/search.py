@@ -187,17 +187,18 @@ def _parameter_names() -> list[str]:
     return sorted(names)
 
 
-def _with_parameter(text: str, names: Sequence[str]) -> Any:
-    """Return the tasks in which one of these parameters has this value."""
-    contained = Q()
+def _with_parameter(text: str, names: Sequence[str]) -> list[uuid.UUID]:
+    """Return the tasks in which one of these parameters has this value, by name or by its position."""
+    contained, found = Q(), set[uuid.UUID]()
     for value in meanings(text):
-        for name in names:
-            if not seeks_hidden({name: value}, ()):
-                contained |= Q(parameters__contains={name: value})
-    if not contained:
-        return []
-    payloads = TaskPayload.objects.using(alias()).filter(contained)
-    return payloads.order_by("-task_id").values_list("task_id", flat=True)
+        shown = [name for name in names if not seeks_hidden({name: value}, ())]
+        for name in shown:
+            contained |= Q(parameters__contains={name: value})
+        found.update(rows.tasks_at_places(registry.places_of(shown), [value], MAX_TASKS + 1))
+    if contained:
+        payloads = TaskPayload.objects.using(alias()).filter(contained).order_by("-task_id")
+        found.update(payloads.values_list("task_id", flat=True)[: MAX_TASKS + 1])
+    return sorted(found, reverse=True)
 
 
 def meanings(value: str) -> list[Any]:
