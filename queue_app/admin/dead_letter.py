@@ -375,14 +375,14 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("task, arguments"))
     def type(self, letter: Any) -> SafeString:
-        return self._task_link(letter, labels.type_label(letter.task_type, letter.arguments))
+        return labels.type_label(letter.task_type, letter.arguments, self._task_url(letter))
 
     @admin.display(description=_lazy("task"))
     def task(self, letter: DeadLetter) -> SafeString:
-        return self._task_link(letter, letter.task_id)
+        return format_html('<a href="{}">{}</a>', self._task_url(letter), letter.task_id)
 
-    def _task_link(self, letter: DeadLetter, text: Any) -> SafeString:
-        return format_html('<a href="{}">{}</a>', self.url_of_model("task", "change", letter.task_id), text)
+    def _task_url(self, letter: DeadLetter) -> str:
+        return self.url_of_model("task", "change", letter.task_id)
 
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:

@@ -308,6 +308,8 @@ def in_short(task_type: str, payload: TaskPayload | None) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, dict) and any(key.startswith("$result") for key in value):
+        return _("a result")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return " ".join(text[: IN_SHORT + 1].split())
 
