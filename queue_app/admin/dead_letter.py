@@ -203,12 +203,12 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
                 request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
                 before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
             )  # fmt: skip
-            return _("The task is queued again, with these parameters."), letter.pk
+            return _("The task is queued again, with these arguments."), letter.pk
 
         return self.edit_parameters(
-            request, letter, letter.task_id, act, title=_("Replay with edited parameters"),
+            request, letter, letter.task_id, act, title=_("Replay with edited arguments"),
             submit=_("Replay"),
-            explanation=_("The task will run again with these parameters. Its errors and attempts are kept."),
+            explanation=_("The task will run again with these arguments. Its errors and attempts are kept."),
         )  # fmt: skip
 
     def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
@@ -321,7 +321,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         _lazy("message"), lambda letter: preformatted(redact(letter.message, _displayed(letter)[0]))
     )
     masked_args = column(_lazy("positional arguments"), lambda letter: json_block(_displayed(letter)[1]))
-    masked_parameters = column(_lazy("parameters"), lambda letter: json_block(_displayed(letter)[2]))
+    masked_parameters = column(_lazy("arguments"), lambda letter: json_block(_displayed(letter)[2]))
     died = column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
     expires = column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
 

@@ -38,7 +38,7 @@ from queue_app.services.read.task_filter import TaskFilter, condition_of, condit
 
 SEARCH_HELP = _lazy(
     "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, workflow, words of its"
-    " error, the value of a parameter. To combine conditions: type: queue: worker: user: key: schedule: workflow:"
+    " error, the value of an argument. To combine conditions: type: queue: worker: user: key: schedule: workflow:"
     " error: parameters.KEY:VALUE"
 )
 #: Maximum number of names in the type filter. The search finds the others.
@@ -111,7 +111,7 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
     if kind in _NAMED:
         return _NAMED[kind](found, value)
     if not may_view_payload:
-        raise NotAllowed(_("Searching in parameters and errors needs the permission queue_app.view_payload."))
+        raise NotAllowed(_("Searching in arguments and errors needs the permission queue_app.view_payload."))
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")

@@ -49,7 +49,11 @@ from queue_app.sql.database import atomic
 
 ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
 ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
-LIMITS_NOTE = _lazy("A change applies from the next claim on.")
+LIMITS_NOTE = _lazy("A change applies from the next claim on. Times have a unit, such as 30 s, 10 min or 7 days.")
+RATE_HELP: Final = {
+    "rate_seconds": _lazy("The period in which that many tasks start, such as 1 min."),
+    "min_delay_seconds": _lazy("Least time from one start to the next, such as 2 s. Empty: none."),
+}
 
 
 class PauseForm(forms.Form):
@@ -237,6 +241,17 @@ class QueueAdmin(PausingAdmin[Queue]):
         (_lazy("Expiry"), {"fields": (("stale_after_seconds", "expire_eagerly"),)}),
         (None, {"fields": ("reason",)}),
     )
+    field_help = RATE_HELP | {
+        "description": _lazy("What the queue is for. Lists show it below the name."),
+        "timeout_seconds": _lazy(
+            "The worker stops an attempt that runs longer, unless the task has its own timeout. Empty: by the policy of"
+            " the band."
+        ),
+        "stale_after_seconds": _lazy(
+            "A task that has been queued for longer may expire without running, such as 7 days. Empty: never; in a full"
+            " queue with a max length of its own, after an hour."
+        ),
+    }
     fixed_fields = ("name",)  # tasks refer to it
     form = ReasonForm
     low_textareas = ("description", "fair_weights")

@@ -245,7 +245,7 @@ class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexG
     fields = (
         "number", "state", "started", "ready", "tasks", "leases", "condemned", "condemned_last", "condemned_because",
     )  # fmt: skip
-    condemned_last = time_column("condemned_at", _lazy("condemned last"))
+    condemned_last = time_column("condemned_at", _lazy("found damaged last"))
     started = time_column("started_at", _lazy("started"))
     ready = time_column("ready_at", _lazy("ready"))
     state = column(_lazy("index now"), lambda _generation: word(index_state()))

@@ -172,8 +172,8 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             return _("A copy of the task is enqueued. This is its page."), new.id
 
         return self.edit_parameters(
-            request, task, task.pk, act, title=_("Run again with edited parameters"), submit=_("Run again"),
-            explanation=_("A new task of this type, queue and priority will run with these parameters."),
+            request, task, task.pk, act, title=_("Run again with edited arguments"), submit=_("Run again"),
+            explanation=_("A new task of this type, queue and priority will run with these arguments."),
         )  # fmt: skip
 
     @object_page("decrypt", "decrypt", post=True)

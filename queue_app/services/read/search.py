@@ -129,16 +129,16 @@ def find(text: str, *, may_view_payload: bool) -> Found:
         note = _("The end of the id was looked for among the newest %(n)s tasks.")
         found.notes.append(note % {"n": f"{rows.IDS_READ:,}"})
     if not may_view_payload:
-        note = _("Errors and parameters were not searched: that needs the permission queue_app.view_payload.")
+        note = _("Errors and arguments were not searched: that needs the permission queue_app.view_payload.")
         found.notes.append(note)
         return found
     more = _("Of the tasks with such an error, only the newest %(n)d were read.")
     _add_tasks(found, more, _with_error(text))
     parameters = _parameter_names()
-    more = _("Of the tasks with this value of a parameter, only the newest %(n)d were read.")
+    more = _("Of the tasks with this argument, only the newest %(n)d were read.")
     _add_tasks(found, more, _with_parameter(text, parameters[:MAX_NAMES]))
     if len(parameters) > MAX_NAMES:
-        note = _("%(n)d of %(total)d parameters were read; parameters.NAME:VALUE reads one.")
+        note = _("%(n)d of %(total)d names of arguments were read; parameters.NAME:VALUE reads one.")
         found.notes.append(note % {"n": MAX_NAMES, "total": len(parameters)})
     return found
 
