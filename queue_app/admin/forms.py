@@ -145,7 +145,7 @@ class TimeField(forms.FloatField):
 
     widget = forms.TextInput
 
-    def to_python(self, value: Any) -> float | None:
+    def to_python(self, value: Any) -> Any:
         """Return the seconds. Raises ``ValidationError``."""
         found = _LENGTH.fullmatch(str(value or "").strip().lower())
         size = next((size for unit, size in _UNITS.items() if found and found[2].startswith(unit)), None)
@@ -166,7 +166,7 @@ class TimeField(forms.FloatField):
     def has_changed(self, initial: Any, data: Any) -> bool:
         """Return whether what was typed is another time."""
         try:
-            return self.to_python(data) != initial
+            return bool(self.to_python(data) != initial)
         except forms.ValidationError:
             return True
 

@@ -79,7 +79,7 @@ class LimitAdmin(PausingAdmin[Limit]):
         ADAPTIVE_FIELDSET,
         (None, {"fields": ("reason",)}),
     )
-    field_help = RATE_HELP
+    field_help = RATE_HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
     form = ReasonForm
     list_display = ("name", "scope", "state", "running", "waiting", "max_concurrent", "rate_count", "rate_seconds")

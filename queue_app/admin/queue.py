@@ -311,7 +311,7 @@ class QueueAdmin(PausingAdmin[Queue]):
             **({} if shows_settings else NO_FORM | self._now(request, found)),
             "live": live.current(),
             "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
-            "changes": [] if shows_settings else named_changes(_compared.get(found.name)),
+            "compared": [] if shows_settings else named_changes(_compared.get(found.name)),
         }
 
     def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:

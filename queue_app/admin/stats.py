@@ -142,7 +142,7 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
             "histogram": charts.histogram(month.runs),
             "timeline": charts.timeline(known.rows, kind),
             "run_times": charts.run_times(known.rows, kind, releases(known.rows)),
-            "changes": named_changes(compare_history(kind, known.rows)),
+            "compared": named_changes(compare_history(kind, known.rows)),
             "versions": month.versions.most_common(10),
             "recent": list_tasks(Task.objects.all(), wanted, page_size=RECENT).tasks,
             "tasks_query": parameter,
@@ -164,7 +164,9 @@ def _titles(request: HttpRequest | None) -> dict[str, str]:
 
 
 def named_changes(found: Mapping[str, Compared]) -> list[tuple[Any, Compared]]:
-    """Return comparisons with the words for what they compare with: a time before, or the version before."""
+    """Return comparisons with the words for what they compare with; none if nothing ended."""
+    if not any(each.now.total or each.before.total for each in found.values()):
+        return []
     of_version = _("before version %(version)s")
     return [(AGAINST.get(key) or of_version % {"version": key}, each) for key, each in found.items()]
 
