@@ -139,7 +139,6 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         return {
             "kind": kind.value,
             "sums": known.sums,
-            "histogram": charts.histogram(month.runs),
             "timeline": charts.timeline(known.rows, kind),
             "run_times": charts.run_times(known.rows, kind, releases(known.rows)),
             "compared": named_changes(compare_history(kind, known.rows)),

@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext as _
 
-from queue_app.core.counters import bounds_of, from_json, percentile
+from queue_app.core.counters import from_json, percentile
 from queue_app.core.priorities import Band
 from queue_app.core.shared import Shared
 from queue_app.dashboard import labels
@@ -99,33 +99,10 @@ def chart_data(name: str, queue: str) -> dict[str, Any]:
     }
 
 
-# Charts of one task type, user or key as SVG: a histogram of run times, and 30 days by hour or day.
+# Charts of one task type, user or key as SVG: ended tasks and run times by hour or day.
 
 _WIDTH, _HEIGHT = 720, 90
 DAYS: Final = 30
-
-
-def histogram(counts: Mapping[int, int]) -> SafeString:
-    """Return the bars of a histogram, each with its range and count; empty without times."""
-    if not counts:
-        return SafeString("")
-    first, last, top = min(counts), max(counts), max(counts.values())
-    step = _WIDTH / (last - first + 1)
-    bars = []
-    for bucket in range(first, last + 1):
-        count = counts.get(bucket, 0)
-        height = _HEIGHT * count / top
-        low, high = (labels.duration(bound) for bound in bounds_of(bucket))
-        title = _("%(low)s to %(high)s: %(count)d") % {"low": low, "high": high, "count": count}
-        bars.append(
-            (f"{(bucket - first) * step:.1f}", f"{_HEIGHT - height:.1f}", f"{step * 0.9:.1f}", f"{height:.1f}", title)
-        )
-    words = _("Run times from %(low)s to %(high)s") % {
-        "low": labels.duration(bounds_of(first)[0]), "high": labels.duration(bounds_of(last)[1]),
-    }  # fmt: skip
-    ends = [labels.duration(bounds_of(bucket)[0]) for bucket in range(first, last + 1)]
-    ends.append(labels.duration(bounds_of(last)[1]))
-    return format_html("{}{}", _svg(words, {"tq-piece-wait": bars}), _axis(_some(ends)))
 
 
 def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
@@ -199,13 +176,6 @@ def run_times(rows: Sequence[TaskStats], kind: StatsKind, releases: Mapping[str,
     most = _("at most %(time)s") % {"time": labels.duration(top)}
     axis = _axis([_day(begin), most, _day(end)])
     return format_html('{}{}<p class="tq-quiet">{}</p>', svg, axis, format_html_join(" · ", "{}", zip(legend)))
-
-
-def _some(texts: list[str]) -> list[str]:
-    """Return some of many labels at the same distance from each other, with the first and the last one."""
-    bars = len(texts) - 1
-    gaps = next(count for count in (6, 5, 4, 3, 2, 1) if bars % count == 0)
-    return texts[:: bars // gaps]
 
 
 def _axis(texts: Sequence[str]) -> SafeString:
