@@ -16,7 +16,6 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
-from queue_app import registry
 from queue_app.core.ids import CLOCKS_DIFFER, first_at
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band
@@ -116,7 +115,7 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
     group = [_nested(keys, item) for item in meanings(value)]
-    return replace(found, parameters=[*found.parameters, group], by_position=bool(registry.places_of(keys[:1])))
+    return replace(found, parameters=[*found.parameters, group], by_position=True)
 
 
 def _of_type(found: TaskFilter, value: str) -> TaskFilter:

@@ -140,23 +140,13 @@ def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None, *, above: uu
         failed = TaskAttempt.objects.filter(has_error(wanted.error), task_id=OuterRef("pk"), **related_newer)
         tasks = tasks.filter(Exists(failed))
     if wanted.parameters:
-        contained = _contained(wanted.parameters)
+        contained = _contained(wanted)
         if _are_few(wanted.statuses):  # a subquery for each task, which PostgreSQL does not turn into a join
             found = ExpressionWrapper(contained, output_field=BooleanField())
             tasks = tasks.filter(Subquery(TaskPayload.objects.filter(task_id=OuterRef("pk")).values_list(found)))
-        elif wanted.by_position:
-            for group in wanted.parameters:
-                named = TaskPayload.objects.filter(_contained([group]), **related_newer).values("task_id")
-                tasks = tasks.filter(Q(pk__in=named) | Q(pk__in=_by_position(group)))
         else:
             tasks = tasks.filter(pk__in=TaskPayload.objects.filter(contained, **related_newer).values("task_id"))
     return tasks
-
-
-def _by_position(group: Sequence[dict[str, Any]]) -> Any:
-    """Return the tasks that have one of the values of a group as the positional argument of the same name."""
-    [name] = group[0]
-    return at_places(registry.places_of([name]), [value[name] for value in group])
 
 
 def conditions() -> dict[str, Callable[[], Q]]:
@@ -294,5 +284,12 @@ def _times(wanted: TaskFilter) -> Iterator[Q]:
         yield reduce(or_, not_ended, Q(finished_at__gte=max(begun) - _CLOCK_SKEW))
 
 
-def _contained(groups: Sequence[Sequence[dict[str, Any]]]) -> Q:
-    return reduce(and_, (reduce(or_, (Q(parameters__contains=value) for value in values)) for values in groups))
+def _contained(wanted: TaskFilter) -> Q:
+    """Return the condition on payloads for the parameters of a filter."""
+    groups = []
+    for values in wanted.parameters:
+        group = reduce(or_, (Q(parameters__contains=value) for value in values))
+        if wanted.by_position and (places := registry.places_of(values[0])):
+            group |= Q(at_places(places, [rest for value in values for rest in value.values()]))
+        groups.append(group)
+    return reduce(and_, groups)

@@ -106,7 +106,16 @@ def test_an_argument_is_found_by_name_however_the_caller_gave_it(staff, make_tas
     found = {make_task(kind, parameters={name: value}).pk, make_task(kind, args=[value]).pk}
     make_task(kind, args=["another"])
     make_task("shop.tasks.of_no_known_function", args=[value])
-    assert found_by(staff, {"q": term.format(name=name, value=value)}) == found
+    query = {"q": term.format(name=name, value=value)}
+    assert found_by(staff, query) == found
+    assert found_by(staff, query | {"status": "failed_any"}) == set()
+
+
+def test_two_arguments_narrow_together(staff, make_task, one_parameter):
+    kind, name = one_parameter
+    task = make_task(kind, args=[1017], parameters={"color": "red"})
+    make_task(kind, args=[1017], parameters={"color": "blue"})
+    assert found_by(staff, {"q": f"parameters.{name}:1017 parameters.color:red"}) == {task.pk}
 
 
 def test_an_action_on_all_that_match_means_positional_arguments_too(staff, make_task, one_parameter):
