@@ -122,7 +122,7 @@ class TaskFilter(OptionFilters, StoredFilter):
     error_class: str | None = None
     kinds: Sequence[Sequence[Any]] | None = None  # (queue, task type, capabilities, concurrency key); any of them
     parameters: Sequence[Sequence[dict[str, Any]]] = ()
-    by_position: bool = False  # ``parameters`` also mean positional arguments, of the newest tasks
+    by_position: bool | None = None  # ``parameters`` also mean positional arguments, of the newest tasks
     stands: str | None = None  # a name in ``conditions``: of tasks that wait for people
 
 
