@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from importlib import import_module
+from inspect import Parameter
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -24,6 +25,7 @@ from django.utils.module_loading import autodiscover_modules, module_has_submodu
 from queue_app import conf
 from queue_app.core.redaction import normal_name
 from queue_app.core.sentence import sentence
+from queue_app.core.signatures import taken_by
 from queue_app.exceptions import InvalidTaskData, Snooze, UnknownTaskType
 
 type AnyTask = Task[..., Any]  # generic in the stubs only; an alias is not evaluated
@@ -163,6 +165,17 @@ def find(task_type: str) -> AnyTask | None:
         if task_type not in _tasks and len(_missing) < _MAX_MISSING:
             _missing.add(sought)
     return _tasks.get(task_type)
+
+
+def places_of(names: Collection[str]) -> list[tuple[str, int]]:
+    """Return (task type, place) where the functions of the project take parameters of these names by position."""
+    found = []
+    for task_type, task in sorted(_tasks.items()):
+        taken = taken_by(task.func, takes_context=task.takes_context)
+        for place, parameter in enumerate(taken.signature.parameters.values() if taken else ()):
+            if parameter.name in names and parameter.kind <= Parameter.POSITIONAL_OR_KEYWORD:
+                found.append((task_type, place))
+    return found
 
 
 def sensitive_names(task_type: str) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 import gettext
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,25 @@ def test_german_is_complete(extracted):
     assert entries(catalogue, "--untranslated") == []
     assert entries(catalogue, "--only-fuzzy") == []
     assert len(entries(catalogue, "--translated")) > 700
+
+
+#: What no text for staff says -> the word of the glossary for it.
+NOT_SAID = {
+    r"condemn": "found damaged", r"\bleases?\b": "running task", r"varies by": "run time depends on",
+    r"\bargs\b|\bparameters\b(?!\.[A-Z])": "arguments",
+    r"\bretr(y|ied|ies)\b[^.:;]*dead letter|dead letter[^.:;]*\bretr(y|ied|ies)\b": "replay",
+    r"\breplay(ed|s)?\b[^.:;]*workflow": "retry",
+    r"\b(API|access) tokens?\b": "API key", r"\bworker (API )?keys?\b": "worker token",
+}  # fmt: skip
+
+
+def test_pages_and_messages_have_one_word_for_one_thing(extracted):
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    for word in ("arguments", "replay", "retry", "run again", "API key", "worker token"):
+        assert f"| {word} |" in glossary
+    texts = entries(extracted / "locale/fr/LC_MESSAGES/django.po", "--untranslated")
+    found = {text: word for text in texts for said, word in NOT_SAID.items() if re.search(said, text)}
+    assert found == {}
 
 
 def test_makemessages_changes_nothing(tmp_path):

@@ -32,6 +32,7 @@ from queue_app.admin.forms import (
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task import EditParametersMixin
+from queue_app.admin.task_detail import in_short
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
@@ -230,12 +231,12 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
                 request, [letter], "Replayed with parameters edited.", action="replay_edited", reason=reason,
                 before={"state": letter.state}, after={"state": "replayed", "parameters": "edited"},
             )  # fmt: skip
-            return _("The task is queued again, with these parameters."), letter.pk
+            return _("The task is queued again, with these arguments."), letter.pk
 
         return self.edit_parameters(
-            request, letter, letter.task_id, act, title=_("Replay with edited parameters"),
+            request, letter, letter.task_id, act, title=_("Replay with edited arguments"),
             submit=_("Replay"),
-            explanation=_("The task will run again with these parameters. Its errors and attempts are kept."),
+            explanation=_("The task will run again with these arguments. Its errors and attempts are kept."),
         )  # fmt: skip
 
     def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
@@ -348,7 +349,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         _lazy("message"), lambda letter: preformatted(redact(letter.message, _displayed(letter)[0]))
     )
     masked_args = column(_lazy("positional arguments"), lambda letter: json_block(_displayed(letter)[1]))
-    masked_parameters = column(_lazy("parameters"), lambda letter: json_block(_displayed(letter)[2]))
+    masked_parameters = column(_lazy("arguments"), lambda letter: json_block(_displayed(letter)[2]))
     died = column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
     expires = column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
 
@@ -373,6 +374,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         payloads = TaskPayload.objects.in_bulk([letter.task_id for letter in rows]) if may_view else {}
         for letter in rows:
             letter.secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
+            letter.arguments = in_short(letter.task_type, payloads.get(letter.task_id))
             if not may_view:
                 letter.message = letter.exception_class = ""
 
@@ -399,16 +401,16 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     def where(self, letter: DeadLetter) -> SafeString:
         return self.place_of(letter)
 
-    @admin.display(description=_lazy("task"))
-    def type(self, letter: DeadLetter) -> SafeString:
-        return self._task_link(letter, labels.type_label(letter.task_type))
+    @admin.display(description=_lazy("task, arguments"))
+    def type(self, letter: Any) -> SafeString:
+        return labels.type_label(letter.task_type, letter.arguments, self._task_url(letter))
 
     @admin.display(description=_lazy("task"))
     def task(self, letter: DeadLetter) -> SafeString:
-        return self._task_link(letter, letter.task_id)
+        return format_html('<a href="{}">{}</a>', self._task_url(letter), letter.task_id)
 
-    def _task_link(self, letter: DeadLetter, text: Any) -> SafeString:
-        return format_html('<a href="{}">{}</a>', self.url_of_model("task", "change", letter.task_id), text)
+    def _task_url(self, letter: DeadLetter) -> str:
+        return self.url_of_model("task", "change", letter.task_id)
 
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:

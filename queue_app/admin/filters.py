@@ -31,13 +31,13 @@ from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
-from queue_app.services.read.task_filter import TaskFilter, condition_of, matching, seeks_hidden
+from queue_app.services.read.task_filter import TaskFilter, condition_of, conditions, matching, seeks_hidden
 
 # The search of the task list as one filter, which the list and the actions on all that match share.
 
 SEARCH_HELP = _lazy(
     "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, workflow, words of its"
-    " error, the value of a parameter. To combine conditions: type: queue: worker: user: key: schedule: workflow:"
+    " error, the value of an argument. To combine conditions: type: queue: worker: user: key: schedule: workflow:"
     " error: parameters.KEY:VALUE"
 )
 #: Maximum number of names in the type filter. The search finds the others.
@@ -110,11 +110,12 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
     if kind in _NAMED:
         return _NAMED[kind](found, value)
     if not may_view_payload:
-        raise NotAllowed(_("Searching in parameters and errors needs the permission queue_app.view_payload."))
+        raise NotAllowed(_("Searching in arguments and errors needs the permission queue_app.view_payload."))
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
-    return replace(found, parameters=[*found.parameters, [_nested(keys, item) for item in meanings(value)]])
+    group = [_nested(keys, item) for item in meanings(value)]
+    return replace(found, parameters=[*found.parameters, group], by_position=True)
 
 
 def _of_type(found: TaskFilter, value: str) -> TaskFilter:
@@ -167,6 +168,8 @@ def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bo
 
 def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
     """Add that the tasks wait for a reason now. Raises ``LookupError`` for an unknown one."""
+    if code in conditions():
+        return replace(found, stands=code)
     if code not in wait_codes():
         raise LookupError(code)
     return replace(found, kinds=kinds_that_wait(code), statuses=found.statuses or [Status.QUEUED])
@@ -367,7 +370,7 @@ class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, _sorted
         return [first | {"display": _lazy("newest")}, *rest]
 
 
-WaitFilter = choice_filter(_lazy("waits because"), "wait", wait_codes)
+WaitFilter = choice_filter(_lazy("waits because"), "wait", lambda: [*conditions(), *wait_codes()])
 
 
 def search[M: Model](

@@ -1,7 +1,9 @@
 """Forms of the admin: reasons of edits, options of operations, edited parameters."""
 
 import json
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -11,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import format_lazy
-from django.utils.translation import gettext as _, gettext_lazy as _lazy
+from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
 from queue_app.admin.task_detail import pretty
 from queue_app.core.redaction import MASK
@@ -144,6 +146,42 @@ class StoredJSONField(forms.JSONField):
         return InvalidJSONInput(data) if _has_surrogates(found) else found
 
 
+#: Beginning of a unit, in English and German -> seconds; the first that fits counts.
+_UNITS: Final = {"ms": 0.001, "min": 60, "st": 3600, "s": 1, "h": 3600, "d": 86_400, "t": 86_400, "w": 604_800}
+_LENGTH: Final = re.compile(r"([0-9.,]+)\s*([a-z]+)")
+
+
+class TimeField(forms.FloatField):
+    """A number of seconds that people read and write with a unit, such as ``7 days``; without one it is in seconds."""
+
+    widget = forms.TextInput
+
+    def to_python(self, value: Any) -> Any:
+        """Return the seconds. Raises ``ValidationError``."""
+        found = _LENGTH.fullmatch(str(value or "").strip().lower())
+        size = next((size for unit, size in _UNITS.items() if found and found[2].startswith(unit)), None)
+        if found is None or size is None:
+            return super().to_python(value)
+        number = super().to_python(found[1].replace(",", "."))
+        return None if number is None else round(number * size, 6)
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return a stored value in the largest unit in which it is whole."""
+        if not isinstance(value, int | float):
+            return value
+        if value and value % 86_400 == 0:
+            return ngettext("%(n)s day", "%(n)s days", int(value // 86_400)) % {"n": int(value // 86_400)}
+        unit = next((unit for unit in ("h", "min") if value and value % _UNITS[unit] == 0), "s")
+        return f"{value / _UNITS[unit]:.15g} {unit}"
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Return whether what was typed is another time."""
+        try:
+            return bool(self.to_python(data) != initial)
+        except forms.ValidationError:
+            return True
+
+
 def _has_surrogates(value: Any) -> bool:
     try:
         json.dumps(value, ensure_ascii=False).encode()
@@ -179,7 +217,7 @@ class EditForm(forms.Form):
     parameters = forms.CharField(
         strip=False,
         widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 16, "spellcheck": "false"}),
-        label=_lazy("Parameters"),
+        label=_lazy("Arguments"),
         help_text=format_lazy(
             _lazy("A JSON object. To keep a hidden value, leave its mask ({mask}); to replace it, write a new value."),
             mask=MASK,
@@ -190,7 +228,7 @@ class EditForm(forms.Form):
         required=False,
         widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 6, "spellcheck": "false"}),
         label=_lazy("Positional arguments"),
-        help_text=_lazy("By the names of the function's parameters, in this order; or a JSON list."),
+        help_text=_lazy("By the names in the function, in this order; or a JSON list."),
     )
     reason = ReasonField()
     field_order = ("args", "parameters", "reason")
@@ -213,7 +251,7 @@ class EditForm(forms.Form):
         """Return the JSON object; the service decides whether it may be stored."""
         value = read_json(self.cleaned_data["parameters"])
         if not isinstance(value, dict):
-            raise forms.ValidationError(_('Parameters are a JSON object, for example {"order": 17}.'))
+            raise forms.ValidationError(_('Arguments are a JSON object, for example {"order": 17}.'))
         return value
 
 

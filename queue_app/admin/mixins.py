@@ -13,7 +13,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
-from django.db.models import JSONField, Model
+from django.db.models import FloatField, JSONField, Model
 from django.forms.widgets import MediaAsset, Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -29,11 +29,12 @@ from queue_app.admin.forms import (
     ConfirmForm,
     NamedFieldsForm,
     StoredJSONField,
+    TimeField,
     json_block,
     permission,
     posted_reason,
     two_lines,
-)  # fmt: skip
+)
 from queue_app.admin.unavailable import answers_without_database
 from queue_app.core import shared
 from queue_app.core.redaction import Secrets, redact_value
@@ -254,6 +255,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     object_route = "<uuid:pk>"
     #: Fields that hold a payload: a page shows them only to users who may view payloads.
     payload_fields: tuple[str, ...] = ()
+    #: Field -> what it changes, in units that people use.
+    field_help: ClassVar[Mapping[str, Any]] = {}
     #: Whether an object's page shows its latest entries of the audit log.
     shows_changes = False
     may_view_payload = permission("view_payload")
@@ -263,6 +266,14 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     class Media:
         css = {"all": ("queue_app/admin.css",)}  # noqa: RUF012 - read by Django as it is
         js = (Script("queue_app/admin.js", defer=True), Icon("queue_app/icon.svg"))
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        """Let staff write times with units, and say what each setting changes."""
+        if isinstance(db_field, FloatField) and db_field.name.endswith("_seconds"):
+            kwargs["form_class"] = TimeField
+        if db_field.name in self.field_help:
+            kwargs["help_text"] = self.field_help[db_field.name]
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_urls(self) -> list[URLPattern]:
         """Put the pages of this class before Django's, whose routes match every path."""

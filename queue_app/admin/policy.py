@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
-from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
+from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, RATE_HELP, PausingAdmin
 from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
@@ -23,6 +23,20 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
 
     actions = None
     fields = ("priority", "max_retries", "timeout_seconds", "promote_after_seconds", "target_seconds", "reason")
+    field_help = {  # noqa: RUF012 - read only
+        "max_retries": _lazy("How often a failed task runs again, unless the task or its queue has another number."),
+        "timeout_seconds": _lazy(
+            "The worker stops an attempt that runs longer, such as 10 min, unless the task or its queue has another"
+            " timeout."
+        ),
+        "promote_after_seconds": _lazy(
+            "A task that has waited this long counts as one of the next higher band, up to high; then it rises by the"
+            " value of that band. Empty: never. No effect for critical and high."
+        ),
+        "target_seconds": _lazy(
+            "The overview marks tasks of this band that wait longer, such as 30 s. It changes no order. Empty: none."
+        ),
+    }
     form = ReasonForm
     list_display = (
         "band", "max_retries", "timeout_seconds", "promote_after_seconds", "target_seconds", "starvation_bound"
@@ -66,6 +80,7 @@ class LimitAdmin(PausingAdmin[Limit]):
         ADAPTIVE_FIELDSET,
         (None, {"fields": ("reason",)}),
     )
+    field_help = RATE_HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
     form = ReasonForm
     list_display = ("name", "scope", "state", "running", "waiting", "max_concurrent", "rate_count", "rate_seconds")

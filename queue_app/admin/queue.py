@@ -24,7 +24,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.admin.stats import named_changes
 from queue_app.core import rooms
+from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
 from queue_app.dashboard.labels import translate, translate_error
@@ -40,13 +42,18 @@ from queue_app.services.control import audit
 from queue_app.services.control.advice import dismiss
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
 from queue_app.services.read.stats import QueueSummary
+from queue_app.services.upkeep.task_stats import compare_queue
 from queue_app.sql.database import atomic
 
 # Pause and resume queues, task types, keys or everything, from a list or a page.
 
 ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
 ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
-LIMITS_NOTE = _lazy("A change applies from the next claim on.")
+LIMITS_NOTE = _lazy("A change applies from the next claim on. Times have a unit, such as 30 s, 10 min or 7 days.")
+RATE_HELP: Final = {
+    "rate_seconds": _lazy("The period in which that many tasks start, such as 1 min."),
+    "min_delay_seconds": _lazy("Least time from one start to the next, such as 2 s. Empty: none."),
+}
 
 
 class PauseForm(forms.Form):
@@ -208,6 +215,8 @@ def _kind(found: Any) -> tuple[str, list[str]]:
 
 #: Maximum number of running tasks on the page of a queue.
 MAX_RUNNING: Final = 20
+#: A queue, compared with times before; viewers share it.
+_compared: Final = Shared(compare_queue, lambda _: 30.0)
 #: For themes that show the buttons of a form outside of it.
 NO_FORM: Final = dict.fromkeys(
     ("show_save", "show_save_and_continue", "show_save_and_add_another", "show_delete"), False
@@ -237,6 +246,17 @@ class QueueAdmin(PausingAdmin[Queue]):
         (_lazy("Expiry"), {"fields": (("stale_after_seconds", "expire_eagerly"),)}),
         (None, {"fields": ("reason",)}),
     )
+    field_help = RATE_HELP | {
+        "description": _lazy("What the queue is for. Lists show it below the name."),
+        "timeout_seconds": _lazy(
+            "The worker stops an attempt that runs longer, unless the task has its own timeout. Empty: by the policy of"
+            " the band."
+        ),
+        "stale_after_seconds": _lazy(
+            "A task that has been queued for longer may expire without running, such as 7 days. Empty: never; in a full"
+            " queue with a max length of its own, after an hour."
+        ),
+    }
     fixed_fields = ("name",)  # tasks refer to it
     form = ReasonForm
     low_textareas = ("description", "fair_weights")
@@ -296,6 +316,7 @@ class QueueAdmin(PausingAdmin[Queue]):
             **({} if shows_settings else NO_FORM | self._now(request, found)),
             "live": live.current(),
             "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
+            "compared": [] if shows_settings else named_changes(_compared.get(found.name)),
         }
 
     def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:

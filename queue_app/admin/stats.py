@@ -1,5 +1,6 @@
 """The pages of task types, users and concurrency keys: what ended, how long it waited and ran, and what failed."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.contrib import messages
@@ -35,30 +36,44 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.inspect import list_tasks
 from queue_app.services.read.stats import index_state
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.upkeep.task_stats import PERIODS, history, totals
-from queue_app.sql.stats import EndedTotals
+from queue_app.services.upkeep.task_stats import (
+    BEFORE,
+    PERIODS,
+    QUEUE,
+    UNITS,
+    Compared,
+    Listed,
+    compare,
+    compare_history,
+    history,
+    releases,
+)
 
 RECENT: Final = 20
 #: Seconds for which viewers share a list.
 FRESH: Final = {"1h": 10.0, "24h": 30.0, "7d": 120.0, "30d": 300.0}
 DEFAULT_PERIOD: Final = "24h"
-#: Column of a list -> the value it is sorted by; names sort upwards, numbers downwards.
-_ORDERS: Final[dict[str, Any]] = {
+#: The day before tells most; the hour before is no choice for statistics by day.
+DEFAULT_AGAINST: Final = "1d"
+AGAINST: Final = {"1h": _lazy("an hour ago"), "1d": _lazy("a day ago"), "7d": _lazy("a week ago")}
+#: Snapshots of queues are many; those of a longer time would take seconds to read.
+QUEUE_PERIODS: Final = ("1h", "24h")
+#: Column of a list -> the value it is sorted by; names sort upwards, numbers downwards, changes the worst first.
+_ORDERS: Final[dict[str, Callable[[Listed], Any]]] = {
     "name": lambda found: found.name,
-    "total": lambda found: -found.total,
-    "failed": lambda found: (-found.failed_share, -found.failed),
-    "failures": lambda found: -found.failures,
-    "wait_p50": lambda found: -(found.wait_p50 or 0),
-    "wait_p95": lambda found: -(found.wait_p95 or 0),
-    "run_p50": lambda found: -(found.run_p50 or 0),
-    "run_p95": lambda found: -(found.run_p95 or 0),
-    "last": lambda found: -(found.last_at.timestamp() if found.last_at else 0),
+    "total": lambda found: -found.period.total,
+    "failed": lambda found: (-found.period.failed_share, -found.period.failed),
+    "wait_p95": lambda found: -(found.period.wait_p95 or 0),
+    "run_p95": lambda found: -(found.period.run_p95 or 0),
+    "slower": lambda found: (found.slower is None, -(found.slower or 0)),
+    "failing": lambda found: (found.failing is None, -(found.failing or 0)),
+    "busier": lambda found: (found.busier is None, found.busier),
+    "last": lambda found: -(found.period.last_at.timestamp() if found.period.last_at else 0),
 }
 
 
-def _read(key: str) -> list[EndedTotals]:
-    kind, period = key.split()
-    return totals(StatsKind(kind), period)
+def _read(key: str) -> list[Listed]:
+    return compare(*key.split())
 
 
 _shared: Final = Shared(_read, lambda key: FRESH[key.split()[1]])
@@ -77,15 +92,18 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         if any("\x00" in value for value in request.GET.values()):
             self.message_user(request, _("The address contains an invalid value."), messages.ERROR)
             return HttpResponseRedirect(request.path)
-        kind = _one_of(request.GET.get("kind"), [kind.value for kind in StatsKind], StatsKind.TYPE)
-        period = _one_of(request.GET.get("period"), list(PERIODS), DEFAULT_PERIOD)
+        titles = _titles(request)
+        kind = _one_of(request.GET.get("kind"), list(titles), StatsKind.TYPE.value)
+        periods = list(QUEUE_PERIODS if kind == QUEUE else PERIODS)
+        againsts = {key: text for key, text in AGAINST.items() if BEFORE[key] >= UNITS[kind]}
+        period = _one_of(request.GET.get("period"), periods, DEFAULT_PERIOD)
+        against = _one_of(request.GET.get("against"), list(againsts), DEFAULT_AGAINST)
         order = _one_of(request.GET.get("o"), list(_ORDERS), "total")
         term = request.GET.get("q", "").strip()
-        found = [each for each in _shared.get(f"{kind} {period}") if term.lower() in each.name.lower()]
-        titles = _titles()
+        found = [each for each in _shared.get(f"{kind} {period} {against}") if term.lower() in each.name.lower()]
         context = {
-            "kind": kind, "period": period, "order": order, "q": term,
-            "found": sorted(found, key=_ORDERS[order]), "kinds": titles, "periods": list(PERIODS), "is_list": True,
+            "kind": kind, "period": period, "against": against, "againsts": againsts, "order": order, "q": term,
+            "found": sorted(found, key=_ORDERS[order]), "kinds": titles, "periods": periods, "is_list": True,
         }  # fmt: skip
         return self.own_page(request, "taskstats/list.html", titles[kind], **context, **(extra_context or {}))
 
@@ -121,13 +139,14 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         return {
             "kind": kind.value,
             "sums": known.sums,
-            "histogram": charts.histogram(month.runs),
             "timeline": charts.timeline(known.rows, kind),
+            "run_times": charts.run_times(known.rows, kind, releases(known.rows)),
+            "compared": named_changes(compare_history(kind, known.rows)),
             "versions": month.versions.most_common(10),
             "recent": list_tasks(Task.objects.all(), wanted, page_size=RECENT).tasks,
             "tasks_query": parameter,
             "list_query": f"?kind={kind.value}",
-            "list_title": _titles()[kind.value],
+            "list_title": _titles(None)[kind.value],
         }
 
     def _page(self, request: HttpRequest, name: str, **context: Any) -> HttpResponse:
@@ -136,9 +155,19 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
         return self.own_page(request, "taskstats/page.html", title, name=name, **context)
 
 
-def _titles() -> dict[str, str]:
-    """Return the title of the list of each kind."""
-    return {"type": _("Task types"), "user": _("Users"), "key": _("Concurrency keys")}
+def _titles(request: HttpRequest | None) -> dict[str, str]:
+    """Return the title of the list of each kind that the user may see."""
+    titles = {"type": _("Task types"), "user": _("Users"), "key": _("Concurrency keys")}
+    may_see_queues = request is not None and request.user.has_perm("queue_app.view_queue")
+    return titles | ({QUEUE: _("Queues")} if may_see_queues else {})
+
+
+def named_changes(found: Mapping[str, Compared]) -> list[tuple[Any, Compared]]:
+    """Return comparisons with the words for what they compare with; none if nothing ended."""
+    if not any(each.now.total or each.before.total for each in found.values()):
+        return []
+    of_version = _("before version %(version)s")
+    return [(AGAINST.get(key) or of_version % {"version": key}, each) for key, each in found.items()]
 
 
 def _one_of(value: str | None, known: list[str], default: str) -> str:
@@ -217,7 +246,7 @@ class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexG
     fields = (
         "number", "state", "started", "ready", "tasks", "leases", "condemned", "condemned_last", "condemned_because",
     )  # fmt: skip
-    condemned_last = time_column("condemned_at", _lazy("condemned last"))
+    condemned_last = time_column("condemned_at", _lazy("found damaged last"))
     started = time_column("started_at", _lazy("started"))
     ready = time_column("ready_at", _lazy("ready"))
     state = column(_lazy("index now"), lambda _generation: word(index_state()))

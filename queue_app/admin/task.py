@@ -40,7 +40,7 @@ from queue_app.admin.forms import EditForm, column, permission, posted_reason, t
 from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
-from queue_app.admin.task_detail import load_detail, pretty, progress_and_logs, with_names
+from queue_app.admin.task_detail import in_short, load_detail, pretty, progress_and_logs, with_names
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.redaction import is_sealed
@@ -178,8 +178,8 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             return _("A copy of the task is enqueued. This is its page."), new.id
 
         return self.edit_parameters(
-            request, task, task.pk, act, title=_("Run again with edited parameters"), submit=_("Run again"),
-            explanation=_("A new task of this type, queue and priority will run with these parameters."),
+            request, task, task.pk, act, title=_("Run again with edited arguments"), submit=_("Run again"),
+            explanation=_("A new task of this type, queue and priority will run with these arguments."),
         )  # fmt: skip
 
     @object_page("decrypt", "decrypt", post=True)
@@ -269,8 +269,11 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
         if request.user.has_perm("queue_app.view_workflow"):
             ids = {task.workflow_id for task in rows if task.workflow_id is not None}
             flows = dict(Workflow.objects.filter(pk__in=ids).values_list("pk", "name")) if ids else {}
+        may_view = self.may_view_payload(request)
+        payloads = TaskPayload.objects.in_bulk([task.pk for task in rows]) if may_view else {}
         for task in rows:
             task.workflow_name = flows.get(task.workflow_id)
+            task.arguments = in_short(task.task_type, payloads.get(task.pk))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
@@ -284,15 +287,10 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
         request.taskqueue_notes = notes + more  # type: ignore[attr-defined]  # shown below the search
         return found, False
 
-    @admin.display(description=_lazy("task type"))
-    def type(self, task: Task) -> SafeString:
-        """Return the function's name as a link to the task, above its module as a link to the page of the type."""
-        module, _dot, name = task.task_type.rpartition(".")
-        return format_html(
-            '<span class="tq-type"><a href="{}">{}</a><small><a href="{}">{}</a></small></span>',
-            self.url_of("change", task.pk), labels.breakable(name or task.task_type),
-            self.url_of_model("taskstats", "type", task.task_type), module or _("all of this type"),
-        )  # fmt: skip
+    @admin.display(description=_lazy("task type, arguments"))
+    def type(self, task: Any) -> SafeString:
+        """Return the function's name as a link to the task, above the arguments."""
+        return labels.type_label(task.task_type, task.arguments, self.url_of("change", task.pk))
 
     @admin.display(description=_lazy("queue, user, workflow"))
     def where(self, task: Any) -> SafeString:

@@ -13,7 +13,7 @@ from django.contrib.admin.utils import quote
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.text import capfirst
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 
 from queue_app.core import rooms
@@ -293,6 +293,27 @@ def _arguments(task_type: str, args: Any, parameters: Any) -> dict[str, str]:
     if isinstance(named, dict) and isinstance(parameters, dict) and not named.keys() & parameters.keys():
         args, parameters = [], named | parameters
     return {"args": pretty(args) if args else "", "parameters": pretty(parameters) if parameters else ""}
+
+
+#: Maximum number of characters of the arguments in a list.
+IN_SHORT: Final = 80
+
+
+def in_short(task_type: str, payload: TaskPayload | None) -> str:
+    """Return the arguments of a task in one line for a list, without secrets."""
+    _secrets, args, parameters = displayed_payload(task_type, payload)
+    named = with_names(task_type, args)
+    parts = [f"{name}: {_plain(value)}" for name, value in (named if isinstance(named, dict) else {}).items()]
+    parts += [] if isinstance(named, dict) else [_plain(value) for value in named]
+    parts += [f"{name}: {_plain(value)}" for name, value in parameters.items()]
+    return Truncator(", ".join(parts)).chars(IN_SHORT)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict) and any(key.startswith("$result") for key in value):
+        return _("a result")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return " ".join(text[: IN_SHORT + 1].split())
 
 
 def with_names(task_type: str, args: Any) -> Any:

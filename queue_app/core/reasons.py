@@ -98,8 +98,8 @@ KINDS: Final = {kind.code: kind for kind in (
          check="index"),
     Kind("index_loading", "The index is being rebuilt. Tasks start; some that wait are not in it yet.",
          _noop("Wait until all waiting tasks are in it."), _SYSTEM, _WARN, "index_rebuilding", check="index"),
-    Kind("being_claimed", "A worker is claiming it. If the worker dies before it starts the task, the lease ends within"
-         " 20 s.", "Wait.", _INDEX),
+    Kind("being_claimed", "A worker is claiming it. If the worker dies before it starts the task, it is queued again"
+         " within 20 s.", "Wait.", _INDEX),
     Kind("index_missing", "The index lacks the task; the reconciler adds it within seconds.", "Wait.", _INDEX),
     Kind("no_scheduler",
          "No scheduler runs: due tasks and retries are not queued, tasks of dead workers are not requeued, and the"

@@ -41,6 +41,8 @@ class Room:
     verbs: Named = field(default_factory=dict)
     #: Functions that take a task, and return what its page in the admin shows besides.
     task_details: Paths = ()
+    #: {name: function that returns the condition on tasks that wait for people for this reason}.
+    task_filters: Named = field(default_factory=dict)
     #: {name: what services, backends, contexts of tasks and the testing kit hand out for the room}; see ``part``.
     parts: Named = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join, strip_tags
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext as _
 
-from queue_app.core.counters import bounds_of
+from queue_app.core.counters import from_json, percentile
 from queue_app.core.priorities import Band
 from queue_app.core.shared import Shared
 from queue_app.dashboard import labels
@@ -19,6 +19,7 @@ from queue_app.dashboard.sentences import entry_sentence
 from queue_app.diagnose import live
 from queue_app.models import AuditEntry, Queue, TaskStats, Worker
 from queue_app.models.stats import StatsKind
+from queue_app.services.upkeep.task_stats import UNITS
 from queue_app.sql import stats
 
 
@@ -112,40 +113,17 @@ def _with_gaps(times: Sequence[float], step: float) -> tuple[list[float], list[i
     return [at for at, _place in found], [place for _at, place in found]
 
 
-# Charts of one task type, user or key as SVG: a histogram of run times, and 30 days by hour or day.
+# Charts of one task type, user or key as SVG: ended tasks and run times by hour or day.
 
 _WIDTH, _HEIGHT = 720, 90
 DAYS: Final = 30
-
-
-def histogram(counts: Mapping[int, int]) -> SafeString:
-    """Return the bars of a histogram, each with its range and count; empty without times."""
-    if not counts:
-        return SafeString("")
-    first, last, top = min(counts), max(counts), max(counts.values())
-    step = _WIDTH / (last - first + 1)
-    bars = []
-    for bucket in range(first, last + 1):
-        count = counts.get(bucket, 0)
-        height = _HEIGHT * count / top
-        low, high = (labels.duration(bound) for bound in bounds_of(bucket))
-        title = _("%(low)s to %(high)s: %(count)d") % {"low": low, "high": high, "count": count}
-        bars.append(
-            (f"{(bucket - first) * step:.1f}", f"{_HEIGHT - height:.1f}", f"{step * 0.9:.1f}", f"{height:.1f}", title)
-        )
-    words = _("Run times from %(low)s to %(high)s") % {
-        "low": labels.duration(bounds_of(first)[0]), "high": labels.duration(bounds_of(last)[1]),
-    }  # fmt: skip
-    ends = [labels.duration(bounds_of(bucket)[0]) for bucket in range(first, last + 1)]
-    ends.append(labels.duration(bounds_of(last)[1]))
-    return format_html("{}{}", _svg(words, {"tq-piece-wait": bars}), _axis(_some(ends)))
 
 
 def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
     """Return the ended tasks of the last 30 days by hour (of a type) or by day, failed ones in red; empty for none."""
     if not rows:
         return SafeString("")
-    unit = timedelta(hours=1) if kind is StatsKind.TYPE else timedelta(days=1)
+    unit = UNITS[kind]
     end = timezone.now()
     slots = int(timedelta(days=DAYS) / unit)
     begin = end - slots * unit
@@ -163,11 +141,55 @@ def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
     return format_html("{}{}", svg, _axis([_day(begin), most % {"count": top}, _day(end)]))
 
 
-def _some(texts: list[str]) -> list[str]:
-    """Return some of many labels at the same distance from each other, with the first and the last one."""
-    bars = len(texts) - 1
-    gaps = next(count for count in (6, 5, 4, 3, 2, 1) if bars % count == 0)
-    return texts[:: bars // gaps]
+#: Number of hours, or of days, in the chart of run times.
+RUN_SLOTS: Final = {StatsKind.TYPE: 168, StatsKind.USER: DAYS, StatsKind.KEY: DAYS}
+
+
+def run_times(rows: Sequence[TaskStats], kind: StatsKind, releases: Mapping[str, datetime]) -> SafeString:
+    """Return median and p95 of the run times by hour (7 days) or day (30 days), with a mark where a version began.
+
+    The lines have gaps where nothing ended.
+    """
+    unit, slots = UNITS[kind], RUN_SLOTS[kind]
+    end = timezone.now()
+    begin, step = end - slots * unit, _WIDTH / slots
+    counts = [(row.since, from_json(row.runs)) for row in rows if row.since > begin - unit]
+    found = [(since, percentile(runs, 0.5), percentile(runs, 0.95)) for since, runs in counts if runs]
+    if not found:
+        return SafeString("")
+    top = max(p95 or 0 for _since, _p50, p95 in found)
+    lines: dict[str, list[list[str]]] = {"p95": [], "p50": []}
+    hovers, last = [], None
+    for since, p50, p95 in found:
+        x = (since - begin) / unit * step
+        for name, value in (("p95", p95), ("p50", p50)):
+            if since - unit != last:
+                lines[name].append([])
+            y = f"{_HEIGHT - 2 - (_HEIGHT - 6) * (value or 0) / (top or 1):.1f}"
+            lines[name][-1] += [f"{x:.1f},{y}", f"{x + step:.1f},{y}"]
+        words = _("%(at)s: p95 %(p95)s, median %(p50)s") % {
+            "at": _when(since), "p95": labels.duration(p95 or 0), "p50": labels.duration(p50 or 0),
+        }  # fmt: skip
+        hovers.append((f"{x:.1f}", "0", f"{step:.1f}", str(_HEIGHT), words))
+        last = since
+    marks = [
+        (f"{(at - begin) / unit * step:.1f}", "0", "2", str(_HEIGHT), version)
+        for version, at in releases.items() if at > begin
+    ]  # fmt: skip
+    drawn = format_html_join(
+        "", '<g class="tq-line-{}">{}</g>',
+        ((name, format_html_join("", '<polyline points="{}"/>', ((" ".join(each),) for each in parts)))
+         for name, parts in lines.items()),
+    )  # fmt: skip
+    text = _("Run times: p95 from %(low)s to %(high)s") % {
+        "low": labels.duration(min(p95 or 0 for _since, _p50, p95 in found)), "high": labels.duration(top),
+    }  # fmt: skip
+    svg = _svg(text, {"tq-mark": marks, "tq-hover": hovers}, drawn)
+    named = [_("│ version %(version)s") % {"version": f"{each[4]}, {_when(releases[each[4]])}"} for each in marks]
+    legend = [_("— p95"), _("┄ median"), *named[-MAX_MARKS:]]
+    most = _("at most %(time)s") % {"time": labels.duration(top)}
+    axis = _axis([_day(begin), most, _day(end)])
+    return format_html('{}{}<p class="tq-quiet">{}</p>', svg, axis, format_html_join(" · ", "{}", zip(legend)))
 
 
 def _axis(texts: Sequence[str]) -> SafeString:
@@ -202,12 +224,15 @@ def _when(value: datetime) -> str:
     return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
 
 
-def _svg(words: str, bars: Mapping[str, Sequence[tuple[str, str, str, str, str]]]) -> SafeString:
-    """Return a chart of bars, in groups by their class."""
+def _svg(
+    words: str, bars: Mapping[str, Sequence[tuple[str, str, str, str, str]]], lines: SafeString | str = ""
+) -> SafeString:
+    """Return a chart of lines and of bars, in groups by their class."""
     groups = format_html_join(
         "", '<g class="{}">{}</g>', ((name, format_html_join("", _BAR, group)) for name, group in bars.items())
     )
     return format_html(
-        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>',
-        _WIDTH, _HEIGHT, words, groups,
+        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+        "{}{}</svg>",
+        _WIDTH, _HEIGHT, words, lines, groups,
     )  # fmt: skip

@@ -28,6 +28,7 @@ TEXTS: Final = (
     _noop("stopped"), _noop("dead"), _noop("open"), _noop("replayed"), _noop("discarded"), _noop("running"),
     _noop("done"), _noop("compensating"), _noop("compensated"), _noop("deleting"), _noop("ready"), _noop("missing"),
     _noop("rebuilding"), _noop("loading"), _noop("unreachable"), _noop("paused"), _noop("held"), _noop("waiting"),
+    _noop("waits for a person"),
     _noop("cancelling"),
     # bands
     _noop("critical"), _noop("high"), _noop("normal"), _noop("low"), _noop("background"),
@@ -89,6 +90,22 @@ def usage(worker: Worker) -> str | None:
 def age(seconds: float) -> str:
     """Return an age in the active language."""
     return translate(sentence.age(seconds))
+
+
+#: Change of a figure -> (unit, least size that is shown, whether a rise is bad). Histograms are off by up to a quarter.
+CHANGES: Final = {"slower": (" %", 25.0, True), "failing": ("", 1.0, True), "busier": (" %", 25.0, False)}
+
+
+def change(value: float | None, name: str) -> SafeString:
+    """Return the change of a figure with its sign; empty if there were too few tasks to tell."""
+    if value is None:
+        return SafeString("")
+    unit, least, is_bad = CHANGES[name]
+    if abs(value) < least:
+        return format_html('<small class="tq-below">{}</small>', _("about the same"))
+    number = f"{value:+,.0f}{unit}" if unit else _("%(n)s points") % {"n": f"{value:+.1f}"}
+    worse = "tq-alert" if is_bad and value > 0 else "tq-below"
+    return format_html('<small class="tq-change {}">{} {}</small>', worse, "▲" if value > 0 else "▼", number)
 
 
 def age_or_dash(seconds: float | None) -> str:
@@ -202,11 +219,13 @@ def when(task: Task, now: datetime) -> SafeString:
     return format_html('{}, <span class="tq-nowrap">{}</span>', ago(end, now), _("ran %(time)s") % {"time": ran})
 
 
-def type_label(task_type: str) -> SafeString:
-    """Return the function's name with the module below."""
+def type_label(task_type: str, arguments: str = "", link: str = "") -> SafeString:
+    """Return the function's name, whose title is the whole one, with the arguments of a task below, or the module."""
     module, _, name = task_type.rpartition(".")
     text = breakable(name or task_type)
-    return format_html('<span class="tq-type">{}<small>{}</small></span>', text, breakable(module))
+    shown = format_html('<a href="{}">{}</a>', link, text) if link else text
+    below = arguments or breakable(module)
+    return format_html('<span class="tq-type" title="{}">{}<small>{}</small></span>', task_type, shown, below)
 
 
 def class_name(exception_class: str) -> str:

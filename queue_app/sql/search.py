@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.db.models import BooleanField
+from django.db.models import BooleanField, F, Func
 from django.db.models.expressions import RawSQL
 
 from queue_app.models import Task
@@ -102,6 +102,37 @@ def has_error(part: str) -> RawSQL:
 
 def _patterns(part: str) -> list[str]:
     return ["%{}%".format(re.sub(r"([%_\\])", r"\\\1", part))] * 2
+
+
+#: Number of newest tasks among whose positional arguments a value is looked for: no index has these.
+ARGUMENTS_READ: Final = 50_000
+type Place = tuple[str, int]  # task type, position
+_AT_PLACE: Final = f"""
+SELECT p.task_id FROM (
+    SELECT task_id, args FROM queue_app_taskpayload ORDER BY task_id DESC LIMIT {ARGUMENTS_READ}
+) AS p JOIN queue_app_task AS t ON t.id = p.task_id
+    JOIN unnest(%s::text[], %s::int[]) AS known (task_type, place) ON known.task_type = t.task_type
+WHERE p.args <> '[]' AND p.args -> known.place @> ANY(%s::jsonb[])
+ORDER BY p.task_id DESC
+"""
+
+
+def at_places(places: Sequence[Place], values: Sequence[Any]) -> Func:
+    """Return the condition on payloads, among the newest, that one of the values is at one of the places.
+
+    The array is made once, and each of its ids is one probe of the primary key, beside the index of parameters.
+    """
+    found = RawSQL(f"ARRAY({_AT_PLACE})", _at(places, values))  # nosec B611  # noqa: S611 - no value is in the text
+    return Func(F("task_id"), found, template="%(expressions)s", arg_joiner=" = ANY ", output_field=BooleanField())
+
+
+def tasks_at_places(places: Sequence[Place], values: Sequence[Any], limit: int) -> list[uuid.UUID]:
+    """Return the newest of the tasks that ``at_places`` means."""
+    return fetch_column(f"{_AT_PLACE} LIMIT %s", [*_at(places, values), limit])
+
+
+def _at(places: Sequence[Place], values: Sequence[Any]) -> list[Any]:
+    return [[name for name, _place in places], [place for _name, place in places], [*map(json.dumps, values)]]
 
 
 def has_older_errors() -> bool:

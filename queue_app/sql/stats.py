@@ -167,10 +167,33 @@ SELECT queue, taken_at, completed, failed,
 FROM queue_app_queuestats WHERE queue = ANY(%s) AND taken_at >= %s ORDER BY queue, taken_at
 """
 
+# Percentiles cannot be added: that of a window is the mean of its minutes, weighted by the tasks that ended in them.
+_WINDOWS: Final = """
+SELECT queue, place, sum(completed)::int8, sum(failed)::int8,
+    (sum(wait_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE wait_p95 >= 0), 0))::float8,
+    (sum(run_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE run_p95 >= 0), 0))::float8,
+    max(taken_at) FILTER (WHERE completed + failed > 0)
+FROM unnest(%s::timestamptz[], %s::timestamptz[]) WITH ORDINALITY AS span (since, until, place)
+    JOIN queue_app_queuestats ON queue = ANY(%s) AND taken_at > since AND taken_at <= until
+GROUP BY queue, place
+"""
+
 _ENDED: Final = """
 SELECT queue, count(*) FILTER (WHERE status = 'completed'), count(*) FILTER (WHERE status IN ('failed', 'dead_letter'))
 FROM queue_app_task WHERE finished_at >= statement_timestamp() - make_interval(secs => 60) GROUP BY queue
 """
+
+
+class OfWindow(NamedTuple):
+    """The tasks of one queue that ended in a window; ``place`` is its place among those asked for, from 1."""
+
+    queue: str
+    place: int
+    completed: int
+    failed: int
+    wait_p95: float | None
+    run_p95: float | None
+    last_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +228,12 @@ def series(queues: Sequence[str], since: datetime, step: float) -> Series:
 def recent(queues: Sequence[str], since: datetime) -> list[Recent]:
     """Return the snapshots of the queues since a time, by queue, oldest first."""
     return [Recent(*row) for row in fetch_all(_RECENT, [list(queues), since])]
+
+
+def of_windows(queues: Sequence[str], windows: Sequence[tuple[datetime, datetime]]) -> list[OfWindow]:
+    """Return what ended in each queue in each window (after, up to), from the snapshots."""
+    since, until = zip(*windows, strict=True)
+    return [OfWindow(*row) for row in fetch_all(_WINDOWS, [list(since), list(until), list(queues)])]
 
 
 def ended_lately() -> dict[str, tuple[int, int]]:

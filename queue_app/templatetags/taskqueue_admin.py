@@ -36,6 +36,7 @@ def _or_dash(text: Callable[[Any], Any]) -> Callable[[Any], Any]:
 register.filter("tq_ago", _or_dash(lambda time: labels.ago(time, timezone.now())))
 register.filter("tq_age", _or_dash(labels.age))
 register.filter("tq_band", labels.band_label)
+register.filter("tq_change", labels.change)
 register.filter("tq_duration", _or_dash(labels.duration))
 register.filter("tq_json", labels.json_html)
 register.filter("tq_line", lambda value: value_text(value)[:MAX_LINE])
@@ -94,7 +95,7 @@ def tq_sorted(context: Context, order: str, title: str) -> SafeString:
     """Return the head of a column that sorts the list."""
     query = context["request"].GET.copy()
     query["o"] = order
-    current = format_html(' aria-sort="{}"', "ascending" if order == "name" else "descending")
+    current = format_html(' aria-sort="{}"', "ascending" if order in {"name", "busier"} else "descending")
     return format_html(
         '<th scope="col"{}><a href="?{}">{}</a></th>',
         current if context["order"] == order else "", query.urlencode(), title,

@@ -30,6 +30,7 @@ from queue_app.models.workflow import STANDINGS, Condition, WorkflowState
 from queue_app.services.control.audit import ADMIN
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.search import WORKFLOWS_READ
+from queue_app.services.read.task_filter import TaskFilter, matching
 from queue_app.sql.workflow_settle import compensations_among, not_undone, to_undo
 from queue_app.workflows import drawing as pages, sql as workflow_graph, steer
 from queue_app.workflows.drawing import times
@@ -80,9 +81,13 @@ class StandingFilter(admin.SimpleListFilter):
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("open", _lazy("not ended")), ("held", _lazy("held")), ("paused", _lazy("paused"))]
+        return [("open", _lazy("not ended")), ("waiting", _lazy("waits for a person")), ("held", _lazy("held")),
+                ("paused", _lazy("paused"))]  # fmt: skip
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.value() == "waiting":
+            waiting = matching(TaskFilter(stands="waits_for_a_person"), Task.objects.filter(workflow_id__isnull=False))
+            return queryset.filter(pk__in=waiting.values("workflow_id"))
         return queryset.filter(**STANDINGS.get(self.value() or "", {}))
 
 

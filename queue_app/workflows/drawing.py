@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
@@ -15,7 +16,7 @@ from django.utils.translation import gettext as _
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.models.workflow import Workflow, WorkflowState
-from queue_app.workflows.read import TaskGroup, WorkflowGraph
+from queue_app.workflows.read import COMPENSATED, TaskGroup, WorkflowGraph
 from queue_app.workflows.sql import AwaitedSignal, HeldWorkflow
 
 WIDTH: Final = 176
@@ -32,7 +33,8 @@ STRIP: Final = WIDTH - 24
 INSET: Final = 12
 #: The states in the order in which a group takes its colour.
 _WORST_FIRST: Final = (
-    "dead_letter", "failed", "expired", "executing", "queued", "scheduled", "blocked", "cancelled", "completed",
+    "dead_letter", "failed", "expired", "executing", "queued", "scheduled", "blocked", "cancelled", COMPENSATED,
+    "completed",
 )  # fmt: skip
 
 
@@ -45,6 +47,7 @@ class Box:
     x: int
     y: int
     waits: list[tuple[str, int]]  # (name, number) of the groups that it waits for
+    undoes: list[tuple[str, int]]  # of those that it compensates
 
     @property
     def title(self) -> str:
@@ -136,19 +139,23 @@ def standing(flow: Workflow, held: HeldWorkflow | None, awaited: Sequence[Awaite
 def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> GraphShapes:
     """Lay the groups out in columns by level; within a column each is near what it waits for.
 
-    Compensations come last: they wait for no other task, but for the end of all.
+    A compensation stands below what it undoes.
     """
     groups = found.groups[:MAX_SHOWN]
     shown = {group.number for group in groups}
-    last = max((group.level for group in groups if not group.is_compensation), default=-1)
-    level_of = {group.number: group.level + (last + 1 if group.is_compensation else 0) for group in groups}
+    above = {group.number: number for group in groups for number in sorted(group.undoes & shown, reverse=True)}
+    by_number = {group.number: group for group in groups}
+    hung_on = {number: by_number[above.get(number, number)] for number in shown}
+    level_of = {number: group.level for number, group in hung_on.items()}
     notes = {wait.task_id: _("waits for: %(signal)s") % {"signal": wait.signal} for wait in awaited}
     columns: dict[int, list[TaskGroup]] = {}
     for group in groups:
         columns.setdefault(level_of[group.number], []).append(group)
     places: dict[int, tuple[int, int]] = {}
     for level in sorted(columns):
-        column = sorted(columns[level], key=lambda group: _wanted_row(group, places))
+        column = sorted(
+            columns[level], key=lambda group: (_wanted_row(hung_on[group.number], places), group.number in above)
+        )
         for row, group in enumerate(column):
             places[group.number] = (level, row)
     deepest = max((len(column) for column in columns.values()), default=0)
@@ -159,6 +166,7 @@ def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> GraphS
             notes.get(group.first, "") if group.first and group.size == 1 else "",
             *_corner(places[group.number], len(columns[level_of[group.number]]), deepest),
             [(names[before], before) for before in group.parents],
+            [(names[number], number) for number in sorted(group.undoes)],
         )
         for group in groups
     }
@@ -168,6 +176,7 @@ def graph(found: WorkflowGraph, awaited: Sequence[AwaitedSignal] = ()) -> GraphS
         for before, condition in group.parents.items()
         if before in shown
     ]
+    lines += [(_drop(boxes[number], boxes[undo]), "undoes", False) for undo, number in above.items()]
     width = 2 * MARGIN + len(columns) * WIDTH + max(len(columns) - 1, 0) * GAP_X
     height = 2 * MARGIN + deepest * HEIGHT + max(deepest - 1, 0) * GAP_Y
     conditions = sorted({condition for _, condition, _ in lines} - {"hold"})
@@ -192,6 +201,11 @@ def _curve(before: Box, after: Box) -> str:
     return f"M{x1},{y1} C{x1 + half},{y1} {x2 - half},{y2} {x2},{y2}"
 
 
+def _drop(undone: Box, undo: Box) -> str:
+    x = undone.x + WIDTH // 2
+    return f"M{x},{undone.y + HEIGHT} L{x},{undo.y}"
+
+
 # When the tasks of a workflow ran: bars on one axis.
 #
 # A workflow that sleeps or waits for a person takes days, and its tasks seconds. So the axis leaves out long times in
@@ -207,8 +221,12 @@ CUT_WIDTH: Final = 44
 #: A time in which nothing ran is cut out if it is longer than this multiple of the time in which something ran.
 LONG: Final = 2.0
 MAX_CUTS: Final = 5
-#: Height of the row with the lengths of the cuts.
+#: Height of the row with the lengths of the cuts, and of that with the times.
 HEAD: Final = 18
+#: Seconds between two times of the axis; maximum number of times, and their least distance.
+STEPS: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800)
+MAX_TIMES: Final = 7
+APART: Final = 52
 
 type Interval = tuple[float, float]  # seconds since the first start
 
@@ -239,7 +257,9 @@ class TimeBars:
 
     bars: list[Bar] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    ticks: list[tuple[float, str]] = field(default_factory=list)  # (place, time)
     whole: str = ""
+    first: datetime | None = None
 
     @property
     def waits(self) -> bool:
@@ -247,8 +267,12 @@ class TimeBars:
         return any(bar.is_waiting for bar in self.bars)
 
     @property
-    def height(self) -> int:
+    def bottom(self) -> int:
         return ROW * len(self.bars) + (HEAD if self.cuts else 0)
+
+    @property
+    def height(self) -> int:
+        return self.bottom + HEAD
 
 
 def times(boxes: Sequence[Box], now: datetime) -> TimeBars:
@@ -269,7 +293,7 @@ def times(boxes: Sequence[Box], now: datetime) -> TimeBars:
         for row, ((_start, box), start, end) in enumerate(list(zip(began, starts, ends, strict=True))[:MAX_BARS])
     ]
     cuts = [Cut(round(axis.x(start), 1), labels.duration(end - start)) for start, end in axis.cuts]
-    return TimeBars(bars, cuts, labels.duration(axis.whole))
+    return TimeBars(bars, cuts, axis.ticks(first), labels.duration(axis.whole), first)
 
 
 def _end(box: Box, first: datetime, now: datetime) -> float | None:
@@ -308,6 +332,27 @@ class _Axis:
         """Return the place of a time."""
         passed = [(start, end) for start, end in self.cuts if end <= at]
         return (at - sum(end - start for start, end in passed)) * self._scale + CUT_WIDTH * len(passed)
+
+    def ticks(self, first: datetime) -> list[tuple[float, str]]:
+        """Return round times of the clock with their places; ``first`` is that of the place 0."""
+        ends = [0.0, *(at for cut in self.cuts for at in cut), self.whole]
+        parts = list(zip(ends[::2], ends[1::2], strict=True))
+        shown = sum(end - start for start, end in parts)
+        step = next((step for step in STEPS if shown / step <= MAX_TIMES), STEPS[-1])
+        local = timezone.localtime(first)
+        since = (local - local.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
+        pattern = "%m-%d %H:%M" if self.whole > STEPS[-2] else "%H:%M:%S"
+        found: list[tuple[float, str]] = []
+        for start, end in parts:
+            at = math.ceil((since + start) / step) * step - since
+            while at <= end:
+                x = round(self.x(at), 1)
+                if x <= TIMES_WIDTH - APART and (not found or x - found[-1][0] >= APART):
+                    clock = local + timedelta(seconds=at)
+                    text = f"{clock:{pattern}}"
+                    found.append((x, text + (f".{clock.microsecond // 100_000}" if step < 1 else "")))
+                at += step
+        return found
 
 
 def _merged(intervals: Iterable[Interval]) -> list[Interval]:

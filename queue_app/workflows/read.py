@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final
 
+from django.db.models import Q
 from django.db.models.functions import Now
 
+from queue_app.core.states import FAILURES, Status
 from queue_app.exceptions import InvalidTransition, WorkflowNotFound
 from queue_app.models import Workflow
+from queue_app.models.workflow import STANDINGS
 from queue_app.services.advance import changing, push_opened
 from queue_app.services.lifecycle.dependencies import settle_all
 from queue_app.services.notify import events
@@ -35,6 +38,8 @@ UNFOLDED: Final = 40
 MAX_GROUPS: Final = 200
 #: Tasks named as holding the workflow.
 MAX_HOLDING: Final = 20
+#: State of a completed task in the graph whose compensation has completed.
+COMPENSATED: Final = "compensated"
 #: The task of ``Workflow.map``, and its name in the graph.
 _MAP: Final = "queue_app.workflows.builder.expand"
 
@@ -52,7 +57,8 @@ class TaskGroup:
     is_critical: bool = False  # a task of it is on the critical path
     own_name: str = ""  # of a single task
     first: uuid.UUID | None = None  # the id of its first task
-    counts: Counter[str] = field(default_factory=Counter)  # tasks by state
+    undoes: set[int] = field(default_factory=set)  # groups with the tasks that it compensates
+    counts: Counter[str] = field(default_factory=Counter)  # tasks by state; completed ones that are undone apart
     started_at: datetime | None = None  # when the first of them started
     finished_at: datetime | None = None  # when the last of them ended; none while one is pending
 
@@ -100,18 +106,19 @@ def graph_of(workflow_id: uuid.UUID) -> WorkflowGraph:
     groups = _folded(nodes, edges, levels)
     path = _critical_path(nodes, edges)
     on_path = set(path)
+    undone = {task for undo, task in nodes.undoing.items() if nodes.states[undo] == Status.COMPLETED}
     for group in groups:
-        _describe(group, nodes)
+        _describe(group, nodes, undone)
         group.is_critical = not on_path.isdisjoint(group.tasks)
     holding = rows.holding(workflow_id, MAX_HOLDING)
     return WorkflowGraph(groups, [nodes.id_of(task) for task in path], holding, len(nodes.states), len(nodes.before))
 
 
-def _describe(group: TaskGroup, nodes: Nodes) -> None:
+def _describe(group: TaskGroup, nodes: Nodes, undone: Container[int | None]) -> None:
     tasks = group.tasks
     group.first = nodes.id_of(tasks[0])
     group.own_name = nodes.names.get(tasks[0], "") if len(tasks) == 1 else ""
-    group.counts = Counter(map(nodes.states.__getitem__, tasks))
+    group.counts = Counter(COMPENSATED if task in undone else nodes.states[task] for task in tasks)
     group.started_at = _moment(min(map(nodes.started.__getitem__, tasks)))
     group.finished_at = _moment(max(map(nodes.finished.__getitem__, tasks)))
 
@@ -177,7 +184,11 @@ def _groups(
         group.tasks.append(task)
         group.parents.update(waits)
         group_of[task] = group.number
-    return list(by_key.values())
+    groups = list(by_key.values())
+    for undo, undone in nodes.undoing.items():
+        if undone is not None:
+            groups[group_of[undo]].undoes.add(group_of[undone])
+    return groups
 
 
 def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
@@ -194,6 +205,11 @@ def _critical_path(nodes: Nodes, edges: _Edges) -> list[int]:
         path.append(last)
         before = edges.parents(last)
     return path[::-1]
+
+
+def holding_tasks() -> Q:
+    """Return the condition on tasks that failed in a workflow that is held."""
+    return Q(workflow_id__in=Workflow.objects.filter(**STANDINGS["held"]).values("pk"), status__in=FAILURES)
 
 
 # Keep workflows going after crashes: settle open ones, sweep for forgotten tasks, cancel overdue ones.

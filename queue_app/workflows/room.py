@@ -12,6 +12,7 @@ ROOM: Final = Room(
     pages={"Workflow": "admin.WorkflowAdmin"},
     verbs={"workflow": "verb"},
     task_details=("admin.around_task",),
+    task_filters={"held": "read.holding_tasks"},
     parts={
         "children": "children",
         "enqueue_workflow": "store.enqueue_checked",

@@ -44,8 +44,9 @@ SELECT
     (SELECT string_agg(float8send(COALESCE(EXTRACT(EPOCH FROM finished_at)::float8, 'Infinity')), ''::bytea)
         FROM tasks),
     edge.after, edge.before, edge.conditions,
-    (SELECT jsonb_agg(jsonb_build_array(own.number, node.name, node.compensates IS NOT NULL))::text
-        FROM own JOIN queue_app_workflownode AS node ON node.task_id = own.id)
+    (SELECT jsonb_agg(jsonb_build_array(own.number, node.name, node.compensates IS NOT NULL, undone.number))::text
+        FROM own JOIN queue_app_workflownode AS node ON node.task_id = own.id
+            LEFT JOIN own AS undone ON undone.id = node.compensates)
 FROM (
     SELECT string_agg(int4send(after::int), ''::bytea) AS after, string_agg(int4send(before::int), ''::bytea) AS before,
         string_agg(left(condition, 2), '') AS conditions FROM edges
@@ -88,7 +89,7 @@ class Nodes:
     before: array[int]
     conditions: list[str]
     names: dict[int, str]
-    undoing: set[int]  # compensations
+    undoing: dict[int, int | None]  # compensation -> the task that it undoes
 
     def id_of(self, number: int) -> uuid.UUID:
         return uuid.UUID(bytes=self.ids[16 * number : 16 * number + 16])
@@ -109,8 +110,8 @@ def read(workflow_id: uuid.UUID) -> Nodes:
         after=_numbers("i", after),
         before=_numbers("i", before),
         conditions=[_CONDITIONS[text] for text in map("".join, zip(*[iter(conditions or "")] * 2, strict=True))],
-        names={number: name for number, name, _ in named if name},
-        undoing={number for number, _, undoes in named if undoes},
+        names={number: name for number, name, *_ in named if name},
+        undoing={number: undone for number, _, undoes, undone in named if undoes},
     )
 
 

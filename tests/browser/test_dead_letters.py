@@ -62,7 +62,7 @@ def test_replay_in_the_browser(visit, letters, screenshot):
     shot("dead-letters")
     page.click("text=CardDeclined >> nth=0")
     shot("dead-letter")
-    page.click("text=Replay with edited parameters")
+    page.click("text=Replay with edited arguments")
     text = page.input_value("textarea[name=parameters]")
     page.fill("textarea[name=parameters]", text.replace('"token"', '"note"'))
     page.click("input[type=submit]")

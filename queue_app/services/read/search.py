@@ -129,16 +129,16 @@ def find(text: str, *, may_view_payload: bool) -> Found:
         note = _("The end of the id was looked for among the newest %(n)s tasks.")
         found.notes.append(note % {"n": f"{rows.IDS_READ:,}"})
     if not may_view_payload:
-        note = _("Errors and parameters were not searched: that needs the permission queue_app.view_payload.")
+        note = _("Errors and arguments were not searched: that needs the permission queue_app.view_payload.")
         found.notes.append(note)
         return found
     more = _("Of the tasks with such an error, only the newest %(n)d were read.")
     _add_tasks(found, more, _with_error(text))
     parameters = _parameter_names()
-    more = _("Of the tasks with this value of a parameter, only the newest %(n)d were read.")
+    more = _("Of the tasks with this argument, only the newest %(n)d were read.")
     _add_tasks(found, more, _with_parameter(text, parameters[:MAX_NAMES]))
     if len(parameters) > MAX_NAMES:
-        note = _("%(n)d of %(total)d parameters were read; parameters.NAME:VALUE reads one.")
+        note = _("%(n)d of %(total)d names of arguments were read; parameters.NAME:VALUE reads one.")
         found.notes.append(note % {"n": MAX_NAMES, "total": len(parameters)})
     return found
 
@@ -187,17 +187,18 @@ def _parameter_names() -> list[str]:
     return sorted(names)
 
 
-def _with_parameter(text: str, names: Sequence[str]) -> Any:
-    """Return the tasks in which one of these parameters has this value."""
-    contained = Q()
+def _with_parameter(text: str, names: Sequence[str]) -> list[uuid.UUID]:
+    """Return the tasks in which one of these parameters has this value, by name or by its position."""
+    contained, found = Q(), set[uuid.UUID]()
     for value in meanings(text):
-        for name in names:
-            if not seeks_hidden({name: value}, ()):
-                contained |= Q(parameters__contains={name: value})
-    if not contained:
-        return []
-    payloads = TaskPayload.objects.using(alias()).filter(contained)
-    return payloads.order_by("-task_id").values_list("task_id", flat=True)
+        shown = [name for name in names if not seeks_hidden({name: value}, ())]
+        for name in shown:
+            contained |= Q(parameters__contains={name: value})
+        found.update(rows.tasks_at_places(registry.places_of(shown), [value], MAX_TASKS + 1))
+    if contained:
+        payloads = TaskPayload.objects.using(alias()).filter(contained).order_by("-task_id")
+        found.update(payloads.values_list("task_id", flat=True)[: MAX_TASKS + 1])
+    return sorted(found, reverse=True)
 
 
 def meanings(value: str) -> list[Any]:

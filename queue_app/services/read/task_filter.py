@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, Subquery
 
 from queue_app import registry
+from queue_app.core import rooms
 from queue_app.core.ids import first_at
 from queue_app.core.options import FILTERS, OptionFilters
 from queue_app.core.priorities import Band
@@ -20,7 +21,8 @@ from queue_app.core.states import PENDING, TERMINAL, Status
 from queue_app.models import ScheduleTick, Task, TaskAttempt, TaskPayload
 from queue_app.models.querysets import TaskQuerySet, expand_statuses
 from queue_app.models.task import UNSUCCESSFUL
-from queue_app.sql.search import has_error
+from queue_app.models.worker import StepResult
+from queue_app.sql.search import at_places, has_error
 
 #: Times of a task that can be filtered by a range.
 TIMES: Final = ("created", "queued", "started", "finished", "run")
@@ -120,6 +122,8 @@ class TaskFilter(OptionFilters, StoredFilter):
     error_class: str | None = None
     kinds: Sequence[Sequence[Any]] | None = None  # (queue, task type, capabilities, concurrency key); any of them
     parameters: Sequence[Sequence[dict[str, Any]]] = ()
+    by_position: bool | None = None  # ``parameters`` also mean positional arguments, of the newest tasks
+    stands: str | None = None  # a name in ``conditions``: of tasks that wait for people
 
 
 def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None, *, above: uuid.UUID | None = None) -> TaskQuerySet:
@@ -136,13 +140,23 @@ def matching(wanted: TaskFilter, tasks: TaskQuerySet | None = None, *, above: uu
         failed = TaskAttempt.objects.filter(has_error(wanted.error), task_id=OuterRef("pk"), **related_newer)
         tasks = tasks.filter(Exists(failed))
     if wanted.parameters:
-        contained = _contained(wanted.parameters)
+        contained = _contained(wanted)
         if _are_few(wanted.statuses):  # a subquery for each task, which PostgreSQL does not turn into a join
             found = ExpressionWrapper(contained, output_field=BooleanField())
             tasks = tasks.filter(Subquery(TaskPayload.objects.filter(task_id=OuterRef("pk")).values_list(found)))
         else:
             tasks = tasks.filter(pk__in=TaskPayload.objects.filter(contained, **related_newer).values("task_id"))
     return tasks
+
+
+def conditions() -> dict[str, Callable[[], Q]]:
+    """Return {what tasks wait for people for: condition}; rooms have more."""
+    return {"waits_for_a_person": _awaits_signal} | rooms.named("task_filters")
+
+
+def _awaits_signal() -> Q:
+    steps = StepResult.objects.filter(task_id=OuterRef("pk"), done_at__isnull=True).exclude(signal="")
+    return Q(Exists(steps), status=Status.BLOCKED, attempt__gt=0)
 
 
 def _are_few(statuses: Sequence[str]) -> bool:
@@ -230,6 +244,8 @@ def _found_elsewhere(wanted: TaskFilter) -> Iterator[Q]:
     """Yield the conditions that the search, a reason to wait, a schedule or an error make."""
     if wanted.kinds is not None:
         yield reduce(or_, (_of_kind(*kind) for kind in wanted.kinds), Q(pk__in=()))
+    if wanted.stands is not None:
+        yield conditions()[wanted.stands]()
     if wanted.any_of is not None:
         yield condition_of(wanted.any_of)
     if wanted.schedule is not None:
@@ -268,5 +284,12 @@ def _times(wanted: TaskFilter) -> Iterator[Q]:
         yield reduce(or_, not_ended, Q(finished_at__gte=max(begun) - _CLOCK_SKEW))
 
 
-def _contained(groups: Sequence[Sequence[dict[str, Any]]]) -> Q:
-    return reduce(and_, (reduce(or_, (Q(parameters__contains=value) for value in values)) for values in groups))
+def _contained(wanted: TaskFilter) -> Q:
+    """Return the condition on payloads for the parameters of a filter."""
+    groups = []
+    for values in wanted.parameters:
+        group = reduce(or_, (Q(parameters__contains=value) for value in values))
+        if wanted.by_position and (places := registry.places_of(values[0])):
+            group |= Q(at_places(places, [rest for value in values for rest in value.values()]))
+        groups.append(group)
+    return reduce(and_, groups)

@@ -413,7 +413,7 @@ def test_edited_parameters(staff, committed, dead):
         response = staff.post(
             f"{LETTERS}{letter.pk}/edit/", {"parameters": text.replace("1", "2"), "reason": "typo"}, follow=True
         )
-    assert "queued again, with these parameters" in response.content.decode()
+    assert "queued again, with these arguments" in response.content.decode()
     payload = TaskPayload.objects.get(pk=letter.task_id)
     assert (payload.parameters, payload.args) == ({"n": 2, "password": CANARY}, [7])
     assert log() == ["Replayed with parameters edited: typo"]

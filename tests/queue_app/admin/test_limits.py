@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.html import strip_tags
 
 from queue_app.adaptive.adapt import adapt_limits
+from queue_app.core.priorities import Band
 from queue_app.models import AuditEntry, Limit, LimitStep, PriorityPolicy, Queue, RuntimeSettings
 from queue_app.services import pause
 from tests.queue_app.admin.test_actions import QUEUES
@@ -341,3 +342,45 @@ def test_policies_are_edited(staff):
     assert RuntimeSettings.objects.get().max_concurrent == 12
     assert staff.post("/admin/queue_app/runtimesettings/1/delete/", {"post": "yes"}).status_code == 403
     assert staff.post("/admin/queue_app/indexgeneration/1/change/", {"number": "5"}).status_code == 403
+
+
+# Times with units.
+
+
+@pytest.mark.parametrize(
+    ("typed", "seconds"), [("7 days", 604_800), ("1.5 h", 5_400), ("10 min", 600), ("30", 30), ("250 ms", 0.25)]
+)
+def test_staff_write_times_with_units_and_read_them_so(staff, typed, seconds):
+    page = reverse("admin:queue_app_prioritypolicy_change", args=[Band.NORMAL.value])
+    data = {"max_retries": "3", "timeout_seconds": typed, "promote_after_seconds": "", "target_seconds": ""}
+    assert staff.post(page, data).status_code == 302
+    assert PriorityPolicy.objects.get(pk=Band.NORMAL).timeout_seconds == seconds
+    shown = re.search(r'name="timeout_seconds" value="([^"]*)"', staff.get(page).content.decode())[1]
+    staff.post(page, data | {"timeout_seconds": shown})
+    assert PriorityPolicy.objects.get(pk=Band.NORMAL).timeout_seconds == seconds, "what is shown means the same"
+    assert typed in {"30", "1.5 h", "250 ms"} or shown == typed
+
+
+def test_a_time_that_did_not_change_is_no_change(staff):
+    page = reverse("admin:queue_app_prioritypolicy_change", args=[Band.NORMAL.value])
+    found = PriorityPolicy.objects.get(pk=Band.NORMAL)
+    data = {"max_retries": found.max_retries + 1, "timeout_seconds": f"{found.timeout_seconds / 60:g} min"}
+    staff.post(page, data | {"promote_after_seconds": found.promote_after_seconds or "", "target_seconds": ""})
+    entry = AuditEntry.objects.get(action="prioritypolicy.edit")
+    assert "timeout_seconds" not in entry.after
+
+
+@pytest.mark.parametrize("typed", ["7 parsecs", "soon", "nan"])
+def test_an_unknown_unit_is_refused(staff, typed):
+    page = reverse("admin:queue_app_prioritypolicy_change", args=[Band.NORMAL.value])
+    data = {"max_retries": "3", "timeout_seconds": typed, "promote_after_seconds": "", "target_seconds": ""}
+    assert "Enter a number" in staff.post(page, data).content.decode()
+
+
+@pytest.mark.parametrize(
+    "path", ["prioritypolicy/2/change/", "queue/mail/change/?tab=settings", "limit/add/", "runtimesettings/1/change/"]
+)
+def test_each_setting_says_what_it_changes(staff, path):
+    Queue.objects.create(name="mail")
+    form = staff.get(f"/admin/queue_app/{path}").context["adminform"].form
+    assert [name for name, field in form.fields.items() if not field.help_text] == []

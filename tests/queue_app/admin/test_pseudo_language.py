@@ -3,6 +3,7 @@
 What people and programs wrote stays as it is: names, parameters, errors, and what the log, the history and ticks keep.
 """
 
+import inspect
 import re
 from html.parser import HTMLParser
 
@@ -122,7 +123,8 @@ def names():
         found |= words(model._meta.verbose_name) | words(model._meta.verbose_name_plural)
     found |= words([config.verbose_name for config in others])
     found |= words(registry.known_types()) | words(list(Permission.objects.values_list("codename")))
-    return found
+    functions = [registry.get(name).func for name in registry.known_types()]
+    return found | {parameter for each in functions for parameter in inspect.signature(each).parameters}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The search finds what the list shows; filters and orders of the list."""
 
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib import admin
@@ -11,11 +12,12 @@ from django.utils import timezone
 
 from queue_app import registry
 from queue_app.core.priorities import Band
+from queue_app.core.redaction import MASK
 from queue_app.core.states import Status
 from queue_app.models import Operation, Queue, Task
 from queue_app.schedules.edit import create_schedule
 from queue_app.sql import search as rows
-from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, move
+from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, let_wait, move
 from tests.support.pages import CONFIRMED
 from tests.workers import chores
 
@@ -87,6 +89,77 @@ def test_the_value_of_a_parameter_is_found(staff, make_task, known_tasks):
     seven, text = make_task(kind, parameters={name: 7}), make_task(kind, parameters={name: "order 1017"})
     assert found_by(staff, {"q": "7"}) == {seven.pk}
     assert found_by(staff, {"q": "order 1017"}) == {text.pk}
+
+
+@pytest.fixture
+def one_parameter(known_tasks):
+    """The only function whose parameters are searched, and the name of its parameter."""
+    kind = registry.type_of(chores.echo)
+    for other in {*known_tasks} - {kind}:  # other tests have tasks with more names than are read
+        del known_tasks[other]
+    return kind, chores.echo.func.__code__.co_varnames[0]
+
+
+@pytest.mark.parametrize("term", ["parameters.{name}:{value}", "{value}"])
+@pytest.mark.parametrize("value", [1017, "order-1017"])
+def test_an_argument_is_found_by_name_however_the_caller_gave_it(staff, make_task, one_parameter, term, value):
+    kind, name = one_parameter
+    found = {make_task(kind, parameters={name: value}).pk, make_task(kind, args=[value]).pk}
+    make_task(kind, args=["another"])
+    make_task("shop.tasks.of_no_known_function", args=[value])
+    query = {"q": term.format(name=name, value=value)}
+    assert found_by(staff, query) == found
+    assert found_by(staff, query | {"status": "failed_any"}) == set()
+
+
+def test_two_arguments_narrow_together(staff, make_task, one_parameter):
+    kind, name = one_parameter
+    task = make_task(kind, args=[1017], parameters={"color": "red"})
+    make_task(kind, args=[1017], parameters={"color": "blue"})
+    assert found_by(staff, {"q": f"parameters.{name}:1017 parameters.color:red"}) == {task.pk}
+
+
+def test_an_action_on_all_that_match_means_positional_arguments_too(staff, make_task, one_parameter):
+    kind, name = one_parameter
+    task = make_task(kind, args=[1017])
+    other = make_task(kind, args=[1018])
+    query = {"q": f"parameters.{name}:1017"}
+    data = {"action": "cancel_selected", "_selected_action": [task.pk], "select_across": "1", "confirmed": "1"}
+    staff.post(f"{LIST}?{urlencode(query)}", data)
+    assert Task.objects.get(pk=task.pk).status == "cancelled"
+    assert Task.objects.get(pk=other.pk).status == "queued"
+
+
+def test_a_secret_argument_is_not_found_by_its_place(staff, make_task, one_parameter, settings):
+    kind, name = one_parameter
+    task = make_task(kind, args=["tok_5f2c9e81"])
+    assert found_by(staff, {"q": "tok_5f2c9e81"}) == {task.pk}
+    settings.TASKQUEUE = settings.TASKQUEUE | {"SENSITIVE": [name]}
+    assert found_by(staff, {"q": "tok_5f2c9e81"}) == set()
+
+
+# What the list shows of each task.
+
+
+def test_lists_show_arguments_in_short(staff, client_of, make_task, dead, one_parameter):
+    kind, name = one_parameter
+    make_task(kind, args=["ann@example.org"])
+    dead(parameters={"order": 1017, "password": "hunter2"})
+    page = staff.get(LIST).content.decode()
+    assert f'title="{kind}"' in page
+    assert f"<small>{name}: ann@example.org</small>" in page
+    for address in (LIST, LETTERS):
+        shown = staff.get(address).content.decode()
+        assert f"<small>order: 1017, password: {MASK}</small>" in shown
+        assert "hunter2" not in shown
+    assert "ann@example.org" not in client_of("viewer").get(LIST).content.decode()
+
+
+def test_tasks_that_wait_for_a_person(staff, make_task):
+    waiting = let_wait(make_task())
+    let_sleep = make_task()
+    assert found_by(staff, {"wait": "waits_for_a_person"}) == {waiting.pk}
+    assert let_sleep.pk in found_by(staff, {})
 
 
 def test_the_tasks_of_a_schedule_are_found(staff, make_task):

@@ -7,9 +7,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from queue_app.models import Limit, TaskStats
+from queue_app.core import shared
+from queue_app.models import Limit, Queue, TaskStats
 from queue_app.services.upkeep import task_stats
-from tests.support.factories import AttemptFactory, DeadLetterFactory
+from tests.support.factories import AttemptFactory, DeadLetterFactory, QueueStatsFactory
 
 LIST = "/admin/queue_app/taskstats/"
 
@@ -115,3 +116,110 @@ def test_the_cost_does_not_grow_with_the_tasks(staff, make_task, end_task):
             staff.get(f"{LIST}type/shop.tasks.send_mail/")
         costs.append(len(queries))
     assert costs[0] == costs[1] <= 20
+
+
+# Now against an hour, a day and a week ago.
+
+
+@pytest.fixture
+def this_hour(monkeypatch):
+    """Stop the clock in the middle of this hour, so that now is one hour."""
+    now = timezone.now().replace(minute=30, second=0, microsecond=0)
+    monkeypatch.setattr(task_stats.timezone, "now", lambda: now)
+    shared.forget()
+
+
+@pytest.fixture
+def slower_since_yesterday(this_hour):
+    for ago in (24, 25, 1):
+        stats("shop.report", ago=ago, completed=100, runs={"15": 100}, versions={"1.9": 100})
+        stats("shop.mail", ago=ago, completed=300, runs={"15": 300})
+    stats("shop.report", completed=60, failed=40, runs={"20": 100}, versions={"2.0": 100})
+    stats("shop.mail", completed=150, runs={"15": 150})
+
+
+def test_which_got_slower_since_yesterday(staff, slower_since_yesterday):
+    """Two clicks: the list of task types, and the head of the column."""
+    menu = text_of(staff.get("/admin/"))
+    assert f'href="{LIST}"' in menu
+    page = text_of(staff.get(LIST))
+    assert "o=slower" in page
+    table = text_of(staff.get(f"{LIST}?o=slower")).split("<tbody>")[1]
+    assert table.index("type/shop.report/") < table.index("type/shop.mail/"), "the list itself has most tasks first"
+    row = table.split("</tr>")[0]
+    assert "▲ +659 %" in row, "the p95 of this hour against the same hour of yesterday"
+    assert "▲ +40.0 points" in row
+    assert "about the same" in table.split("</tr>")[1]
+
+
+@pytest.mark.parametrize(("against", "change"), [("1h", "about the same"), ("1d", "▲ +100 %"), ("7d", "")])
+def test_a_list_compares_with_the_time_that_is_chosen(staff, this_hour, against, change):
+    stats("shop.mail", completed=100)
+    stats("shop.mail", ago=1, completed=200)
+    stats("shop.mail", ago=24, completed=100)
+    page = text_of(staff.get(f"{LIST}?against={against}")).split("<tbody>")[1]
+    a_minute = page.split("</td>")[6]
+    assert "3.3" in a_minute
+    assert change in a_minute if change else "<small" not in a_minute
+
+
+def test_too_few_tasks_make_no_change(staff, this_hour):
+    stats("shop.mail", completed=100, runs={"15": 100}, ago=24)
+    stats("shop.mail", completed=3, runs={"30": 3})
+    table = text_of(staff.get(LIST)).split("<tbody>")[1]
+    assert "▲" not in table
+
+
+def test_the_page_of_a_type_compares_with_the_version_before(staff, slower_since_yesterday):
+    page = text_of(staff.get(f"{LIST}type/shop.report/"))
+    rows = page[page.index("Now, and before") :].split("</table>")[0]
+    for label in ("an hour ago", "a day ago", "a week ago", "before version 2.0"):
+        assert label in rows
+    assert "▲ +659 %" in rows.split("before version 2.0")[1]
+    chart = page[page.index("Run times by hour") :].split("</section>")[0]
+    assert "tq-mark" in chart
+    assert "│ version 2.0" in chart
+
+
+def test_users_are_compared_by_day(staff, this_hour):
+    stats("ina", "user")
+    page = text_of(staff.get(f"{LIST}?kind=user"))
+    assert 'value="1d"' in page
+    assert 'value="1h"' not in page.split("against")[-1].split("</select>")[0]
+
+
+@pytest.fixture
+def slower_queue():
+    now = timezone.now()
+    for ago, seconds in ((timedelta(minutes=5), 3.0), (timedelta(days=1, minutes=5), 1.0)):
+        QueueStatsFactory(queue="mail", taken_at=now - ago, completed=20, run_p95=seconds)
+    Queue.objects.get_or_create(name="mail")
+    shared.forget()
+
+
+def test_queues_are_compared_by_their_snapshots(staff, slower_queue):
+    assert "▲ +200 %" in text_of(staff.get(f"{LIST}?kind=queue&o=slower"))
+    page = text_of(staff.get("/admin/queue_app/queue/mail/change/"))
+    assert "▲ +200 %" in page[page.index("Now, and before") :]
+
+
+def test_who_may_not_see_queues_has_no_list_of_them(client_of, slower_queue):
+    assert "▲ +200 %" in text_of(client_of("viewer").get(f"{LIST}?kind=queue"))
+    page = text_of(client_of("canceller").get(f"{LIST}?kind=queue"))
+    assert "?kind=queue&amp;period" not in page
+    assert "mail" not in page
+
+
+@pytest.mark.parametrize("kind", ["type", "user", "queue"])
+def test_the_cost_of_a_list_does_not_grow_with_its_lines(staff, slower_queue, kind):
+    costs = []
+    for count in (1, 30):
+        for number in range(count):
+            stats(f"{kind}-{count}-{number}", "user" if kind == "user" else "type")
+            QueueStatsFactory(queue=f"{kind}-{count}-{number}")
+            Queue.objects.get_or_create(name=f"{kind}-{count}-{number}")
+        shared.forget()
+        with CaptureQueriesContext(connection) as queries:
+            staff.get(f"{LIST}?kind={kind}")
+        costs.append(len(queries))
+    assert costs[0] == costs[1]

@@ -20,7 +20,7 @@ from queue_app.workflows.drawing import graph, states_in_words
 from queue_app.workflows.read import graph_of
 from queue_app.workflows.steer import cancel_workflow
 from tests.support.engine import done, take
-from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, move
+from tests.support.factories import DeadLetterFactory, StaffFactory, TaskFactory, let_wait, move
 from tests.support.pages import CONFIRMED, words_of
 from tests.workers import chores
 
@@ -65,6 +65,16 @@ def test_the_list_shows_progress_and_what_stands(staff, flow):
         )
     press(staff, flow, "pause", reason="the bank is down")
     assert "the bank is down" in staff.get(f"{LIST}?standing=paused").content.decode()
+
+
+def test_what_waits_for_people_is_a_filter_of_workflows_and_of_tasks(staff, flow):
+    names = tasks(flow)
+    assert "order" not in staff.get(f"{LIST}?standing=waiting").content.decode().split("<tbody>")[-1]
+    let_wait(names[0])
+    assert "order &lt;7&gt;" in staff.get(f"{LIST}?standing=waiting").content.decode()
+    held(flow)
+    found = staff.get("/admin/queue_app/task/?wait=held").context["cl"].result_list
+    assert [task.pk for task in found] == [names[0].pk]
 
 
 def test_a_task_that_waits_for_days_does_not_squash_the_times_of_the_others(staff, flow):
@@ -314,7 +324,7 @@ def test_an_ended_workflow_that_completed_has_no_buttons(staff, flow):
     assert "data-tq-live" not in text
 
 
-def test_compensations_are_drawn_last_and_are_no_part_of_the_critical_path(staff, committed):
+def test_a_compensation_hangs_on_what_it_undoes_and_is_no_part_of_the_critical_path(staff, committed):
     made = Workflow("undone", on_failure="cancel")
     pay = made.add(chores.echo, 1, compensate=chores.returns)
     made.add(chores.echo, 2, after=[pay])
@@ -328,8 +338,26 @@ def test_compensations_are_drawn_last_and_are_no_part_of_the_critical_path(staff
         move(task, "completed", started_at=now, finished_at=now + timezone.timedelta(seconds=number))
     found = graph_of(made.id)
     assert found.critical == [first.id, second.id]
-    columns = {box.group.name: box.x for box in graph(found).boxes}
-    assert columns["undo"] == max(columns.values())
+    drawn = graph(found)
+    paid, undo = (next(box for box in drawn.boxes if box.group.first == task.pk) for task in (first, undo))
+    assert (undo.x, undo.y > paid.y) == (paid.x, True)
+    assert [condition for _path, condition, _critical in drawn.lines].count("undoes") == 1
+    text = staff.get(page(made)).content.decode()
+    assert "undoes the task above it" in text
+    assert (paid.state, undo.state) == ("compensated", "completed")
+    assert 'class="tq-node tq-node-compensated' in text
+    assert "2 completed" in text
+    assert "1 compensated" in text
+
+
+def test_the_times_have_an_axis(staff, flow):
+    began = timezone.now().replace(hour=12, minute=0, second=2, microsecond=0)
+    for number, task in enumerate(tasks(flow)[:2]):
+        start = began + timedelta(seconds=10 * number)
+        move(task, "completed", started_at=start, finished_at=start + timedelta(seconds=10))
+    times = staff.get(page(flow)).context["times"]
+    assert [text for _x, text in times.ticks] == ["12:00:05", "12:00:10", "12:00:15", "12:00:20"]
+    assert times.ticks[0][0] == 84.0, "3 of 20 s of the width of 560"
 
 
 # -- links between tasks and workflows -------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ def end():
 
 
 def only(name, kind=StatsKind.TYPE):
-    [found] = [each for each in task_stats.totals(kind, "24h") if each.name == name]
-    return found
+    return task_stats.history(kind, name).sums["24h"]
 
 
 def test_what_ended_is_counted_by_type_user_and_key(end):
@@ -52,7 +51,7 @@ def test_what_ended_is_counted_by_type_user_and_key(end):
     assert found.wait_p50 == pytest.approx(2, rel=0.3)
     assert found.versions == {"1.7": 3}
     assert only("ina", StatsKind.USER).completed == only("customer:1", StatsKind.KEY).completed == 3
-    found = task_stats.totals(StatsKind.USER, "24h")
+    found = task_stats.compare(StatsKind.USER, "24h", "1d")
     assert [each.name for each in found] == ["ina"], "tasks without a user are of no one"
 
 
@@ -105,7 +104,7 @@ def test_only_the_most_active_users_are_counted(end, override):
     end(user="omar")
     end(user="omar")
     task_stats.collect()
-    assert [each.name for each in task_stats.totals(StatsKind.USER, "24h")] == ["omar"]
+    assert [each.name for each in task_stats.compare(StatsKind.USER, "24h", "1d")] == ["omar"]
 
 
 def test_old_rows_are_purged(end):
