@@ -1,9 +1,8 @@
 """Forms of the admin: reasons of edits, options of operations, edited parameters."""
 
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
