@@ -126,6 +126,8 @@ def _read_failing(_key: str) -> list[tuple[FailingType, float | None, Any]]:
     ]  # fmt: skip
 
 
+#: How many dead letters of a failing type its row offers to replay, to see whether it is mended.
+FIRST_REPLAYS: Final = 10
 _failing: Final = Shared(_read_failing, lambda _: FRESH_TROUBLE)
 _awaited: Final = Shared(lambda _: attention.awaited_answers(), lambda _: FRESH_TROUBLE)
 _deaths: Final = Shared(lambda _: attention.deaths(), lambda _: FRESH_LETTERS)
@@ -152,7 +154,12 @@ def _failing_types() -> Iterator[OverviewReason]:
         query, listed_by = (urlencode({name: each.task_type, "state": "open"}) for name in ("task_type", "q"))
         letters = [
             Link(sentence("Dead letters"), "deadletter_changelist", "queue_app.view_deadletter", listed_by),
-            Link(sentence("Replay…"), "deadletter_matching", "queue_app.replay_deadletter", query),
+            Link(
+                sentence("Replay %(number)s…", number=FIRST_REPLAYS),
+                "deadletter_matching",
+                "queue_app.replay_deadletter",
+                f"{query}&limit={FIRST_REPLAYS}&order=newest",
+            ),
         ]
         hold = Link(sentence("Pause"), "limit_hold", "queue_app.pause_limit", holds=each.task_type)
         if paused:
