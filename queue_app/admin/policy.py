@@ -67,13 +67,20 @@ class LimitAdmin(PausingAdmin[Limit]):
     )
     fixed_fields = ("scope", "name")
     form = ReasonForm
-    list_display = ("name", "scope", "state", "running", "waiting", "max_concurrent", "rate_count", "rate_seconds")
+    list_display = (
+        "name", "scope", "state", "running", "waiting", "in_force", "max_concurrent", "rate_count", "rate_seconds"
+    )  # fmt: skip
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_filter = ("scope",)
     list_per_page = 50
     ordering = ("name",)  # of two columns, Django would write the rank into the headings
     search_fields = ("name",)
     sortable_by = ("name", "scope")
+
+    in_force = column(
+        _lazy("limit now"),
+        lambda limit: two_lines(limit.cap, _("adapts itself")) if limit.adaptive else limit.cap or "-",
+    )
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         rows = list(rows)

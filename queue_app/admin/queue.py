@@ -45,7 +45,14 @@ from queue_app.sql.database import atomic
 # Pause and resume queues, task types, keys or everything, from a list or a page.
 
 ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
-ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
+ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {
+    "fields": (ADAPTIVE[:2], ADAPTIVE[2:]),
+    "description": _lazy(
+        "Two adaptive limits on one service settle too high together. Give tasks that use one service the same"
+        " concurrency key, and make the limit of that key adaptive."
+    ),
+    "classes": ("collapse",),
+})  # fmt: skip
 LIMITS_NOTE = _lazy("A change applies from the next claim on.")
 
 
