@@ -1,9 +1,10 @@
 """The rules that staff edit: policies of bands, limits of task types and keys, limits over all queues."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
@@ -11,6 +12,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin
 from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, PausingAdmin
+from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
 from queue_app.models import Limit, PriorityPolicy, RuntimeSettings
@@ -46,6 +48,20 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
         return _("never: it rises to %(band)s and may starve behind high") % {"band": steps[-1].to.label}
 
 
+class LimitForm(ReasonForm):
+    """Limits of a task type or key; a new one is of a type that exists."""
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or {}
+        if self.instance.pk is None and values.get("scope") == Scope.TYPE and values.get("name"):
+            try:
+                self.fields["name"].widget.check("task_type", values["name"])
+            except ValidationError as error:
+                later = _("For a type that is yet to come, set the limit with manage.py taskqueue limit.")
+                self.add_error("name", f"{error.message} {later}")
+        return values
+
+
 class LimitAdmin(PausingAdmin[Limit]):
     empty_text = _lazy("No task type or concurrency key has a limit. Limits of a queue are on the queue's page.")
     fieldsets = (
@@ -66,7 +82,8 @@ class LimitAdmin(PausingAdmin[Limit]):
         (None, {"fields": ("reason",)}),
     )
     fixed_fields = ("scope", "name")
-    form = ReasonForm
+    form = LimitForm
+    pickers: ClassVar = PausingAdmin.pickers | {"name": ("task_type", "concurrency_key")}
     list_display = (
         "name", "scope", "state", "running", "waiting", "in_force", "max_concurrent", "rate_count", "rate_seconds"
     )  # fmt: skip

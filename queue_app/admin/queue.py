@@ -1,9 +1,9 @@
 """The pages of queues, and what all pages with limits and pauses share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -24,6 +24,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.admin.pickers import Picker
 from queue_app.core import rooms
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
@@ -83,6 +84,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     fixed_fields: tuple[str, ...] = ()
     #: Fields that a form shows in two lines.
     low_textareas: tuple[str, ...] = ()
+    #: {field: kinds of names that staff pick in it}.
+    pickers: ClassVar[Mapping[str, tuple[str, ...]]] = {"probe": ("probe",)}
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -94,6 +97,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name in self.low_textareas:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
+        if kinds := self.pickers.get(db_field.name):
+            kwargs["widget"] = Picker(request.user, *kinds)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:

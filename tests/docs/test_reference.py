@@ -74,7 +74,9 @@ def metric_names(text):
 
 @pytest.mark.parametrize("page", [*pages(), *DEPLOYED], ids=lambda page: page.name)
 def test_metrics_that_a_page_names_exist(page):
-    known = set(metrics.BY_NAME) | {f"{name}_bucket" for name, each in metrics.BY_NAME.items() if each.kind == "histogram"}
+    known = set(metrics.BY_NAME) | {
+        f"{name}_bucket" for name, each in metrics.BY_NAME.items() if each.kind == "histogram"
+    }
     assert metric_names(page.read_text()) <= known
 
 

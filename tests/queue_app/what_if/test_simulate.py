@@ -14,7 +14,13 @@ from django.db.models import F
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index
 from queue_app.models import Limit, Queue, QueueStats, Task, TaskAttempt, Worker
-from queue_app.what_if import engine as engine_module, index as simulated, recorded, scenario as parts, simulate as module
+from queue_app.what_if import (
+    engine as engine_module,
+    index as simulated,
+    recorded,
+    scenario as parts,
+    simulate as module,
+)
 from queue_app.what_if.plan import Load
 from queue_app.what_if.recorded import record
 from queue_app.what_if.simulate import simulate
