@@ -20,11 +20,13 @@ _PUSHED_DOWN: Final = frozenset({"throttle", "failures", "probe", "slow"})
 
 def check_adaptive_limits() -> Iterator[Finding]:
     """Report adaptive limits that no scheduler steps, and those that are pushed down to their least value."""
-    limits, oldest = adaptive(), clock() - timedelta(seconds=MISSING * STEP_SECONDS)
+    limits, now = adaptive(), clock()
+    oldest = now - timedelta(seconds=MISSING * STEP_SECONDS)
     late = [each for each in limits if each.stepped_at < oldest]
     low = [each for each in limits if each not in late and each.value <= each.least and each.cause in _PUSHED_DOWN]
     for each in late[:NAMED]:
-        message = f"{each.label} keeps its last value, {each.value}: it was judged {duration((clock() - each.stepped_at).total_seconds())} ago"
+        ago = duration((now - each.stepped_at).total_seconds())
+        message = f"{each.label} keeps its last value, {each.value}: it was judged {ago} ago"
         yield warn("adaptive limits", message, "A scheduler judges it every 3 s: start one, or read its log.")
     for each in low[:NAMED]:
         message = f"{each.label} is at its least, {each.value}. {each.reason}"

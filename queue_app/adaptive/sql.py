@@ -108,7 +108,8 @@ def adaptive() -> list[Adaptive]:
             UNION ALL SELECT 'queue', name, 'q:' || name, min_concurrent, adaptive FROM queue_app_queue
             UNION ALL SELECT scope, name, left(scope, 1) || ':' || name, min_concurrent, adaptive FROM queue_app_limit
         ) AS row CROSS JOIN LATERAL (
-            SELECT value, ratio, cause, reason, stepped_at FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
+            SELECT value, ratio, cause, reason, stepped_at
+            FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
         ) AS newest WHERE adaptive <> '' ORDER BY scope, name
     """)
     return [Adaptive(*row) for row in found]

@@ -163,7 +163,7 @@ class ArgumentsWidget(forms.Widget):
 
 
 class ArgumentsField(forms.Field):
-    """Arguments as a list (``is_list``) or an object: each in its field, or all as JSON if ``arguments`` is ``None``."""
+    """Arguments as a list (``is_list``) or an object: each in its field; all as JSON if ``arguments`` is ``None``."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ def argument_fields(task_type: str, args: Any, parameters: Mapping[str, Any]) ->
     return {
         "args": ArgumentsField(
             by_position, positions, is_list=True, names=names, label=_("Positional arguments"),
-            help_text=_("By the names of the function's parameters, in this order; or a JSON list.") if not found else "",
+            help_text="" if found else _("By the names of the function's parameters, in this order; or a JSON list."),
         ),
         "parameters": ArgumentsField(
             by_name, dict(parameters), is_list=False, label=_("Parameters"),

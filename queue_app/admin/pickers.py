@@ -3,8 +3,9 @@
 ``SOURCES`` says for each kind of name which ones are known, and who may see them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from zoneinfo import available_timezones
 
@@ -70,22 +71,29 @@ SOURCES: Final = {
     "concurrency_key": Source(_keys, "queue_app.view_limit"),
     "capability": Source(_capabilities, "queue_app.view_worker", is_complete=True),
     "zone": Source(available_timezones, is_complete=True),
+    "everything": Source(lambda: ["everything"]),
     "probe": Source(lambda: conf.get().all_probes, is_complete=True),
 }
 
 
-class Picker(forms.TextInput):
-    """A text field with a list of the names of some kinds that a user may see."""
+#: {kind: how commands and scenarios write the limit of such a name}
+LIMITS: Final = {"queue": "queue:{}", "task_type": "type:{}", "concurrency_key": "key:{}"}
 
-    def __init__(self, user: Any, *kinds: str, **attrs: Any) -> None:
-        super().__init__({"class": "vTextField", "autocomplete": "off"} | attrs)
-        self.user, self.kinds = user, kinds
+
+class Picker(forms.TextInput):
+    """A text field with a list of the names of some kinds that a user may see; ``pattern`` says how it writes them."""
+
+    def __init__(self, user: Any, *kinds: str, patterns: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__({"class": "vTextField", "autocomplete": "off"})
+        self.user, self.kinds, self.patterns = user, kinds, patterns
 
     def names(self, *kinds: str) -> list[str]:
         """Return the names of ``kinds``, by default of all kinds of the field, sorted."""
-        sources = [SOURCES[kind] for kind in kinds or self.kinds]
-        seen = [each for each in sources if not each.permission or self.user.has_perm(each.permission)]
-        return sorted({name for each in seen for name in each.names()})
+        seen = [kind for kind in kinds or self.kinds if self._may_see(SOURCES[kind].permission)]
+        return sorted({self.patterns.get(kind, "{}").format(name) for kind in seen for name in SOURCES[kind].names()})
+
+    def _may_see(self, permission: str) -> bool:
+        return not permission or bool(self.user.has_perm(permission))
 
     def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
         """Return the field, and the list behind it."""
@@ -98,4 +106,5 @@ class Picker(forms.TextInput):
         """Raise ``ValidationError`` for a name that nothing has, with similar names that the user may see."""
         if SOURCES[kind].is_complete and name not in set(SOURCES[kind].names()):
             text = _("Nothing has the name %(name)s.") % {"name": repr(name)}
-            raise forms.ValidationError(text + suggestion(name, self.names(kind)))
+            written = self.patterns.get(kind, "{}").format(name)
+            raise forms.ValidationError(text + suggestion(written, self.names(kind)))

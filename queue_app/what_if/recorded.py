@@ -48,7 +48,9 @@ def check_window(since: datetime, until: datetime) -> None:
         raise SimulationRefused("The window must begin before it ends, lie in the past, and last at most 31 days.")
 
 
-def record(since: datetime, until: datetime, report: Callable[[float], None] = lambda _: None) -> Recording:
+def record(  # noqa: C901 - one case for each fate of a task
+    since: datetime, until: datetime, report: Callable[[float], None] = lambda _: None
+) -> Recording:
     """Read a window; raise ``SimulationRefused`` for one that is empty, reversed, too long or in the future.
 
     ``report`` is called now and then with the share that was read; it may raise an error to cancel.
@@ -165,8 +167,8 @@ def _notes(  # noqa: PLR0913 - what was counted
         yield f"Limits and policies were edited {edits} times in the window: the simulation uses those of now."
     for away_since, back_at in rows.outages(since, until):
         yield (
-            f"No scheduler ran from {away_since:%Y-%m-%d %H:%M} to {back_at:%H:%M} UTC (no snapshots): retries and delayed"
-            " tasks waited for it. The simulation keeps the times at which they were queued."
+            f"No scheduler ran from {away_since:%Y-%m-%d %H:%M} to {back_at:%H:%M} UTC (no snapshots): retries and"
+            " delayed tasks waited for it. The simulation keeps the times at which they were queued."
         )
     if withdrawn:
         yield f"{withdrawn:,} tasks were cancelled or expired before their start: they are left out."
@@ -174,7 +176,8 @@ def _notes(  # noqa: PLR0913 - what was counted
         yield f"{unknown:,} tasks have not ended: they run as long as the median of their type."
     load = plan.load
     if load.turnaround:
-        yield f"A slot takes {duration(load.turnaround / SECOND)} from one task to the next: each run is that much longer."
+        turn = duration(load.turnaround / SECOND)
+        yield f"A slot takes {turn} from one task to the next: each run is that much longer."
     ran = sum(load.runs)
     slots = sum(
         max(0, min(at_end, plan.end) - max(at, plan.begin)) * n

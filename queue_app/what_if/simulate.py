@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from queue_app.core.sentence import listed, sentence
+from django.utils.translation import gettext_noop as _noop
+
+from queue_app.core.sentence import joined, listed, sentence
 from queue_app.exceptions import InvalidTaskData, SimulationRefused
 from queue_app.models import PriorityPolicy
 from queue_app.sql.database import alias
@@ -35,6 +37,10 @@ type Report = Callable[[str, float], None]
 REPORT_SECONDS: Final = 0.2
 #: Smallest difference of waits (s) that is put into words.
 WORTH_SAYING: Final = 1.0
+_HALF_LONGER: Final = _noop("half wait %(time)s longer (%(now)s)")
+_HALF_LESS: Final = _noop("half wait %(time)s less (%(now)s)")
+_MOST_LONGER: Final = _noop("95 %% wait %(time)s longer (%(now)s)")
+_MOST_LESS: Final = _noop("95 %% wait %(time)s less (%(now)s)")
 
 
 def simulate(  # noqa: PLR0913 - by name
@@ -65,8 +71,8 @@ def simulate(  # noqa: PLR0913 - by name
     gates = gates_of(scenario)
     targets = dict(PriorityPolicy.objects.using(alias()).values_list("priority", "target_seconds"))
     answer: dict[str, Any] = {
-        "from": _time(plan.begin), "to": _time(plan.end), "recorded_attempts": len(plan.load), "changes": dict(scenario),
-        "notes": list(notes),
+        "from": _time(plan.begin), "to": _time(plan.end), "recorded_attempts": len(plan.load),
+        "changes": dict(scenario), "notes": list(notes),
     }  # fmt: skip
     if len(plan.load):
         answer["actual"] = {"waits": waits_by(plan, plan.load.waited, targets, gates, recorded=True)}
@@ -82,7 +88,7 @@ def simulate(  # noqa: PLR0913 - by name
         answer["calibration"] = agreement(answer["actual"]["waits"]["band"], answer["unchanged"]["waits"]["band"])
     if scenario:
         answer["predicted"] = {"waits": _corrected(answer)}
-        answer["words"] = [*_words(answer), *_words_of_limits(answer)]
+        answer["words"] = list(words_of(answer))
     return answer
 
 
@@ -155,24 +161,35 @@ def _waits(load: Load, outcome: Starts) -> list[int]:
     return [NEVER if at == NEVER else at - queued for at, queued in zip(outcome.started, load.queued_at, strict=True)]
 
 
-def _words(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the changes do to the waits of each queue: "imports: half wait 4 min longer"."""
+def words_of(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the changes do, as sentences: to the waits of each queue, and at limits without recorded waits."""
+    yield from _words_of_queues(answer)
+    yield from _words_of_limits(answer)
+
+
+def _words_of_queues(answer: Mapping[str, Any]) -> Iterator[str]:
     before = answer.get("actual", {}).get("waits", {}).get("queue", {})
     for queue, now in answer["predicted"]["waits"]["queue"].items():
+        starved = now["starved"]
         if queue not in before:
-            started, starved = now["tasks"] - now["starved"], now["starved"]
-            parts = [f"95 % of {started:,} wait at most {span(now['p95'])}"] if started else []
-            parts += [f"{starved:,} never start"] if starved else []
-            yield f"{queue}: new; of {now['tasks']:,} tasks, {', '.join(parts)}."
+            parts = [_waits_in_words(now)] if now["tasks"] > starved else []
+            parts += [sentence("%(n)s never start", n=starved)] if starved else []
+            yield sentence("%(queue)s: new; of %(n)s tasks, %(what)s.", queue=queue, n=now["tasks"], what=listed(parts))
             continue
         parts = []
-        for name, text in (("p50", "half"), ("p95", "95 %")):
+        for name, longer, less in (("p50", _HALF_LONGER, _HALF_LESS), ("p95", _MOST_LONGER, _MOST_LESS)):
             difference = now[name] - before[queue][name]
             if abs(difference) >= max(WORTH_SAYING, 0.05 * before[queue][name]):
-                parts.append(f"{text} wait {span(abs(difference))} {'longer' if difference > 0 else 'less'}")
-        starved = now["starved"] - answer["unchanged"]["waits"]["queue"].get(queue, now)["starved"]
-        parts += [f"{starved:,} more tasks never start"] if starved > 0 else []
-        yield f"{queue}: {', '.join(parts) or 'no difference'}."
+                values = {"time": span(abs(difference)), "now": span(now[name])}
+                parts.append(sentence(longer if difference > 0 else less, **values))
+        starved -= answer["unchanged"]["waits"]["queue"].get(queue, now)["starved"]
+        parts += [sentence("%(n)s more tasks never start", n=starved)] if starved > 0 else []
+        what = listed(parts) or sentence("no difference")
+        yield sentence("%(queue)s: %(what)s.", queue=queue, what=what)
+
+
+def _waits_in_words(now: Mapping[str, Any]) -> str:
+    return sentence("95 %% of %(n)s wait at most %(time)s", n=now["tasks"] - now["starved"], time=span(now["p95"]))
 
 
 def _words_of_limits(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -180,10 +197,11 @@ def _words_of_limits(answer: Mapping[str, Any]) -> Iterator[str]:
     for name, (attempts, never) in answer["changed"]["attempts_by_limit"].items():
         if attempts and not answer["changed"]["waits"]["limit"].get(name, {}).get("tasks"):
             before = answer["unchanged"]["attempts_by_limit"][name][1] if "unchanged" in answer else 0
-            yield (
-                f"{name}: none of its tasks ended in the window, so their waits are not known. Of {attempts:,} attempts,"
-                f" {never:,} never start ({before:,} without the changes)."
-            )
+            yield sentence(
+                "%(limit)s: none of its tasks ended in the window, so their waits are not known. Of %(n)s attempts,"
+                " %(never)s never start (%(before)s without the changes).",
+                limit=name, n=attempts, never=never, before=before,
+            )  # fmt: skip
 
 
 def calibration_words(answer: Mapping[str, Any]) -> str:
@@ -200,11 +218,11 @@ def calibration_words(answer: Mapping[str, Any]) -> str:
             "The simulation of the recorded period agrees with what happened, within 10 %% or 0.05 s (p50 and p95 by"
             " band)."
         )
-    return sentence(
-        "The simulation of the recorded period differs from what happened: it has %(waits)s. The prediction is corrected"
-        " by these differences.",
-        waits=listed(off),
-    )  # fmt: skip
+    differs = sentence(
+        "The simulation of the recorded period differs from what happened: it has %(waits)s.", waits=listed(off)
+    )
+    is_corrected = "predicted" in answer
+    return joined(differs, sentence("The prediction is corrected by these differences.") if is_corrected else "")
 
 
 def _time(at: int) -> str:
