@@ -37,7 +37,7 @@ class Argument:
         self.name, self.has_default, self.value = name, has_default, value
         options = [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else [hint]
         self.may_be_none = hint is None or (_is_union(hint) and NoneType in get_args(hint))
-        self.kind = options[0] if len(options) == 1 else None
+        self.kind: Any = options[0] if len(options) == 1 else None
         self.choices: tuple[Any, ...] = (True, False) if self.kind is bool else ()
         if get_origin(self.kind) is Literal:
             self.choices = get_args(self.kind)
@@ -113,17 +113,18 @@ def arguments_of(
     if task is None or taken is None or any(each.kind in _MANY for each in taken.signature.parameters.values()):
         return None
     hints = hints_of(task.func)
-    takes = {
-        name: (hints.get(name), each.default is not each.empty, each.kind is each.POSITIONAL_ONLY)
-        for name, each in taken.signature.parameters.items()
-    }
+    takes = list(taken.signature.parameters.values())
     positions = list(args.values()) if isinstance(args, Mapping) else list(args)
-    first, rest = list(takes)[: len(positions)], list(takes)[len(positions) :]
-    if len(positions) > len(takes) or parameters.keys() - set(rest) or any(takes[name][2] for name in rest):
+    first, rest = takes[: len(positions)], takes[len(positions) :]
+    is_positional = any(each.kind is each.POSITIONAL_ONLY for each in rest)
+    if len(positions) > len(takes) or parameters.keys() - {each.name for each in rest} or is_positional:
         return None
-    make = lambda name, value: Argument(name, takes[name][0], has_default=takes[name][1], value=value)  # noqa: E731
-    by_position = [make(name, value) for name, value in zip(first, positions, strict=True)]
-    return by_position, [make(name, parameters.get(name, MISSING)) for name in rest]
+    return (
+        [Argument(each.name, hints.get(each.name), has_default=False, value=value)
+         for each, value in zip(first, positions, strict=True)],
+        [Argument(each.name, hints.get(each.name), has_default=each.default is not each.empty,
+                  value=parameters.get(each.name, MISSING)) for each in rest],
+    )  # fmt: skip
 
 
 class Posted(dict[str, str]):
@@ -189,7 +190,7 @@ class ArgumentsField(forms.Field):
     def clean(self, value: Any) -> Any:
         """Return the arguments. Raises ``ValidationError`` with the name of each wrong one."""
         if not isinstance(value, Posted):
-            return self._of_text(value or "")
+            return self.initial if value is None else self._of_text(value)
         found, problems = {}, []
         for each in self.arguments or ():
             try:
@@ -226,7 +227,11 @@ def argument_fields(task_type: str, args: Any, parameters: Mapping[str, Any]) ->
     found = arguments_of(task_type, args, parameters)
     positions = list(args.values()) if isinstance(args, Mapping) else list(args)
     names = list(args) if isinstance(args, Mapping) else argument_names(task_type, len(positions))
-    keep = _("To keep a hidden value, leave its mask (%(mask)s); to replace it, write a new value.") % {"mask": MASK}
+    keep = ""
+    if MASK in json.dumps([positions, dict(parameters)]):
+        keep = _("To keep a hidden value, leave its mask (%(mask)s); to replace it, write a new value.") % {
+            "mask": MASK
+        }
     by_position, by_name = found or (None, None)
     return {
         "args": ArgumentsField(

@@ -83,7 +83,7 @@ class LimitAdmin(PausingAdmin[Limit]):
     )
     fixed_fields = ("scope", "name")
     form = LimitForm
-    pickers: ClassVar = PausingAdmin.pickers | {"name": ("task_type", "concurrency_key")}
+    pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
     list_display = (
         "name", "scope", "state", "running", "waiting", "in_force", "max_concurrent", "rate_count", "rate_seconds"
     )  # fmt: skip

@@ -39,6 +39,7 @@ from queue_app.admin.filters import (
 )
 from queue_app.admin.forms import column, permission, posted_reason, two_lines
 from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
+from queue_app.admin.new_task import NewTaskMixin
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_detail import load_detail, pretty, progress_and_logs
@@ -227,7 +228,7 @@ class TaskChangeList(ChangeList):
         return found.with_effective_priority()
 
 
-class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("worker_id", *FILTERS)

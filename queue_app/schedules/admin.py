@@ -77,16 +77,24 @@ class ScheduleForm(RepeatForm, ReasonForm):
                 self.fields[name].required = False
         self.shown: dict[str, Any] = {"args": [], "parameters": {}}
         if self.instance.pk is None:
-            defaults = {"zone": timezone.get_default_timezone_name(), "repeats": "daily", "at": "02:00"}
-            self.initial = defaults | {"priority": None, "weight": None} | self.initial
+            for name, value in {
+                "zone": timezone.get_default_timezone_name(),
+                "repeats": "daily",
+                "at": "02:00",
+            }.items():
+                self.initial.setdefault(name, value)
+            self.initial = {"priority": None, "weight": None, **self.initial}
             if "task_type" in self.fields:
                 self.fields["task_type"].widget.attrs["data-tq-again"] = ""
+                self.fields["task_type"].help_text = _("Each of its parameters gets a field.")
         else:
-            self.initial |= fields_of(self.instance.cron, self.instance.every)
+            self.initial.update(fields_of(self.instance.cron, self.instance.every))
             _secrets, shown_args, parameters = displayed_payload(
                 self.instance.task_type, self.instance, hide_encrypted=True
             )
             self.shown = {"args": shown_args, "parameters": parameters}
+        if "zone" in self.fields:
+            self.fields["zone"].help_text = ""
         if "parameters" in self.fields:
             task_type = self.data.get("task_type") or self.initial.get("task_type") or ""
             found = argument_fields(str(task_type), **self.shown)
@@ -154,8 +162,8 @@ def preview(data: Mapping[str, Any]) -> dict[str, Any]:
     form.full_clean()
     repeat.full_clean()
     values = form.cleaned_data | (repeat.recurrence(repeat.cleaned_data) or {})
-    if repeat.errors:
-        return {"problem": next(iter(repeat.errors.values()))[0]}
+    for name, errors in repeat.errors.items():
+        return {"problem": f"{repeat.fields[name].label}: {errors[0]}"}
     try:
         recurrence = Recurrence(
             cron=values.get("cron") or "",
@@ -181,8 +189,8 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     change_list_template = "admin/queue_app/schedule/change_list.html"
     empty_text = _lazy("No schedule yet. Add one here, or declare one in code with @schedule.")
     fieldsets = (
-        (None, {"fields": ("name", "task_type", *PAYLOAD)}),
-        (_lazy("When"), {"fields": (REPEAT, "zone")}),
+        (None, {"fields": ("task_type", "name", *PAYLOAD)}),
+        (_lazy("When"), {"fields": ((*REPEAT, "zone"),)}),
         (
             _lazy("More: cron, times, bounds"),
             {
@@ -283,7 +291,8 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Leave positional arguments out if it has none and its parameters have fields."""
         found = super().get_fieldsets(request, obj)
         task_type = obj.task_type if obj else request.POST.get("task_type") or request.GET.get("task_type", "")
-        if "args" in request.POST or (obj and obj.args) or arguments_of(task_type, [], {}) is None:
+        has_no_fields = task_type and arguments_of(task_type, [], {}) is None
+        if "args" in request.POST or (obj and obj.args) or has_no_fields:
             return found
         return [(title, options | {"fields": [each for each in options["fields"] if each != "args"]})
                 for title, options in found]  # fmt: skip

@@ -48,7 +48,7 @@ class RepeatForm(forms.Form):
     )  # fmt: skip
     at = forms.TimeField(label=_lazy("At"), required=False, widget=forms.TimeInput({"type": "time"}, format="%H:%M"))
     number = forms.IntegerField(label=_lazy("Every"), required=False, min_value=1, max_value=100_000)
-    unit = forms.TypedChoiceField(label=_lazy("Unit"), required=False, choices=UNITS, coerce=int, empty_value=60)
+    unit = forms.TypedChoiceField(label=_lazy("Unit"), required=False, choices=UNITS, coerce=int)
 
     def recurrence(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the columns; ``None`` if others say when it repeats. Reports what is missing as errors of the form."""

@@ -4,11 +4,10 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -32,7 +31,7 @@ from queue_app.sql.database import atomic
 from queue_app.what_if.operation import applicable, refuse_unless_done, start_simulation
 from queue_app.what_if.plan import span
 from queue_app.what_if.scenario import MAX_SLOTS
-from queue_app.what_if.simulate import calibration_words, table, words_of
+from queue_app.what_if.simulate import calibration_words, changed_first, table, words_of
 
 PERMISSION: Final = PERMISSIONS[OperationKind.SIMULATE]
 HOURS: Final = (
@@ -55,13 +54,21 @@ class Folded(forms.Textarea):
         """Return the area behind a heading; open once it has a text."""
         area = super().render(name, value, attrs, renderer)
         is_open = "open" if value else ""
-        return format_html("<details {}><summary>{}</summary>{}</details>", is_open, _("More changes"), area)
+        return format_html("<details {}><summary>{}</summary>{}</details>", is_open, _("More"), area)
 
 
 class WhatIfForm(forms.Form):
     hours = forms.TypedChoiceField(label=_lazy("Recorded period"), choices=HOURS, coerce=int, initial=24)
     until = forms.SplitDateTimeField(
-        label=_lazy("Until"), required=False, widget=AdminSplitDateTime, help_text=_lazy("Empty: until now.")
+        label=_lazy("Until"),
+        required=False,
+        widget=forms.SplitDateTimeWidget(
+            date_attrs=cast("Any", {"type": "date", "aria-label": _lazy("Date")}),
+            date_format="%Y-%m-%d",
+            time_attrs=cast("Any", {"type": "time", "aria-label": _lazy("Time")}),
+            time_format="%H:%M",
+        ),
+        help_text=_lazy("Empty: until now."),
     )
     limit = forms.CharField(
         label=_lazy("Limit to change"), required=False, max_length=300,
@@ -155,6 +162,7 @@ class SimulatingAdmin(OperationAdmin):
             "words": [translate(each) for each in words_of(answer)] if "predicted" in answer else answer.get("words"),
             "calibration": translate(calibration_words(answer)),
             "picture": list(_picture(answer)),
+            "used": {name: f"{answer[name]['utilisation']:.0%}" for name in ("unchanged", "changed") if name in answer},
             "tables": [each for each in tables if len(each[1]) > 1],
             "changes": json.dumps(operation.arguments, indent=2, sort_keys=True) if operation.arguments else "",
         }
@@ -193,7 +201,7 @@ class SimulatingAdmin(OperationAdmin):
         if not may_see:
             self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
         seen = ("outcome",) if may_see else ()
-        return ("kind", "status", "progress", *seen, "by", "reason", "created", "finished")
+        return (*seen, "status", "progress", "by", "reason", "created", "finished")
 
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         may_apply = found.kind == OperationKind.SIMULATE and self.may_apply(request, found)
@@ -204,7 +212,7 @@ def _picture(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, An
     """Yield each queue with a bar for what happened and one for the prediction: half, and 95 %, wait so long."""
     waits = {name: answer[name]["waits"].get("queue", {}) for name in RUNS if name in answer}
     longest = max((wait["p95"] for of_run in waits.values() for wait in of_run.values()), default=0.0) or 1.0
-    for queue in dict.fromkeys(queue for of_run in waits.values() for queue in of_run):
+    for queue, _one in changed_first(answer, {queue: True for of_run in waits.values() for queue in of_run}):
         bars = []
         for name, of_run in waits.items():
             if (wait := of_run.get(queue)) and wait["tasks"] > wait["starved"]:

@@ -169,7 +169,7 @@ def words_of(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def _words_of_queues(answer: Mapping[str, Any]) -> Iterator[str]:
     before = answer.get("actual", {}).get("waits", {}).get("queue", {})
-    for queue, now in answer["predicted"]["waits"]["queue"].items():
+    for queue, now in changed_first(answer, answer["predicted"]["waits"]["queue"]):
         starved = now["starved"]
         if queue not in before:
             parts = [_waits_in_words(now)] if now["tasks"] > starved else []
@@ -186,6 +186,12 @@ def _words_of_queues(answer: Mapping[str, Any]) -> Iterator[str]:
         parts += [sentence("%(n)s more tasks never start", n=starved)] if starved > 0 else []
         what = listed(parts) or sentence("no difference")
         yield sentence("%(queue)s: %(what)s.", queue=queue, what=what)
+
+
+def changed_first[T](answer: Mapping[str, Any], by_queue: Mapping[str, T]) -> list[tuple[str, T]]:
+    """Return what there is of each queue, that of queues whose limits the scenario changes first."""
+    limits = answer["changes"].get("limits", {})
+    return sorted(by_queue.items(), key=lambda each: f"queue:{each[0]}" not in limits)
 
 
 def _waits_in_words(now: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ WITH seen AS (
 )
 SELECT GREATEST(before, %(since)s) AT TIME ZONE 'UTC', at AT TIME ZONE 'UTC'
 FROM (SELECT at, lag(at) OVER (ORDER BY at) AS before FROM seen) AS gap
-WHERE at - GREATEST(before, %(since)s) > %(longest)s ORDER BY at LIMIT 10
+WHERE before IS NOT NULL AND at - GREATEST(before, %(since)s) > %(longest)s ORDER BY at LIMIT 10
 """
 #: Longest time between snapshots while a scheduler runs, with some patience.
 LONGEST_GAP: Final = timedelta(minutes=5)

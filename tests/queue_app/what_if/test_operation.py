@@ -189,7 +189,7 @@ def test_a_limit_and_a_period_are_chosen_by_fields(engine, staff):
     form = staff.get(FORM).content.decode()
     assert '<option value="queue:imports">' in form
     typed = {"hours": 6, "limit": "queue:imprts", "max_concurrent": 4}
-    assert "Did you mean &#x27;queue:imports&#x27;?" in staff.post(FORM, typed).content.decode()
+    assert "Did you mean &#x27;queue:imports&#x27;" in staff.post(FORM, typed).content.decode()
     until = {"until_0": "2026-01-02", "until_1": "03:00"}
     assert staff.post(FORM, typed | {"limit": "queue:imports", "slots": 8} | until).status_code == 302
     operation = Operation.objects.get()

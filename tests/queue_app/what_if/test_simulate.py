@@ -318,7 +318,9 @@ def test_a_changed_limit_is_named_where_none_of_its_tasks_ended(engine, window):
 def test_an_outage_of_the_scheduler_is_noted(engine, window):
     history(window, tasks=20)
     queue, minute = Queue.objects.order_by("created_at").first().name, timedelta(minutes=1)
-    at = [window[0] + number * minute for number in range(-5, 120) if not 30 <= number < 50]
+    QueueStats.objects.create(queue=queue, taken_at=window[0] + 15 * minute, depth={})
+    assert "scheduler" not in " ".join(simulate({}, since=window[0], until=window[0] + 18 * minute)["notes"]), "too new"
+    at = [window[0] + number * minute for number in range(-5, 120) if not 30 <= number < 50 and number != 15]
     QueueStats.objects.bulk_create(QueueStats(queue=queue, taken_at=each, depth={}) for each in at)
     notes = simulate({}, since=window[0], until=window[1])["notes"]
     away = f"No scheduler ran from {window[0] + 29 * minute:%Y-%m-%d %H:%M} to {window[0] + 50 * minute:%H:%M} UTC"
