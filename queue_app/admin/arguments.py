@@ -84,7 +84,7 @@ class Argument:
                 return MISSING
             if self.may_be_none:
                 return None
-            raise forms.ValidationError(_("This field is required."))
+            raise forms.ValidationError(forms.Field.default_error_messages["required"])
         if self.kind is str and not self.choices:
             return text
         try:

@@ -5,16 +5,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django import forms
-from django.utils.translation import gettext as _, gettext_lazy as _lazy
+from django.utils.dates import WEEKDAYS
+from django.utils.translation import gettext_lazy as _lazy
 
 OTHER: Final = ""
 INTERVAL: Final = "interval"
 LAST: Final = "L"
 UNITS: Final = ((60, _lazy("minutes")), (3600, _lazy("hours")), (86_400, _lazy("days")))
-DAYS: Final = (
-    ("1", _lazy("Monday")), ("2", _lazy("Tuesday")), ("3", _lazy("Wednesday")), ("4", _lazy("Thursday")),
-    ("5", _lazy("Friday")), ("6", _lazy("Saturday")), ("0", _lazy("Sunday")),
-)  # fmt: skip
+DAYS: Final = tuple((str((day + 1) % 7), name) for day, name in WEEKDAYS.items())
 #: {value: (words, cron expression, fields that it needs)}
 SHAPES: Final = {
     "daily": (_lazy("every day"), "{minute} {hour} * * *", ("at",)),
@@ -57,7 +55,7 @@ class RepeatForm(forms.Form):
             return None
         for name in SHAPES[shape][2]:
             if values.get(name) in (None, "", []) and name not in self.errors:
-                self.add_error(name, _("This field is required."))
+                self.add_error(name, forms.Field.default_error_messages["required"])
         if self.errors.keys() & set(FIELDS):
             return None
         if shape == INTERVAL:
