@@ -159,7 +159,7 @@ class ArgumentsWidget(forms.Widget):
         for each in self.arguments:
             field = each.render(f"{name}-{each.name}", str(value.get(each.name, "")), is_wrong=is_wrong)
             rows.append((f"id_{name}-{each.name}", each.name, field, each.label))
-        line = '<div class="tq-argument"><label for="{}">{}</label> {} <span class="help">{}</span></div>'
+        line = '<div class="tq-argument"><label for="{}"><code>{}</code></label> {} <span class="help">{}</span></div>'
         return format_html_join("", line, rows)
 
 

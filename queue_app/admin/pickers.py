@@ -37,8 +37,8 @@ class Source(NamedTuple):
 
 
 def _counted(kind: StatsKind) -> Iterable[str]:
-    recent = TaskStats.objects.using(alias()).filter(kind=kind, since__gte=timezone.now() - AGE)
-    return recent.order_by().values_list("name", flat=True).distinct()[:MOST]
+    recent = TaskStats.objects.using(alias()).filter(kind=kind, since__gte=timezone.now() - AGE).order_by("-since")
+    return set(recent.values_list("name", flat=True)[: 10 * MOST])
 
 
 def _of_workers(field: str) -> Iterable[str]:

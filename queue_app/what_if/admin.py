@@ -54,7 +54,9 @@ class Folded(forms.Textarea):
         """Return the area behind a heading; open once it has a text."""
         area = super().render(name, value, attrs, renderer)
         is_open = "open" if value else ""
-        return format_html("<details {}><summary>{}</summary>{}</details>", is_open, _("More"), area)
+        return format_html(
+            "<details {}><summary>{}</summary>{}<pre>{}</pre></details>", is_open, _("More"), area, EXAMPLE
+        )
 
 
 class WhatIfForm(forms.Form):
@@ -86,7 +88,7 @@ class WhatIfForm(forms.Form):
         label=_lazy("Other changes"),
         required=False,
         max_length=100_000,
-        widget=Folded({"rows": 12, "class": "vLargeTextField tq-json", "spellcheck": "false", "placeholder": EXAMPLE}),
+        widget=Folded({"rows": 12, "class": "vLargeTextField tq-json", "spellcheck": "false"}),
         help_text=_lazy("TOML or JSON: limits, bands, priorities, workers, pauses, load."),
     )
     reason = ReasonField()
