@@ -256,4 +256,6 @@ class EditForm(forms.Form):
         self.fields |= argument_fields(task_type, args, parameters)
         if not args:
             del self.fields["args"]
+        elif self.fields["parameters"].arguments == []:  # type: ignore[attr-defined]
+            del self.fields["parameters"]
         self.order_fields(self.field_order)

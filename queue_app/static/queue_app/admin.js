@@ -160,7 +160,10 @@
     const names = new Set(Object.values(needs).flatMap((each) => each.split(',')).filter(Boolean));
     const choose = () => {
       const needed = (needs[shape.value] || '').split(',');
-      for (const name of names) shape.form.querySelector(`.fieldBox.field-${name}`).hidden = !needed.includes(name);
+      for (const name of names) {
+        const box = shape.form.querySelector(`.fieldBox.field-${name}`);
+        for (const part of [box, box.closest('fieldset:not(.module)')]) if (part) part.hidden = !needed.includes(name);
+      }
       const more = shape.form.querySelector('#id_cron').closest('details');
       if (more && !shape.value) more.open = true;
     };
