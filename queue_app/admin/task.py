@@ -97,7 +97,9 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
                     done, target = act(edited, form.cleaned_data["reason"])
             except InvalidTaskData as error:
                 root = error.field.partition(".")[0].partition("[")[0]
-                form.add_error(root if root in form.fields else "parameters", error.message)
+                form.add_error(
+                    next((name for name in (root, "parameters") if name in form.fields), None), error.message
+                )
             except TaskQueueError as error:
                 self.message_user(request, translate_error(error), messages.ERROR)
                 return HttpResponseRedirect(self.url_of("change", found.pk))
