@@ -173,7 +173,7 @@
   /* The fields of the parameters follow from the task type: fetch the form again with what was filled in. */
   const typed = document.querySelector('[data-tq-again]');
   if (typed) typed.addEventListener('change', () => {
-    const filled = [...new FormData(typed.form)].filter(([name, value]) => value && !/^(_|csrf|args|parameters|.*_names$)/.test(name));
+    const filled = [...new FormData(typed.form)].filter(([name, value]) => value && !/^(_|csrf|initial-|args|parameters|instants)/.test(name));
     window.location.search = new URLSearchParams(filled);
   });
 
