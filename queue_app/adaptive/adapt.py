@@ -22,7 +22,7 @@ from queue_app.adaptive.algorithm import AdaptiveState, Bounds, Measurement, beg
 from queue_app.adaptive.probes import load_of
 from queue_app.core.events import EventName, Occasion, Run
 from queue_app.core.limits import Gate, Scope
-from queue_app.core.sentence import joined
+from queue_app.core.sentence import as_json, joined
 from queue_app.models import Limit, LimitStep, Queue, RuntimeSettings
 from queue_app.models.limits import HAS_OWN
 from queue_app.services.control.queues import copy_global_limits, copy_limit, copy_queue_limits
@@ -160,14 +160,15 @@ def _record(  # noqa: PLR0913 - what the history shows
 ) -> None:
     """Write the step to the newest row of the history, or to a new one when the value changed or a minute passed."""
     if last is None or last.value != value or now - last.at >= ROW:
-        last = LimitStep(gate=gate.index_name, at=now, value=value)
+        last = LimitStep(gate=gate.index_name, at=now, value=value, state={"why": as_json(state.reason)})
     middles = {kind: sample.p50 for kind, sample in seen.samples.items()}
     last.stepped_at, last.running, last.ratio = now, running, state.ratio
     last.run_p50 = next(iter(middles.values()), None)  # of the most frequent kind
     last.failures += seen.failures
     last.cause, last.reason = state.cause, state.reason[:REASON_LENGTH]
     last.since = datetime.fromtimestamp(state.since, UTC)
-    last.state = state.dump() | {"attempt": seen.last_attempt, "throttled": until}
+    why = last.state.get("why", "")  # why it got this value; ``reason`` says why it has it now
+    last.state = state.dump() | {"attempt": seen.last_attempt, "throttled": until, "why": why}
     last.save(using=alias())
 
 

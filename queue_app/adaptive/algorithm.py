@@ -27,6 +27,10 @@ PROBE_BACKOFF: Final = 0.9
 #: Failures in a sample, and their share above twice the usual share, that count as too many.
 MIN_FAILURES: Final = 3
 FAILURE_SHARE: Final = 0.1
+#: Share of failed attempts that stays the reason while too few tasks complete, also once it is the usual share.
+MOST_FAIL: Final = 0.5
+#: A step that moves the limit by less than this holds it.
+HELD: Final = 0.25
 #: Seconds after which the baseline of a full limit is measured again, at a quarter of it. The first time comes sooner,
 #: because the limit may have begun under the load of others. A measurement takes no longer than MEASURE_SECONDS.
 BASELINE_SECONDS: Final = 300.0
@@ -130,10 +134,18 @@ def step(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveSta
     after = _decide(state, bounds, seen, share)
     limit = max(float(bounds.least), min(float(bounds.most), after.limit))
     usual = state.failure_share + 0.05 * (share - state.failure_share) if seen.ended else state.failure_share
-    after = replace(after, limit=limit, failure_share=usual)
+    reason = after.reason if after.reason == state.reason else joined(_decision(limit - state.limit), after.reason)
+    after = replace(after, limit=limit, failure_share=usual, reason=reason)
     if after.value(bounds) != old:
         after = replace(after, changed_at=seen.now)
     return after if after.cause == state.cause else replace(after, since=seen.now)
+
+
+def _decision(moves: float) -> str:
+    """Return in a word what a step does; a limit that moves by less than a quarter of a slot is held."""
+    if abs(moves) < HELD:
+        return sentence("Held.")
+    return sentence("Rising.") if moves > 0 else sentence("Falling.")
 
 
 def _decide(state: AdaptiveState, bounds: Bounds, seen: Measurement, share: float) -> AdaptiveState:  # noqa: PLR0911 - one a signal
@@ -142,25 +154,35 @@ def _decide(state: AdaptiveState, bounds: Bounds, seen: Measurement, share: floa
     # What ends now may have begun before the last change: judge only what came after.
     is_settled = seen.now - state.changed_at >= min(LEAST_SECONDS, 2 * max(state.baselines.values(), default=0.0))
     if is_settled and seen.failures >= MIN_FAILURES and share > 2 * state.failure_share + FAILURE_SHARE:
-        reason = sentence("%(share)s of the attempts failed.", share=f"{share:.0%}")
-        return _backed_off(state, BACKOFF, "failures", reason)
+        return _backed_off(state, BACKOFF, "failures", _failed(share))
     if is_settled and seen.load is not None and seen.load > 1:
         reason = sentence("The probe reports %(load)s of a full load.", load=float(f"{seen.load:.3g}"))
         return _backed_off(state, PROBE_BACKOFF, "probe", reason)
     wanted = max(3, min(MIN_TASKS, state.value(bounds)))
     count = sum(sample.tasks for sample in seen.samples.values())
+    measured_again = sentence("It measured the baseline again, and continues with its former value.")
     if count < wanted:
         if state.resume is not None and seen.now - state.changed_at > MEASURE_SECONDS:
-            return replace(state, limit=state.resume, resume=None, measure_at=seen.now + BASELINE_SECONDS)
+            return replace(
+                state, limit=state.resume, resume=None, measure_at=seen.now + BASELINE_SECONDS, reason=measured_again
+            )
+        if state.cause == "failures" and not seen.ended:
+            return state
+        if seen.failures >= MIN_FAILURES and share >= MOST_FAIL:
+            return replace(state, cause="failures", reason=_failed(share))
         reason = sentence("Too few tasks ran to judge: %(count)s, of %(wanted)s or more.", count=count, wanted=wanted)
         return replace(state, cause="few", reason=reason)
     if state.resume is not None:
         measured = {kind: sample.p50 for kind, sample in seen.samples.items() if sample.p50 > 0}
         return replace(
             state, limit=state.resume, resume=None, measure_at=seen.now + BASELINE_SECONDS,
-            baselines=_bounded(state.baselines, measured),
+            baselines=_bounded(state.baselines, measured), reason=measured_again,
         )  # fmt: skip
     return _judge(state, bounds, seen)
+
+
+def _failed(share: float) -> str:
+    return sentence("%(share)s of the attempts failed.", share=f"{share:.0%}")
 
 
 def _judge(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveState:  # noqa: PLR0911 - one a finding
@@ -174,7 +196,10 @@ def _judge(state: AdaptiveState, bounds: Bounds, seen: Measurement) -> AdaptiveS
     tolerance = TOLERANCE + 1.5 * chance
     full_since = (state.full_since or seen.now) if is_full else None
     state = replace(state, ratio=ratio, baselines=_learned(state.baselines, narrow), full_since=full_since)
-    text = sentence("Run times are %(ratio)s times their baseline.", ratio=f"{ratio:.1f}")
+    text = sentence(
+        "Run times are %(ratio)s times their baseline, allowed %(most)s.",
+        ratio=f"{ratio:.1f}", most=f"{tolerance:.1f}",
+    )  # fmt: skip
     if ratio > tolerance and seen.running * 2 < state.value(bounds):
         but = sentence("But only %(n)s run: it is not the limit.", n=round(seen.running))
         return replace(state, cause="idle", reason=joined(text, but))

@@ -42,7 +42,7 @@ def adaptive_context(row: Queue | Limit | RuntimeSettings) -> dict[str, Any]:
         for step, before in zip(steps, [None, *steps], strict=False)
         if before is None or before.value != step.value
     ]
-    listed = [(step, translate(reason_of(step))) for step in changes[: -LISTED - 1 : -1]]
+    listed = [(step, translate(reason_of(step, "why"))) for step in changes[: -LISTED - 1 : -1]]
     return {
         "adaptive": now,
         "adaptive_words": translate(now.words()),

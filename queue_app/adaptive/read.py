@@ -49,9 +49,9 @@ def now_of(row: Queue | Limit | RuntimeSettings) -> AdaptiveNow | None:
     return AdaptiveNow(row.adaptive, row.cap, row.min_concurrent or 1, row.max_concurrent, reason, since)
 
 
-def reason_of(step: LimitStep) -> str:
-    """Return why a limit had its value, as a sentence."""
-    return from_json(step.state.get("reason", step.reason))
+def reason_of(step: LimitStep, name: str = "reason") -> str:
+    """Return why a limit had its value, as a sentence; with ``why``, why it got this value."""
+    return from_json(step.state.get(name) or step.state.get("reason", step.reason))
 
 
 def of_gate(scope: str, name: str) -> AdaptiveNow | None:

@@ -9,5 +9,6 @@ ROOM: Final = Room(
     jobs=("jobs.jobs",),
     limit_parts=("chart.adaptive_context",),
     limit_values=("read.of_gate",),
-    metrics=("metrics.metrics",),
+    findings=("diagnose.check_adaptive_limits",),
+    metrics=("diagnose.metrics",),
 )

@@ -82,23 +82,34 @@ def activity(  # noqa: PLR0913 - by name
 
 
 class Adaptive(NamedTuple):
-    """An adaptive limit as metrics show it."""
+    """An adaptive limit with its newest step, as the doctor and the metrics show it."""
 
     scope: str
     name: str
+    least: int
     value: int
     ratio: float | None
+    cause: str
+    reason: str
+    stepped_at: datetime
+
+    @property
+    def label(self) -> str:
+        """Its name as commands write it."""
+        return f"{self.scope}:{self.name}" if self.name else self.scope
 
 
 def adaptive() -> list[Adaptive]:
     """Return the adaptive limits with their newest values, by name."""
     found = fetch_all("""
-        SELECT scope, name, value, ratio FROM (
-            SELECT 'everything' AS scope, '' AS name, 'a' AS gate FROM queue_app_runtimesettings WHERE adaptive <> ''
-            UNION ALL SELECT 'queue', name, 'q:' || name FROM queue_app_queue WHERE adaptive <> ''
-            UNION ALL SELECT scope, name, left(scope, 1) || ':' || name FROM queue_app_limit WHERE adaptive <> ''
+        SELECT scope, name, COALESCE(least, 1), newest.* FROM (
+            SELECT 'everything' AS scope, '' AS name, 'a' AS gate, min_concurrent AS least, adaptive
+            FROM queue_app_runtimesettings
+            UNION ALL SELECT 'queue', name, 'q:' || name, min_concurrent, adaptive FROM queue_app_queue
+            UNION ALL SELECT scope, name, left(scope, 1) || ':' || name, min_concurrent, adaptive FROM queue_app_limit
         ) AS row CROSS JOIN LATERAL (
-            SELECT value, ratio FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
-        ) AS newest ORDER BY scope, name
+            SELECT value, ratio, cause, reason, stepped_at
+            FROM queue_app_limitstep AS s WHERE s.gate = row.gate ORDER BY at DESC LIMIT 1
+        ) AS newest WHERE adaptive <> '' ORDER BY scope, name
     """)
     return [Adaptive(*row) for row in found]

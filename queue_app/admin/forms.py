@@ -11,11 +11,9 @@ from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import format_lazy
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext
 
 from queue_app.admin.task_detail import pretty
-from queue_app.core.redaction import MASK
 from queue_app.dashboard import labels
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models.operation import REASON_LENGTH
@@ -210,48 +208,6 @@ class OperationForm(ConfirmForm):
         """Return the options in the form."""
         given = {name: self.cleaned_data[name] for name in ("limit", "order", "rate")}
         return kind(**{name: value for name, value in given.items() if value not in (None, "")})
-
-
-class EditForm(forms.Form):
-    parameters = forms.CharField(
-        strip=False,
-        widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 16, "spellcheck": "false"}),
-        label=_lazy("Arguments"),
-        help_text=format_lazy(
-            _lazy("A JSON object. To keep a hidden value, leave its mask ({mask}); to replace it, write a new value."),
-            mask=MASK,
-        ),
-    )
-    args = forms.CharField(
-        strip=False,
-        required=False,
-        widget=forms.Textarea(attrs={"class": "vLargeTextField tq-json", "rows": 6, "spellcheck": "false"}),
-        label=_lazy("Positional arguments"),
-        help_text=_lazy("By the names in the function, in this order; or a JSON list."),
-    )
-    reason = ReasonField()
-    field_order = ("args", "parameters", "reason")
-
-    def clean_args(self) -> list[Any] | None:
-        """Return the arguments as a list; ``None`` if the form has none."""
-        if not self.cleaned_data["args"].strip():
-            return None
-        value, names = read_json(self.cleaned_data["args"]), self.initial.get("names", [])
-        if isinstance(value, dict) and set(value) == set(names):
-            return [value[name] for name in names]
-        if not isinstance(value, list):
-            shown = ", ".join(names) or _("no names are known")
-            raise forms.ValidationError(
-                _("A JSON list, or an object with exactly these names: %(names)s.") % {"names": shown}
-            )
-        return value
-
-    def clean_parameters(self) -> dict[str, Any]:
-        """Return the JSON object; the service decides whether it may be stored."""
-        value = read_json(self.cleaned_data["parameters"])
-        if not isinstance(value, dict):
-            raise forms.ValidationError(_('Arguments are a JSON object, for example {"order": 17}.'))
-        return value
 
 
 def read_json(text: str) -> Any:

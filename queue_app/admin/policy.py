@@ -1,9 +1,10 @@
 """The rules that staff edit: policies of bands, limits of task types and keys, limits over all queues."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
@@ -61,6 +62,20 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
         return _("never: it rises to %(band)s and may starve behind high") % {"band": steps[-1].to.label}
 
 
+class LimitForm(ReasonForm):
+    """Limits of a task type or key; a new one is of a type that exists."""
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or {}
+        if self.instance.pk is None and values.get("scope") == Scope.TYPE and values.get("name"):
+            try:
+                self.fields["name"].widget.check("task_type", values["name"])
+            except ValidationError as error:
+                later = _("For a type that is yet to come, set the limit with manage.py taskqueue limit.")
+                self.add_error("name", f"{error.message} {later}")
+        return values
+
+
 class LimitAdmin(PausingAdmin[Limit]):
     empty_text = _lazy("No task type or concurrency key has a limit. Limits of a queue are on the queue's page.")
     fieldsets = (
@@ -82,14 +97,22 @@ class LimitAdmin(PausingAdmin[Limit]):
     )
     field_help = RATE_HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
-    form = ReasonForm
-    list_display = ("name", "scope", "state", "running", "waiting", "max_concurrent", "rate_count", "rate_seconds")
+    form = LimitForm
+    pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
+    list_display = (
+        "name", "scope", "state", "running", "waiting", "in_force", "max_concurrent", "rate_count", "rate_seconds"
+    )  # fmt: skip
     list_editable = ("max_concurrent", "rate_count", "rate_seconds")
     list_filter = ("scope",)
     list_per_page = 50
     ordering = ("name",)  # of two columns, Django would write the rank into the headings
     search_fields = ("name",)
     sortable_by = ("name", "scope")
+
+    in_force = column(
+        _lazy("limit now"),
+        lambda limit: two_lines(limit.cap, _("adapts itself")) if limit.adaptive else limit.cap or "-",
+    )
 
     @page("hold/", "hold", permission="pause", post=True)
     def hold_view(self, request: HttpRequest) -> HttpResponse:

@@ -1,9 +1,9 @@
 """The pages of queues, and what all pages with limits and pauses share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -24,6 +24,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
 from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.admin.pickers import Picker
 from queue_app.admin.stats import named_changes
 from queue_app.core import rooms
 from queue_app.core.shared import Shared
@@ -48,7 +49,14 @@ from queue_app.sql.database import atomic
 # Pause and resume queues, task types, keys or everything, from a list or a page.
 
 ADAPTIVE = ("adaptive", "min_concurrent", "varies_by", "probe")
-ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {"fields": (ADAPTIVE[:2], ADAPTIVE[2:]), "classes": ("collapse",)})
+ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {
+    "fields": (ADAPTIVE[:2], ADAPTIVE[2:]),
+    "description": _lazy(
+        "Two adaptive limits on one service settle too high together. Give tasks that use one service the same"
+        " concurrency key, and make the limit of that key adaptive."
+    ),
+    "classes": ("collapse",),
+})  # fmt: skip
 LIMITS_NOTE = _lazy("A change applies from the next claim on. Times have a unit, such as 30 s, 10 min or 7 days.")
 RATE_HELP: Final = {
     "rate_seconds": _lazy("The period in which that many tasks start, such as 1 min."),
@@ -83,6 +91,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     fixed_fields: tuple[str, ...] = ()
     #: Fields that a form shows in two lines.
     low_textareas: tuple[str, ...] = ()
+    #: {field: kinds of names that staff pick in it}.
+    pickers: ClassVar[Mapping[str, tuple[str, ...]]] = {"probe": ("probe",)}
     shows_changes = True
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
@@ -94,6 +104,8 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name in self.low_textareas:
             kwargs["widget"] = forms.Textarea({"rows": 2, "cols": 60})
+        if kinds := self.pickers.get(db_field.name):
+            kwargs["widget"] = Picker(request.user, *kinds)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: M, form: Any, change: Any) -> None:

@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app.admin.arguments import EditForm
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.filters import (
     SEARCH_HELP,
@@ -36,11 +37,12 @@ from queue_app.admin.filters import (
     WorkflowFilter,
     read_term,
 )
-from queue_app.admin.forms import EditForm, column, permission, posted_reason, two_lines
+from queue_app.admin.forms import column, permission, posted_reason, two_lines
 from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
+from queue_app.admin.new_task import NewTaskMixin
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
-from queue_app.admin.task_detail import in_short, load_detail, pretty, progress_and_logs, with_names
+from queue_app.admin.task_detail import in_short, load_detail, pretty, progress_and_logs
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band, parse_band
 from queue_app.core.redaction import is_sealed
@@ -48,7 +50,7 @@ from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate_error
 from queue_app.encryption import hides, is_on
-from queue_app.encryption.displayed import argument_names, displayed_payload
+from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import AuditEntry, DeadLetter, Task, TaskPayload, Workflow
 from queue_app.models.dead_letter import OPEN_NAME
@@ -87,11 +89,7 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
         if displayed is None:
             return self.gone(request, str(found.pk))
         args, parameters = displayed
-        names = list(args) if isinstance(args, dict) else argument_names(found.task_type, len(args))
-        shown = {"names": names, "args": pretty(with_names(found.task_type, args)), "parameters": pretty(parameters)}
-        form = EditForm(request.POST or None, initial=shown)
-        if not args:
-            del form.fields["args"]
+        form = EditForm(request.POST or None, found.task_type, args, parameters)
         if form.is_valid():
             try:
                 with atomic():
@@ -99,7 +97,9 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
                     done, target = act(edited, form.cleaned_data["reason"])
             except InvalidTaskData as error:
                 root = error.field.partition(".")[0].partition("[")[0]
-                form.add_error(root if root in form.fields else "parameters", error.message)
+                form.add_error(
+                    next((name for name in (root, "parameters") if name in form.fields), None), error.message
+                )
             except TaskQueueError as error:
                 self.message_user(request, translate_error(error), messages.ERROR)
                 return HttpResponseRedirect(self.url_of("change", found.pk))
@@ -236,7 +236,7 @@ class TaskChangeList(ChangeList):
         return found.with_effective_priority()
 
 
-class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("worker_id", *FILTERS)

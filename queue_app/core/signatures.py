@@ -104,7 +104,7 @@ _MANY: Final[dict[Any, type]] = {inspect.Parameter.VAR_POSITIONAL: tuple, inspec
 
 def check_types(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise ``WrongArguments`` for a value of another type than its parameter; call it after ``check_arguments``."""
-    taken, hints = taken_by(task.func, takes_context=task.takes_context), _hints(task.func)
+    taken, hints = taken_by(task.func, takes_context=task.takes_context), hints_of(task.func)
     if taken is None or not hints:
         return
     try:
@@ -125,7 +125,7 @@ def check_types(task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 @lru_cache(maxsize=1024)
-def _hints(function: Any) -> dict[str, Any]:
+def hints_of(function: Any) -> dict[str, Any]:
     """Return the annotations of a function; none if they name what only a type checker imports."""
     try:
         return get_type_hints(function, include_extras=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import batched
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -21,6 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
+from queue_app.admin.arguments import argument_fields, arguments_of
 from queue_app.admin.forms import ReasonField, ReasonForm, column, permission, two_lines
 from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
@@ -35,6 +36,7 @@ from queue_app.models.fields import NAME_LENGTH
 from queue_app.schedules import edit, sql as schedule_health, week as pages
 from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.schedules.pause import pause_schedule, resume_schedule
+from queue_app.schedules.repeat import FIELDS as REPEAT, RepeatForm, fields_of
 from queue_app.schedules.sql import MANY_FAILURES, RECENT, SOUGHT, times
 from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
@@ -60,7 +62,7 @@ WhenForm = modelform_factory(
 )
 
 
-class ScheduleForm(ReasonForm):
+class ScheduleForm(RepeatForm, ReasonForm):
     """A schedule; what is left empty of the task's options is that of the registered task."""
 
     #: The version of the schedule that the form showed.
@@ -73,23 +75,44 @@ class ScheduleForm(ReasonForm):
         for name in edit.TASK_OPTIONS:
             if name in self.fields:
                 self.fields[name].required = False
+        self.shown: dict[str, Any] = {"args": [], "parameters": {}}
         if self.instance.pk is None:
-            self.initial.setdefault("zone", timezone.get_default_timezone_name())
-            self.initial["priority"] = self.initial["weight"] = None
-        elif "parameters" in self.fields:
+            for name, value in {
+                "zone": timezone.get_default_timezone_name(),
+                "repeats": "daily",
+                "at": "02:00",
+            }.items():
+                self.initial.setdefault(name, value)
+            self.initial = {"priority": None, "weight": None, **self.initial}
+            if "task_type" in self.fields:
+                self.fields["task_type"].widget.attrs["data-tq-again"] = ""
+                self.fields["task_type"].help_text = _("Each of its parameters gets a field.")
+        else:
+            self.initial.update(fields_of(self.instance.cron, self.instance.every))
             _secrets, shown_args, parameters = displayed_payload(
                 self.instance.task_type, self.instance, hide_encrypted=True
             )
             self.shown = {"args": shown_args, "parameters": parameters}
-            self.initial.update(self.shown)
-        if "task_type" in self.fields:
-            self.fields["task_type"].widget.attrs["list"] = "tq-task-types"
+        if "zone" in self.fields:
+            self.fields["zone"].help_text = ""
+        if "parameters" in self.fields:
+            task_type = self.data.get("task_type") or self.initial.get("task_type") or ""
+            found = argument_fields(str(task_type), **self.shown)
+            self.fields |= {name: field for name, field in found.items() if name in self.fields}
+            self.initial = {name: value for name, value in self.initial.items() if name not in PAYLOAD}
 
     def clean(self) -> dict[str, Any]:
         """Check the schedule as the service does, so that the form can show what is wrong."""
         values: dict[str, Any] = super().clean() or {}
         if self.instance.pk is not None and values.get("version") != edit.version_of(self.instance):
             self.add_error(None, CHANGED)
+        if "cron" in self.fields and (when := self.recurrence(values)) is not None:
+            written = [name for name in ("cron", "every", "instants") if name in self.changed_data]
+            if any(values.get(name) not in (None, "", [], when[name]) for name in written):
+                self.add_error("repeats", _("You wrote something under More too. Choose one of both."))
+            values |= when
+            self.changed_data += [name for name in when if when[name] != getattr(self.instance, name)]
+        self._check_names(values)
         if self.errors:
             return values
         given = {name: values[name] for name in edit.FIELDS if name in values}
@@ -109,6 +132,19 @@ class ScheduleForm(ReasonForm):
             return values
         return values | {name: filled[name] for name in given if name in filled}
 
+    def _check_names(self, values: Mapping[str, Any]) -> None:
+        """Refuse names of queues and capabilities that nothing has; those of the task itself are right."""
+        task = registry.find(values.get("task_type") or self.instance.task_type or "")
+        known = {getattr(task, "queue_name", ""), *getattr(task, "capabilities", ())}
+        for field, kind in (("queue", "queue"), ("capabilities", "capability")):
+            given = values.get(field) or [] if field in self.changed_data else []
+            for name in [given] if isinstance(given, str) else given:
+                try:
+                    if name not in known:
+                        self.fields[field].widget.check(kind, name)
+                except forms.ValidationError as error:
+                    self.add_error(field, error)
+
 
 class BackfillForm(forms.Form):
     start = forms.SplitDateTimeField(label=_lazy("From"), widget=AdminSplitDateTime)
@@ -122,9 +158,12 @@ class BackfillForm(forms.Form):
 
 def preview(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the next ticks of a posted form in words and as a list, or what is wrong with it."""
-    form = WhenForm(data)
+    form, repeat = WhenForm(data), RepeatForm(data)
     form.full_clean()
-    values = form.cleaned_data
+    repeat.full_clean()
+    values = form.cleaned_data | (repeat.recurrence(repeat.cleaned_data) or {})
+    for name, errors in repeat.errors.items():
+        return {"problem": f"{repeat.fields[name].label}: {errors[0]}"}
     try:
         recurrence = Recurrence(
             cron=values.get("cron") or "",
@@ -150,17 +189,24 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     change_list_template = "admin/queue_app/schedule/change_list.html"
     empty_text = _lazy("No schedule yet. Add one here, or declare one in code with @schedule.")
     fieldsets = (
-        (None, {"fields": ("name", "task_type", *PAYLOAD, "instant_parameter")}),
+        (None, {"fields": ("task_type", "name", *PAYLOAD)}),
+        (_lazy("When"), {"fields": ((*REPEAT, "zone"),)}),
         (
-            _lazy("When"),
+            _lazy("More: cron, times, bounds"),
             {
-                "fields": (("cron", "zone"), ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter"),
-                "description": _lazy("Fill in one of cron, every and instants."),
+                "fields": (
+                    "cron", ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter", "instant_parameter"
+                ),
+                "description": _lazy("Fill in one of cron, every and instants, if it repeats otherwise."),
+                "classes": ("collapse",),
             },
         ),
         (
             _lazy("If it is late, or overlaps"),
-            {"fields": ("grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap")},
+            {
+                "fields": ("grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap"),
+                "classes": ("collapse",),
+            },
         ),
         (
             _lazy("Options of the task"),
@@ -182,6 +228,10 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     ordering = ("name",)
     pause_permission = "queue_app.pause_schedule"
     payload_fields = PAYLOAD
+    pickers: ClassVar = {
+        "task_type": ("task_type",), "queue": ("queue",), "user": ("user",), "concurrency_key": ("concurrency_key",),
+        "capabilities": ("capability",), "zone": ("zone",),
+    }  # fmt: skip
     search_fields = ("name", "task_type", "notes")
     sortable_by = ("named", "coming")
 
@@ -236,6 +286,16 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         )  # fmt: skip
 
     # -- the form ------------------------------------------------------------------
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        """Leave positional arguments out if it has none and its parameters have fields."""
+        found = super().get_fieldsets(request, obj)
+        task_type = obj.task_type if obj else request.POST.get("task_type") or request.GET.get("task_type", "")
+        has_no_fields = task_type and arguments_of(task_type, [], {}) is None
+        if "args" in request.POST or (obj and obj.args) or has_no_fields:
+            return found
+        return [(title, options | {"fields": [each for each in options["fields"] if each != "args"]})
+                for title, options in found]  # fmt: skip
 
     def displayed_value(self, found: Schedule, name: str) -> Any:
         _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
@@ -293,8 +353,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        types = [name for name in registry.known_types() if not name.startswith(registry.OWN)]
-        context |= {"task_types": types, "preview_url": self.url_of("preview")}
+        context |= {"preview_url": self.url_of("preview")}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -2,9 +2,9 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
@@ -12,20 +12,26 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonField
 from queue_app.admin.mixins import action_page, page
 from queue_app.admin.operation import OperationAdmin
+from queue_app.admin.pickers import LIMITS, Picker
+from queue_app.dashboard.labels import translate, word
 from queue_app.exceptions import InvalidTaskData, SimulationRefused
 from queue_app.models import Operation
+from queue_app.models.limits import MAX_CAP
 from queue_app.models.operation import PERMISSIONS, OperationKind
 from queue_app.services.control import audit
 from queue_app.services.control.queues import apply, rows_of
 from queue_app.sql.database import atomic
 from queue_app.what_if.operation import applicable, refuse_unless_done, start_simulation
-from queue_app.what_if.simulate import table
+from queue_app.what_if.plan import span
+from queue_app.what_if.scenario import MAX_SLOTS
+from queue_app.what_if.simulate import calibration_words, changed_first, table, words_of
 
 PERMISSION: Final = PERMISSIONS[OperationKind.SIMULATE]
 HOURS: Final = (
@@ -34,22 +40,81 @@ HOURS: Final = (
     (24, _lazy("last 24 hours")),
     (168, _lazy("last 7 days")),
 )
-RUNS: Final = (("actual", _lazy("actual")), ("unchanged", _lazy("unchanged")), ("changed", _lazy("changed")))
+RUNS: Final = {"actual": _lazy("happened"), "predicted": _lazy("with the changes")}
+#: Length of the longest bar of the picture.
+WIDTH: Final = 300
 TABLES: Final = ("limit", "queue", "band", "type", "user")
 EXAMPLE: Final = '[limits."queue:imports"]\nmax_concurrent = 4\n'
 
 
+class Folded(forms.Textarea):
+    """A text area that opens when it is needed."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """Return the area behind a heading; open once it has a text."""
+        area = super().render(name, value, attrs, renderer)
+        is_open = "open" if value else ""
+        return format_html(
+            "<details {}><summary>{}</summary>{}<pre>{}</pre></details>", is_open, _("More"), area, EXAMPLE
+        )
+
+
 class WhatIfForm(forms.Form):
-    hours = forms.TypedChoiceField(label=_lazy("Window"), choices=HOURS, coerce=int, initial=24)
+    hours = forms.TypedChoiceField(label=_lazy("Recorded period"), choices=HOURS, coerce=int, initial=24)
+    until = forms.SplitDateTimeField(
+        label=_lazy("Until"),
+        required=False,
+        widget=forms.SplitDateTimeWidget(
+            date_attrs=cast("Any", {"type": "date", "aria-label": _lazy("Date")}),
+            date_format="%Y-%m-%d",
+            time_attrs=cast("Any", {"type": "time", "aria-label": _lazy("Time")}),
+            time_format="%H:%M",
+        ),
+        help_text=_lazy("Empty: until now."),
+    )
+    limit = forms.CharField(
+        label=_lazy("Limit to change"), required=False, max_length=300,
+        help_text=_lazy("Of a queue, a task type, a key, or of everything. Empty: none."),
+    )  # fmt: skip
+    max_concurrent = forms.IntegerField(
+        label=_lazy("Tasks at the same time"), required=False, min_value=1, max_value=MAX_CAP,
+        help_text=_lazy("The value to try. Empty: no limit."),
+    )  # fmt: skip
+    slots = forms.IntegerField(
+        label=_lazy("Further slots of workers"), required=False, min_value=1, max_value=MAX_SLOTS,
+        help_text=_lazy("For all queues and task types. Empty: the recorded workers."),
+    )  # fmt: skip
     scenario = forms.CharField(
-        label=_lazy("Changes"),
+        label=_lazy("Other changes"),
         required=False,
         max_length=100_000,
-        widget=forms.Textarea({"rows": 12, "class": "vLargeTextField tq-json", "spellcheck": "false"}),
-        help_text=_lazy("TOML or JSON: limits, bands, priorities, workers, pauses, load. Empty: only the calibration."),
-        initial=EXAMPLE,
+        widget=Folded({"rows": 12, "class": "vLargeTextField tq-json", "spellcheck": "false"}),
+        help_text=_lazy("TOML or JSON: limits, bands, priorities, workers, pauses, load."),
     )
     reason = ReasonField()
+
+    def __init__(self, data: Any, user: Any) -> None:
+        super().__init__(data)
+        self.fields["limit"].widget = Picker(user, "everything", *LIMITS, patterns=LIMITS)
+
+    def clean_limit(self) -> str:
+        """Return the limit; refuse one of a queue or type that does not exist."""
+        name: str = self.cleaned_data["limit"]
+        scope, _colon, rest = name.partition(":")
+        if kind := {"queue": "queue", "type": "task_type"}.get(scope):
+            self.fields["limit"].widget.check(kind, rest)
+        return name
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the fields and the text change together."""
+        values, found = self.cleaned_data, dict(self.cleaned_data["scenario"])
+        if name := values["limit"]:
+            known = found.get("limits", {})
+            found["limits"] = known | {name: known.get(name, {}) | {"max_concurrent": values["max_concurrent"]}}
+        if values["slots"]:
+            found["workers"] = [*found.get("workers", []), {"slots": values["slots"]}]
+        return found
 
     def clean_scenario(self) -> dict[str, Any]:
         """Return the table; the service decides whether it makes sense."""
@@ -70,19 +135,20 @@ class SimulatingAdmin(OperationAdmin):
     def what_if_view(self, request: HttpRequest) -> HttpResponse:
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
-        form = WhatIfForm(request.POST or None)
+        form = WhatIfForm(request.POST or None, request.user)
         if form.is_valid():
-            values, now = form.cleaned_data, timezone.now()
+            values = form.cleaned_data
+            until = values["until"] or timezone.now()
             try:
                 with atomic():
                     operation = start_simulation(
-                        values["scenario"], now - timedelta(hours=values["hours"]), now,
+                        form.changes, until - timedelta(hours=values["hours"]), until,
                         by=request.user.get_username(), reason=values["reason"],
                     )  # fmt: skip
                     self.audit(request, [operation], "What if.", action="simulate", after=operation.arguments,
                                reason=operation.reason)  # fmt: skip
             except (InvalidTaskData, SimulationRefused) as error:
-                form.add_error("scenario", str(error))
+                form.add_error("scenario" if values["scenario"] else None, str(error))
             else:
                 return HttpResponseRedirect(self.url_of("change", operation.pk))
         return self.own_page(request, "operation/what_if.html", _("What if?"), form=form, submit=_("Simulate"))
@@ -92,9 +158,13 @@ class SimulatingAdmin(OperationAdmin):
         answer = operation.result or {}
         if "error" in answer or "unchanged" not in answer:
             return str(answer.get("error", "-"))
-        tables = [(by, list(table(answer, by)), list(_bars(answer, by))) for by in TABLES]
+        tables = [(word(by), list(table(answer, by))) for by in TABLES]
         context = {
             "answer": answer,
+            "words": [translate(each) for each in words_of(answer)] if "predicted" in answer else answer.get("words"),
+            "calibration": translate(calibration_words(answer)),
+            "picture": list(_picture(answer)),
+            "used": {name: f"{answer[name]['utilisation']:.0%}" for name in ("unchanged", "changed") if name in answer},
             "tables": [each for each in tables if len(each[1]) > 1],
             "changes": json.dumps(operation.arguments, indent=2, sort_keys=True) if operation.arguments else "",
         }
@@ -133,17 +203,23 @@ class SimulatingAdmin(OperationAdmin):
         if not may_see:
             self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
         seen = ("outcome",) if may_see else ()
-        return ("status", "progress", *seen, "reason", "created", "finished")
+        return (*seen, "status", "progress", "reason", "created", "finished")
 
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
         may_apply = found.kind == OperationKind.SIMULATE and self.may_apply(request, found)
         return super().page_context(request, found) | {"may_apply": may_apply}
 
 
-def _bars(answer: Mapping[str, Any], by: str) -> Any:
-    """Yield (group, [(run, p95, share of the longest)])."""
-    waits = {label: answer[name]["waits"].get(by, {}) for name, label in RUNS if name in answer}
-    longest = max((wait.get("p95", 0.0) for of_run in waits.values() for wait in of_run.values()), default=0.0) or 1.0
-    for group in dict.fromkeys(group for of_run in waits.values() for group in of_run):
-        p95 = {label: of_run.get(group, {}).get("p95", 0.0) for label, of_run in waits.items()}
-        yield group, [(label, seconds, round(100 * seconds / longest)) for label, seconds in p95.items()]
+def _picture(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield each queue with a bar for what happened and one for the prediction: half, and 95 %, wait so long."""
+    waits = {name: answer[name]["waits"].get("queue", {}) for name in RUNS if name in answer}
+    longest = max((wait["p95"] for of_run in waits.values() for wait in of_run.values()), default=0.0) or 1.0
+    for queue, _one in changed_first(answer, {queue: True for of_run in waits.values() for queue in of_run}):
+        bars = []
+        for name, of_run in waits.items():
+            if (wait := of_run.get(queue)) and wait["tasks"] > wait["starved"]:
+                half, most = (round(WIDTH * wait[share] / longest, 1) for share in ("p50", "p95"))
+                words = _("half wait %(half)s, 95 %% %(most)s") % {"half": span(wait["p50"]), "most": span(wait["p95"])}
+                bars.append({"name": name, "label": RUNS[name], "half": half, "most": most, "words": words})
+        if bars:
+            yield queue, bars

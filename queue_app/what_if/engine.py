@@ -123,7 +123,7 @@ class Engine:
             self._turn(first)
             self.turns += 1
             if self.turns % REPORT_TURNS == 0:
-                self.report(self.next_arrival / max(1, len(load)))
+                self.report((2 * self.next_arrival - self.waiting) / max(1, 2 * len(load)))
         drained_at, self.clock = self.clock, max(self.clock, plan.end)
         self._measure(drained_at, 0, sum(crew.slots for crew in self.crews))
         is_done = self.waiting == 0 and self.next_arrival == len(load)
@@ -224,7 +224,7 @@ class Engine:
             freed = [heapq.heappop(crew.free) for _ in range(load.kinds[load.kind[task]].weight)]
             at = max(load.queued_at[task], freed[-1], first)
             self.started[task], self.stamps[task], self.crew_of[task] = at, stamp, place
-            heapq.heappush(self.ends, (at + load.runs[task], task))
+            heapq.heappush(self.ends, (at + load.runs[task] + load.turnaround, task))
         self.waiting -= len(ids)
         return len(ids)
 

@@ -30,8 +30,8 @@ SILENT: Final = timedelta(seconds=60)
 TRIES: Final = 3
 #: Interval of the signs of life, and of the checks whether staff stopped the operation.
 SIGN: Final = timedelta(seconds=1)
-#: Progress in parts: reading, and both runs, which share the time.
-PARTS: Final = {"reading": 0, "unchanged": 10, "changed": 10}
+#: Progress in parts: reading, both runs, which share the time, and counting. {part: (begin, length)}
+PARTS: Final = {"reading": (0, 10), "unchanged": (10, 80), "changed": (10, 80), "counting": (90, 10)}
 TOTAL: Final = 100
 #: Interval at which the scheduler looks for a limit to try.
 TRIAL_SECONDS: Final = 600.0
@@ -108,7 +108,8 @@ def carry_out(operation_id: uuid.UUID) -> Operation:
         now = clock()
         if now - reported_at[0] >= SIGN:
             reported_at[0] = now
-            done = min(TOTAL - 1, PARTS[what] + int(90 * share))
+            begins, lasts = PARTS[what]
+            done = min(TOTAL - 1, begins + int(lasts * share))
             _update(operation, changed=done, result={**(operation.result or {}), "alive": now.isoformat()})
 
     try:

@@ -32,6 +32,7 @@ class TaskKind(NamedTuple):
     user: str = ""
     key: str = ""
     weight: int = 1
+    band_before: int | None = None  # the recorded one, if a scenario changes it: reports compare tasks with themselves
 
     @property
     def lane(self) -> str:
@@ -52,6 +53,8 @@ class Load:
         self.kinds: list[TaskKind] = []
         self.kind, self.queued_at, self.runs, self.waited = array("i"), array("q"), array("q"), array("q")
         self._places: dict[TaskKind, int] = {}
+        #: Time (µs) from the end of a task to the start of the next one in its slot, which each run takes longer.
+        self.turnaround = 0
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -161,7 +164,7 @@ def waits_by(
         if not plan.begin <= queued_at < plan.end or load.waited[place] < least:
             continue
         what = load.kinds[kind]
-        found["band"][what.band].append(wait)
+        found["band"][what.band if what.band_before is None else what.band_before].append(wait)
         found["queue"][what.queue].append(wait)
         found["type"][what.task_type].append(wait)
         if what.user:
@@ -191,6 +194,22 @@ def agreement(actual: Mapping[str, Mapping[str, Any]], simulated: Mapping[str, M
             agrees = abs(difference) <= max(AGREES_SHARE * float(real[name]), AGREES_SECONDS)
             bands[f"{band} {name}"] = {"actual": real[name], "simulated": other.get(name), "agrees": agrees}
     return {"bands": bands, "agrees": all(each["agrees"] for each in bands.values())}
+
+
+def corrected(
+    waits: Mapping[str, Any], unchanged: Mapping[str, Any] | None, actual: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return simulated waits, corrected by how far the unchanged simulation of the same tasks is from what happened.
+
+    The difference counts in full for waits that are longer than the unchanged ones, and in proportion for shorter ones.
+    """
+    if not (unchanged and actual):
+        return dict(waits)
+    found, longest = dict(waits), 0.0
+    for name in ("p50", "p95", "p99", "worst"):
+        share = min(1.0, waits[name] / unchanged[name]) if unchanged[name] else 1.0
+        found[name] = longest = max(longest, waits[name] + share * (actual[name] - unchanged[name]))
+    return found
 
 
 def span(seconds: float) -> str:

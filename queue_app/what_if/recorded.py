@@ -1,5 +1,6 @@
 """Make a plan of a recorded window: its tasks and workers, under the limits that are in force now."""
 
+import heapq
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -11,16 +12,22 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
+from queue_app.core.sentence import duration
 from queue_app.exceptions import SimulationRefused
 from queue_app.models import PriorityPolicy, Worker
 from queue_app.sql import snapshot
 from queue_app.sql.database import alias
 from queue_app.what_if import sql as rows
-from queue_app.what_if.plan import HIDDEN, MAX_TASKS, SECOND, Crew, Load, Plan, TaskKind
+from queue_app.what_if.plan import HIDDEN, MAX_TASKS, NEVER, SECOND, Crew, Load, Plan, TaskKind
 
 MAX_WINDOW: Final = timedelta(days=31)
 #: Number of tasks after which the reader reports.
 REPORT: Final = 10_000
+#: The time between two tasks of a slot is measured by this number of tasks at the most, and of gaps at the least. A
+#: longer gap (µs) has another cause, such as a limit.
+MAX_TURNS: Final = 100_000
+ENOUGH_TURNS: Final = 20
+LONGEST_TURN: Final = SECOND
 #: Utilisation from which recorded waits were those for workers.
 WORKER_BOUND: Final = 0.95
 
@@ -41,19 +48,24 @@ def check_window(since: datetime, until: datetime) -> None:
         raise SimulationRefused("The window must begin before it ends, lie in the past, and last at most 31 days.")
 
 
-def record(since: datetime, until: datetime, report: Callable[[], None] = lambda: None) -> Recording:
+def record(  # noqa: C901 - one case for each fate of a task
+    since: datetime, until: datetime, report: Callable[[float], None] = lambda _: None
+) -> Recording:
     """Read a window; raise ``SimulationRefused`` for one that is empty, reversed, too long or in the future.
 
-    ``report`` is called now and then; it may raise an error to cancel.
+    ``report`` is called now and then with the share that was read; it may raise an error to cancel.
     """
     check_window(since, until)
     if rows.are_more(since, until, MAX_TASKS):
         raise SimulationRefused(f"The window has more than {MAX_TASKS:,} tasks: choose a shorter one.")
     load, unknown, times, withdrawn = Load(), [], defaultdict(list), 0
     spans: dict[uuid.UUID, list[tuple[int, int, TaskKind]]] = defaultdict(list)
+    turns: dict[uuid.UUID, list[tuple[int, int, int]]] = defaultdict(list)
     workers = Worker.objects.using(alias()).filter(started_at__lt=until).exclude(stopped_at__lt=since)
     known = {worker.id: worker for worker in workers}
-    for task in _reported(rows.tasks(since, until), report):
+    for number, task in enumerate(rows.tasks(since, until)):
+        if number % REPORT == 0 and task.finished_at:
+            report(min(1.0, (task.finished_at / SECOND - since.timestamp()) / (until - since).total_seconds()))
         kind, queued_at = TaskKind(*task.kind), task.queued_at or 0
         if task.status == "queued":
             unknown.append((kind, queued_at))
@@ -67,12 +79,15 @@ def record(since: datetime, until: datetime, report: Callable[[], None] = lambda
             times[kind.task_type].append(runs)
             if task.worker_id and task.worker_id not in known:
                 spans[task.worker_id].append((task.started_at, task.finished_at, kind))
+            elif task.worker_id and number < MAX_TURNS and kind.weight == 1:
+                turns[task.worker_id].append((task.started_at, task.finished_at, queued_at))
     for attempt, started_at, finished_at in rows.failed_attempts(since, until):
         load.add(TaskKind(*attempt), started_at, finished_at - started_at, HIDDEN)
     if not times:
         raise SimulationRefused("No task ended in this window: choose a longer or later one, or write a scenario.")
     for kind, queued_at in unknown:  # they took their slots, or stood in the way; how long they run is not known
         load.add(kind, queued_at, round(median(times[kind.task_type] or [SECOND])), HIDDEN)
+    load.turnaround = _turnaround(turns, {worker.id: worker.concurrency for worker in known.values()})
     begin, end = (round(at.timestamp() * SECOND) for at in (since, until))
     plan = Plan(
         load=load,
@@ -87,11 +102,19 @@ def record(since: datetime, until: datetime, report: Callable[[], None] = lambda
     )
 
 
-def _reported(tasks: Iterable[rows.RecordedTask], report: Callable[[], None]) -> Iterable[rows.RecordedTask]:
-    for number, task in enumerate(tasks):
-        if number % REPORT == 0:
-            report()
-        yield task
+def _turnaround(ran: dict[uuid.UUID, list[tuple[int, int, int]]], slots: dict[uuid.UUID, int]) -> int:
+    """Return how long (µs) a slot usually stands idle before a task that waited for it: reports and claims take time.
+
+    ``ran`` has (start, end, time of its queueing) of the tasks of each worker.
+    """
+    gaps = []
+    for worker, spans in ran.items():
+        free = [NEVER] * slots[worker]
+        for start, end, queued_at in sorted(spans):
+            freed = heapq.heapreplace(free, end)
+            if max(freed, start - LONGEST_TURN) == freed >= queued_at:
+                gaps.append(start - freed)
+    return max(0, round(median(gaps))) if len(gaps) >= ENOUGH_TURNS else 0
 
 
 def _of_rows(workers: Iterable[Worker], begin: int, end: int) -> Iterable[tuple[_Abilities, int, int, int]]:
@@ -142,11 +165,19 @@ def _notes(  # noqa: PLR0913 - what was counted
         yield f"The rows of {gone} workers were purged: their slots are inferred from the tasks that they ran."
     if edits := rows.edits(since, until):
         yield f"Limits and policies were edited {edits} times in the window: the simulation uses those of now."
+    for away_since, back_at in rows.outages(since, until):
+        yield (
+            f"No scheduler ran from {away_since:%Y-%m-%d %H:%M} to {back_at:%H:%M} UTC (no snapshots): retries and"
+            " delayed tasks waited for it. The simulation keeps the times at which they were queued."
+        )
     if withdrawn:
         yield f"{withdrawn:,} tasks were cancelled or expired before their start: they are left out."
     if unknown:
         yield f"{unknown:,} tasks have not ended: they run as long as the median of their type."
     load = plan.load
+    if load.turnaround:
+        turn = duration(load.turnaround / SECOND)
+        yield f"A slot takes {turn} from one task to the next: each run is that much longer."
     ran = sum(load.runs)
     slots = sum(
         max(0, min(at_end, plan.end) - max(at, plan.begin)) * n

@@ -140,7 +140,8 @@ def _load(plan: Plan, scenario: Mapping[str, Any], *, with_load: bool) -> Load:
         raise InvalidTaskData("load", f"A simulation takes at most {MAX_TASKS:,} tasks, not {total:,}.")
     if not (with_load and (bands or further)):
         return before
-    load, kinds = Load(), [kind._replace(band=bands.get(kind.task_type, kind.band)) for kind in before.kinds]
+    load, kinds = Load(), [_moved(kind, bands.get(kind.task_type)) for kind in before.kinds]
+    load.turnaround = before.turnaround
     for place, queued_at, runs, waited in zip(before.kind, before.queued_at, before.runs, before.waited, strict=True):
         load.add(kinds[place], queued_at, runs, waited)
     chance = random.Random(len(before))  # noqa: S311 - repeatable, not secret
@@ -148,6 +149,10 @@ def _load(plan: Plan, scenario: Mapping[str, Any], *, with_load: bool) -> Load:
         for _ in range(each.tasks):
             load.add(each.kind, each.at + round(chance.random() * each.over * SECOND), each.runs)
     return load
+
+
+def _moved(kind: TaskKind, band: Band | None) -> TaskKind:
+    return kind if band is None else kind._replace(band=band.value, band_before=kind.band)
 
 
 class _Further(NamedTuple):

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from queue_app.sql.database import fetch_all, fetch_value
@@ -86,6 +86,30 @@ def failed_attempts(since: datetime, until: datetime) -> Iterator[tuple[tuple[An
 def edits(since: datetime, until: datetime) -> int:
     """Return how often people edited limits and policies in the window."""
     return int(fetch_all(_EDITS, {"since": since, "until": until})[0][0])
+
+
+# Every snapshot has a row for each queue; the oldest queue has most of them.
+_OUTAGES: Final = """
+WITH seen AS (
+    SELECT taken_at AS at FROM queue_app_queuestats WHERE queue = %(queue)s AND taken_at >= (
+        SELECT COALESCE(max(taken_at), %(since)s) FROM queue_app_queuestats
+        WHERE queue = %(queue)s AND taken_at <= %(since)s
+    ) AND taken_at < %(until)s
+    UNION SELECT LEAST(%(until)s, statement_timestamp())
+)
+SELECT GREATEST(before, %(since)s) AT TIME ZONE 'UTC', at AT TIME ZONE 'UTC'
+FROM (SELECT at, lag(at) OVER (ORDER BY at) AS before FROM seen) AS gap
+WHERE before IS NOT NULL AND at - GREATEST(before, %(since)s) > %(longest)s ORDER BY at LIMIT 10
+"""
+#: Longest time between snapshots while a scheduler runs, with some patience.
+LONGEST_GAP: Final = timedelta(minutes=5)
+
+
+def outages(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """Return the times of the window in which no scheduler took a snapshot; none without snapshots at all."""
+    queue = "SELECT name FROM queue_app_queue ORDER BY created_at, name LIMIT 1"
+    params = {"queue": fetch_value(queue), "since": since, "until": until, "longest": LONGEST_GAP}
+    return [(before, at) for before, at in fetch_all(_OUTAGES, params)]
 
 
 # Read what suggestions are made of: the snapshots of the last half hour, and the tasks that ended in it.

@@ -154,7 +154,8 @@ def trials_of(some: Sequence[HeldBack]) -> dict[str, Trial]:
         if operation is None or operation.state != OperationState.DONE:
             continue
         answer = operation.result or {}
-        waits = [answer[run]["waits"].get("limit", {}).get(each.limit) for run in ("unchanged", "changed")]
+        runs = [answer.get(run, {}).get("waits", {}) for run in ("actual", "predicted")]
+        waits = [run.get("limit", {}).get(each.limit) for run in runs]
         if all(waits):
             value = operation.arguments["limits"][each.limit]["max_concurrent"]
             found[each.limit] = Trial(

@@ -15,7 +15,7 @@ from queue_app.exceptions import InvalidTaskData, in_one_line
 from queue_app.management.verbs import OK, Call, Needs, add_json
 from queue_app.management.verbs._values import duration, format_table, instant, setting, settings_by_owner
 from queue_app.what_if.operation import carry_out
-from queue_app.what_if.simulate import simulate, table
+from queue_app.what_if.simulate import calibration_words, simulate, table
 
 EXAMPLE = "taskqueue simulate --last 24h --set queue:mail.max_concurrent=5"
 NEEDS = Needs.DATABASE
@@ -67,21 +67,17 @@ def lines(answer: dict[str, Any], tables: list[str]) -> list[str]:
     found = [f"{answer['from']} to {answer['to']}, waits in seconds", ""]
     for by in tables:
         found += [*format_table(list(table(answer, by))), ""]
-    for name in ("unchanged", "changed"):
+    for name, what in (("unchanged", "unchanged"), ("changed", "with the changes")):
         if one := answer.get(name):
             drained = (
                 f"drained at {one['drained_at']}" if one["drained_at"] else f"{one['starved']:,} of them never start"
             )
-            text = f"{name}: {one['tasks']:,} tasks, {one['utilisation']:.0%} of the slots in use, {drained}"
+            text = f"{what}: {one['attempts']:,} attempts, {one['utilisation']:.0%} of the slots in use, {drained}"
             text += f" (simulated in {one['took_seconds']} s"
             text += f", waits exact to {one['exact_to_seconds']:.2g} s)" if one["exact_to_seconds"] else ")"
             found.append(text)
-    if calibration := answer.get("calibration"):
-        off = [name for name, each in calibration["bands"].items() if not each["agrees"]]
-        text = "the unchanged simulation agrees with what happened, within 10 % or 0.05 s (p50 and p95 by band)"
-        found.append(
-            f"calibration: {text}" if not off else f"calibration: differs by more than 10 % in {', '.join(off)}"
-        )
+    if words := calibration_words(answer):
+        found.append(f"calibration: {words}")
     found += [f"note: {note}" for note in answer["notes"]]
     return [*found, *answer.get("words", [])]
 

@@ -95,6 +95,9 @@ DOORS = {
     "page of a new schedule": lambda kind, c, **_: c.post(
         "/admin/queue_app/schedule/add/", WHEN | {"task_type": kind, "parameters": json.dumps(CALL)}
     ).content.decode(),
+    "page of a new task": lambda kind, c, **_: c.post(
+        "/admin/queue_app/task/new/", {"task_type": kind, "parameters": json.dumps(CALL)}
+    ).content.decode(),
     "request stream": lambda kind, **_: by_stream(kind),
     "taskqueue submit": lambda kind, **_: said("submit", kind, "--json-params", json.dumps(CALL)),
     "taskqueue schedule add": lambda kind, **_: said("schedule", "add", "forged", kind, "--every", "60"),

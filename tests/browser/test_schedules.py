@@ -67,6 +67,14 @@ def test_the_preview_follows_what_one_types(visit, office, screenshot):
     desk = visit(viewport=DESKTOP)
     desk.log_in("alice")
     desk.go("schedule/add/")
+    desk.page.fill("#id_name", "morning")
+    desk.page.fill("#id_task_type", ECHO)
+    desk.page.press("#id_task_type", "Tab")
+    desk.page.fill("#id_parameters-value", "1")  # its parameter has a field now
+    assert desk.page.input_value("#id_name") == "morning"
+    desk.page.get_by_text("At 02:00 every day").wait_for()
+    assert desk.page.locator("#id_number").is_hidden()
+    desk.page.select_option("#id_repeats", "")
     desk.page.fill("#id_cron", "*/15 8-18 * * MON-FRI")
     desk.page.get_by_text("Every 15th minute from 08:00 through 18:59 on Monday through Friday").wait_for()
     desk.page.fill("#id_cron", "0 0 30 2 *")
@@ -74,9 +82,6 @@ def test_the_preview_follows_what_one_types(visit, office, screenshot):
     desk.page.fill("#id_cron", "0 7 * * *")
     desk.page.get_by_text("At 07:00 every day").wait_for()
     screenshot(desk.page, "schedule-add")
-    desk.page.fill("#id_name", "morning")
-    desk.page.fill("#id_task_type", ECHO)
-    desk.page.fill("#id_args", "[1]")
     desk.page.get_by_role("button", name="Save", exact=True).click()
     desk.page.get_by_text("was added successfully").wait_for()
     assert Schedule.objects.get(name="morning").cron == "0 7 * * *"
@@ -87,6 +92,8 @@ def test_the_preview_without_javascript(visit, office):
     desk = visit(viewport=DESKTOP, java_script_enabled=False)
     desk.log_in("alice")
     desk.go("schedule/add/")
+    desk.page.select_option("#id_repeats", "")
+    desk.page.get_by_text("More: cron, times, bounds").click()
     desk.page.fill("#id_cron", "0 7 * * *")
     with desk.page.context.expect_page() as opened:
         desk.page.get_by_role("button", name="Show them").click()

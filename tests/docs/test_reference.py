@@ -15,13 +15,15 @@ from queue_app import conf
 from queue_app.api.views.docs import document
 from queue_app.backend.results import RESULT_STATUS
 from queue_app.core.states import PENDING, TRANSITIONS, Status
-from tests.docs.pages import ROOT
+from queue_app.metrics import names as metrics
+from tests.docs.pages import ROOT, pages
 
 sys.path.append(str(ROOT / "docs"))
 import generate
 import parts
 
 SOURCES = sorted((ROOT / "queue_app").rglob("*.py"))
+DEPLOYED = [path for path in sorted((ROOT / "taskqueue_project/deploy").rglob("*")) if path.suffix in {".yml", ".json"}]
 
 
 @pytest.mark.parametrize("page", generate.pages(), ids=lambda page: page.stem)
@@ -60,6 +62,27 @@ def test_the_table_of_transitions_agrees_with_the_code():
     rows = table("states.md", "from", "to", "made by")
     listed = [(f"`{before}`", f"`{after}`") for before in Status for after in Status if after in TRANSITIONS[before]]
     assert sorted((before, after) for before, after, _ in rows) == sorted(listed)
+
+
+def metric_names(text):
+    """Return what a text uses as a metric: by its ending, as a selector of PromQL, or a metric behind a prefix."""
+    words = re.findall(r"(?<![\w./])([a-z]+(?:_[a-z]+)+)(\{\w+[=~!]|\[\d+[smhd]\])?(?![\w(/])", text)
+    prefixed = tuple(f"_{name}" for name in metrics.BY_NAME if "_" in name)
+    ends = ("_total", "_ratio", "_bucket", *prefixed)
+    return {name for name, selector in words if selector or name in metrics.BY_NAME or name.endswith(ends)}
+
+
+@pytest.mark.parametrize("page", [*pages(), *DEPLOYED], ids=lambda page: page.name)
+def test_metrics_that_a_page_names_exist(page):
+    known = set(metrics.BY_NAME) | {
+        f"{name}_bucket" for name, each in metrics.BY_NAME.items() if each.kind == "histogram"
+    }
+    assert metric_names(page.read_text()) <= known
+
+
+def test_a_metric_that_does_not_exist_is_found():
+    said = "Watch `taskqueue_limit_value`, `limit_value` and rate(tasks_lost_total[5m])."
+    assert metric_names(said) == {"taskqueue_limit_value", "limit_value", "tasks_lost_total"}
 
 
 def test_every_setting_has_a_meaning():

@@ -9,6 +9,7 @@ import time
 from collections import UserDict, defaultdict
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Literal
 
 from django.db import ProgrammingError
 from django.tasks import task
@@ -30,6 +31,12 @@ def quick(number: int = 0) -> None:
 def slow(number: int = 0) -> None:
     """Do the same as ``quick``, as another type."""
     calls.append(number)
+
+
+@task
+def typed(count: int, mode: Literal["fast", "slow"], note: str = "none", options: list[int] | None = None) -> object:
+    """Return what it was given."""
+    return [count, mode, note, options]
 
 
 @task

@@ -26,6 +26,7 @@ from queue_app.exceptions import IdempotencyConflict, InvalidTaskData, UnknownQu
 from queue_app.hooks import before_enqueue, has_metadata
 from queue_app.models import Queue, Task
 from queue_app.models.queue import MAX_COMPARED
+from queue_app.registry import AnyTask
 from queue_app.services.enqueue.admission import Write, store_if_room, store_unique
 from queue_app.services.enqueue.validate import check_call, check_payloads, check_spec, check_task, check_task_type
 from queue_app.services.notify import events
@@ -52,13 +53,19 @@ _log = logging.getLogger("taskqueue")
 def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
     """Store one task, a ``queue_app.core.records.NewTask``; return it, or the one that already has its key.
 
+    Options that it leaves open are those of the function's decorator, if this process finds the function.
     Tasks from ``outside`` (API, request stream) are limited by default (``services.enqueue.admission``). Returns
     the stored task, or with ``created=False`` the task that the same user enqueued in the last 24 hours
     (``RETENTION.IDEMPOTENCY_SECONDS``) with the same idempotency key, task type and parameters. Raises
     ``InvalidTaskData`` for a task that must not be stored, ``IdempotencyConflict`` for a key that was used
     for another call, and ``QueueFull`` or ``UserLimitExceeded`` if there is no room.
     """
-    return store_one(check_task(new), outside=outside)
+    return store_one(check_task(new, _declared(new)), outside=outside)
+
+
+def _declared(new: NewTask) -> AnyTask | None:
+    """Return the task whose decorator has the open options; none for a copy, which has those of its original."""
+    return registry.find(check_task_type(new.task_type)) if new.metadata is None else None
 
 
 def store_one(
@@ -110,9 +117,10 @@ def _store_unique(
 def enqueue_many(tasks: Iterable[NewTask]) -> list[Enqueued]:
     """Store many tasks, all or none, and push them in one call; return results in order.
 
-    Raises the same errors as ``enqueue``, for the first invalid task, or if there is no room for all.
+    Options are found as by ``enqueue``. Raises the same errors, for the first invalid task, or if there is no room for
+    all.
     """
-    return store_many([check_task(new) for new in tasks])
+    return store_many([check_task(new, _declared(new)) for new in tasks])
 
 
 def store_many(rows: list[TaskRow], *, outside: bool = False) -> list[Enqueued]:

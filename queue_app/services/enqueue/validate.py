@@ -41,9 +41,12 @@ EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 _NAME = re.compile(NAME_PATTERN)
 
 
-def check_task(new: NewTask) -> TaskRow:
-    """Return the row of a new task; raise ``InvalidTaskData`` for what must not be stored."""
-    row = check_call(check_spec(new), new.args, new.parameters)
+def check_task(new: NewTask, registered: AnyTask | None = None) -> TaskRow:
+    """Return the row of a new task; raise ``InvalidTaskData`` for what must not be stored.
+
+    Options that ``new`` leaves open come from the ``registered`` task.
+    """
+    row = check_call(check_spec(new, registered), new.args, new.parameters)
     if new.metadata is None:
         return row
     return row._replace(metadata=_texts((), new.metadata, conf.get().payload)[1])

@@ -153,6 +153,30 @@
     setTimeout(reload, 1000 * (Number(running.dataset.tqRunning) || 2.5));
   }
 
+  /* Of the fields that say when a schedule repeats, show those that the chosen shape needs. */
+  const shape = document.querySelector('[data-tq-needs]');
+  if (shape) {
+    const needs = Object.fromEntries(shape.dataset.tqNeeds.split(';').map((each) => each.split(':')));
+    const names = new Set(Object.values(needs).flatMap((each) => each.split(',')).filter(Boolean));
+    const choose = () => {
+      const needed = (needs[shape.value] || '').split(',');
+      for (const name of names) {
+        const box = shape.form.querySelector(`.fieldBox.field-${name}`);
+        for (const part of [box, box.closest('fieldset:not(.module)')]) if (part) part.hidden = !needed.includes(name);
+      }
+      const more = shape.form.querySelector('#id_cron').closest('details');
+      if (more && !shape.value) more.open = true;
+    };
+    shape.addEventListener('change', choose);
+    choose();
+  }
+  /* The fields of the parameters follow from the task type: fetch the form again with what was filled in. */
+  const typed = document.querySelector('[data-tq-again]');
+  if (typed) typed.addEventListener('change', () => {
+    const filled = [...new FormData(typed.form)].filter(([name, value]) => value && !/^(_|csrf|initial-|args|parameters|instants)/.test(name));
+    window.location.search = new URLSearchParams(filled);
+  });
+
   /* Show the next ticks of a schedule while the user types; without this script a button does. */
   const preview = document.querySelector('[data-tq-preview]');
   if (preview) {

@@ -11,7 +11,9 @@ from django.utils import timezone
 
 from queue_app.adaptive import adapt, sql as rows
 from queue_app.adaptive.adapt import adapt_limits
+from queue_app.adaptive.diagnose import check_adaptive_limits
 from queue_app.core.limits import FORMER_ALGORITHMS as FORMER
+from queue_app.core.reasons import Level
 from queue_app.core.records import Outcome, TaskRef, Throttling
 from queue_app.diagnose.explain import explain
 from queue_app.index import get_index
@@ -26,6 +28,7 @@ from queue_app.sql import doctor, snapshot
 from queue_app.sql.database import fetch_value
 from tests.support.engine import assert_index_agrees, at_once, done, failed, flush, index_away, put_many, take
 from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.findings import assert_finding
 from tests.support.yard import Yard
 
 LOADS = {"load": 0.0}
@@ -139,6 +142,16 @@ def test_long_run_times_lower_it_and_explain_says_so(engine):
     assert "13 run. It adapts itself:" in text
     assert f"{found.cap} of at most 40 just now, since " in text
     assert "Run times are " in text
+
+
+def test_the_doctor_says_what_adaptive_limits_do(engine):
+    assert list(check_adaptive_limits()) == [], "without one it says nothing"
+    adaptive("type", "a")
+    assert_finding(check_adaptive_limits, Level.OK, "1 adapt themselves, now type:a 2")
+    LimitStep.objects.update(cause="failures", reason="Held. 100% of the attempts failed.")
+    assert_finding(check_adaptive_limits, Level.WARN, "type:a is at its least, 2. Held. 100% of the attempts failed.")
+    later(120)
+    assert_finding(check_adaptive_limits, Level.WARN, "type:a keeps its last value, 2: it was judged 2 min ago")
 
 
 def test_a_throttle_lowers_it_once(engine):

@@ -73,7 +73,7 @@ def test_a_probe_with_an_enormous_load_lowers_the_limit_and_is_readable(engine):
         Queue.objects.update(min_concurrent=2)
         ANSWER["load"] = 1e308
         assert again() == 1
-    assert newest().reason == "The probe reports 1e+308 of a full load."
+    assert newest().reason == "Falling. The probe reports 1e+308 of a full load."
 
 
 def test_a_probe_that_hangs_holds_neither_the_scheduler_nor_other_limits_up(engine):

@@ -147,7 +147,32 @@ def test_the_reason_says_since_when():
     after = step(settled(), BOUNDS, seen(20, samples=slow))
     later = step(after, BOUNDS, seen(20, samples=slow, now=1006.0))
     assert later.since == 1000.0
-    assert later.reason == "Run times are 3.0 times their baseline."
+    assert later.reason == "Falling. Run times are 3.0 times their baseline, allowed 1.1."
+
+
+@pytest.mark.parametrize(
+    ("running", "decision"), [(20, "Rising. Run times are 1.0 times"), (5, "Held. It is not full: 5 run.")]
+)
+def test_the_reason_names_the_decision(running, decision):
+    assert step(settled(), BOUNDS, seen(running)).reason.startswith(decision)
+
+
+def test_at_the_most_it_is_held_although_run_times_allow_more():
+    after = step(settled(BOUNDS.most), BOUNDS, seen(BOUNDS.most))
+    assert after.reason == "Held. Run times are 1.0 times their baseline, allowed 1.1."
+
+
+def test_failures_stay_the_reason_while_all_attempts_fail():
+    """Once most attempts fail as usual, and none completes, the limit still says that, not that few tasks ran."""
+    state, none = settled(), {}
+    for second in range(0, 300, 3):
+        ended = 0 if second % 9 == 6 else 400
+        state = step(state, BOUNDS, seen(2, now=1000.0 + second, samples=none, ended=ended, failures=ended))
+        assert "100% of the attempts failed." in state.reason
+    assert state.value(BOUNDS) == BOUNDS.least
+    assert state.reason == "Held. 100% of the attempts failed."
+    back = step(state, BOUNDS, seen(2, now=1300.0))
+    assert back.cause != "failures"
 
 
 def test_run_times_that_stay_long_at_the_least_are_the_new_baseline():

@@ -197,6 +197,14 @@ def test_the_page_shows_value_reason_and_history(staff, kind):
     assert min(y for _, y in points) == 0, "the highest value is at the top"
 
 
+def test_the_list_shows_the_value_in_force(staff):
+    values = {"adaptive": "gradient2", "max_concurrent": 40, "current_concurrent": 12}
+    Limit.objects.create(scope="type", name="shop.tasks.export", **values)
+    Limit.objects.create(scope="key", name="customer", max_concurrent=3)
+    cells = re.findall(r'class="field-in_force">(.*?)</td>', text_of(staff.get(LIST)))
+    assert [strip_tags(cell) for cell in cells] == ["3", "12adapts itself"]
+
+
 def test_a_fixed_limit_has_no_chart(staff):
     queue = Queue.objects.create(name="mail", max_concurrent=5)
     steps("q:mail", 8)

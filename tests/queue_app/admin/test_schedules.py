@@ -70,7 +70,12 @@ def test_add(admin):
         ({"cron": "", "instants": '["tomorrow"]'}, "must be a list of times"),
         ({"name": ""}, "This field is required"),
         ({"name": "a\u202eb"}, "invisible characters"),
-        ({"args": "0.5"}, "args must be a list"),
+        ({"args": "0.5"}, "A JSON list, or an object"),
+        ({"queue": "defualt"}, "Nothing has the name &#x27;defualt&#x27;."),
+        ({"capabilities": "gpx"}, "Nothing has the name &#x27;gpx&#x27;."),
+        ({"repeats": "daily", "at": ""}, "This field is required"),
+        ({"repeats": "weekly", "at": "02:00"}, "This field is required"),
+        ({"repeats": "daily", "at": "02:00"}, "You wrote something under More too"),
         ({"jitter": "1e308"}, "jitter must be at most"),
         ({"starts_at_0": "9999-12-31", "starts_at_1": "10:00"}, "must lie between"),
         ({"cron": "", "instants": '["9999-12-31T23:59:59-14:00"]'}, "must lie between"),
@@ -81,6 +86,50 @@ def test_a_mistake_is_shown_in_the_form(admin, changes, says):
     assert response.status_code == 200
     assert says in text(response)
     assert not Schedule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "cron", "every", "words"),
+    [
+        ({"repeats": "daily", "at": "02:00"}, "0 2 * * *", None, "At 02:00"),
+        ({"repeats": "weekdays", "at": "08:30"}, "30 8 * * MON-FRI", None, "Monday through Friday"),
+        ({"repeats": "weekly", "days": ["1", "4"], "at": "02:00"}, "0 2 * * 1,4", None, "Monday"),
+        ({"repeats": "monthly", "day": "L", "at": "23:15"}, "15 23 L * *", None, "last day"),
+        ({"repeats": "interval", "number": "2", "unit": "3600"}, "", 7200, "2 h"),
+    ],
+)
+def test_when_is_said_by_fields_and_cron_follows_from_them(admin, fields, cron, every, words):
+    data = FORM | {"cron": ""} | fields
+    assert words.lower() in text(admin.post(url("preview"), data)).lower()
+    assert admin.post(url("add"), data).status_code == 302
+    made = Schedule.objects.get()
+    assert (made.cron, made.every, made.zone) == (cron, every, "Europe/Berlin")
+    form = admin.get(url("change", made.pk)).context["adminform"].form
+    shown = {name: form[name].value() for name in fields}
+    assert {name: shown[name] if isinstance(shown[name], list) else str(shown[name]) for name in shown} == fields
+
+
+def test_the_parameters_of_a_new_schedule_are_fields_by_the_function(admin):
+    typed = type_of(chores.typed)
+    page = text(admin.get(url("add"), {"task_type": typed}))
+    assert 'name="parameters-count" ' in page
+    assert "whole number" in page
+    data = {name: value for name, value in FORM.items() if name not in {"args", "parameters"}} | {"task_type": typed}
+    wrong = text(admin.post(url("add"), data | {"parameters-count": "many", "parameters-mode": '"fast"'}))
+    assert "count: Enter a whole number." in wrong
+    assert 'value="many"' in wrong
+    given = {"parameters-count": "3", "parameters-mode": '"fast"', "parameters-note": "", "parameters-options": "[1]"}
+    assert admin.post(url("add"), data | given).status_code == 302
+    assert Schedule.objects.get().parameters == {"count": 3, "mode": "fast", "options": [1]}
+
+
+def test_names_are_picked_from_lists(admin):
+    Queue.objects.create(name="mail")
+    page = text(admin.get(url("add")))
+    assert '<option value="mail">' not in page, "it takes the permission to view queues"
+    for name in ("Europe/Berlin", ECHO):
+        assert f'<option value="{name}">' in page
+    assert '<option value="mail">' in text(log_in(*ALL, "view_payload", "view_queue").get(url("add")))
 
 
 def test_change(admin, schedule):
@@ -228,8 +277,10 @@ def form_of(staff, nightly):
         widget, value = form[name].field.widget, form[name].value()
         if hasattr(widget, "decompress"):
             data |= {f"{name}_{n}": part or "" for n, part in enumerate(widget.decompress(value))}
+        elif isinstance(value, dict):
+            data |= {f"{name}-{part}": text for part, text in value.items()}
         elif name != "reason":
-            data[name] = "" if value is None else value
+            data[name] = ([] if getattr(widget, "allow_multiple_selected", False) else "") if value is None else value
     return data
 
 

@@ -1,6 +1,6 @@
 """Simulations that staff request: a process of their own, progress, stop, a kept result, and applying it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -175,12 +175,29 @@ def test_staff_request_it_see_it_and_apply_it(engine, staff):
     assert "data-tq-running" in staff.get(page(operation)).content.decode()
     carry_out(operation.pk)
     shown = staff.get(page(operation)).content.decode()
-    assert "Calibration: the unchanged simulation agrees" in shown
+    assert "The simulation of the recorded period agrees with what happened" in shown
     assert "imports: " in shown
+    assert 'aria-label="imports, with the changes: half wait' in shown, "the picture says what it shows"
     assert "Apply these limits and bands" in shown
     assert staff.post(page(operation, "apply"), {"reason": "As simulated."}).status_code == 302
     assert Queue.objects.get(pk="imports").max_concurrent == 4
     assert AuditEntry.objects.filter(target="queue", reason="As simulated.").exists()
+
+
+def test_a_limit_and_a_period_are_chosen_by_fields(engine, staff):
+    history(last_window(), tasks=20)
+    form = staff.get(FORM).content.decode()
+    assert '<option value="queue:imports">' in form
+    typed = {"hours": 6, "limit": "queue:imprts", "max_concurrent": 4}
+    assert "Did you mean &#x27;queue:imports&#x27;" in staff.post(FORM, typed).content.decode()
+    until = {"until_0": "2026-01-02", "until_1": "03:00"}
+    assert staff.post(FORM, typed | {"limit": "queue:imports", "slots": 8} | until).status_code == 302
+    operation = Operation.objects.get()
+    limits = {"queue:imports": {"max_concurrent": 4}}
+    assert operation.arguments == {"limits": limits, "workers": [{"slots": 8}]}
+    since, until = (datetime.fromisoformat(operation.filter[name]) for name in ("since", "until"))
+    assert until - since == timedelta(hours=6)
+    assert f"{until:%Y-%m-%d}" == "2026-01-02"
 
 
 @pytest.mark.parametrize("text", ["[limits", "{", '[limits."mail"]\nmax_concurrent = 4', "x = 1"])
@@ -197,12 +214,12 @@ def test_only_who_may_see_statistics_sees_results(request_it, client, django_use
     user.user_permissions.add(Permission.objects.get(codename="view_operation"))
     operation = carry_out(request_it().pk)
     text = client.get(page(operation)).content.decode()
-    assert "Calibration" not in text
+    assert "The simulation of the recorded period" not in text
     assert "Apply" not in text
     assert client.post(page(operation, "apply"), {}).status_code == 403
     user.user_permissions.add(Permission.objects.get(codename="view_queuestats"))
     text = client.get(page(operation)).content.decode()
-    assert "Calibration" in text
+    assert "The simulation of the recorded period" in text
     assert "Apply these" not in text, "it needs the permission for each change"
     assert client.post(page(operation, "apply"), {}).status_code == 403
     assert Queue.objects.get(pk="imports").max_concurrent == 2

@@ -9,16 +9,23 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 from django.core.management import CommandError, call_command
+from django.db.models import F
 
 from queue_app.exceptions import InvalidTaskData, OperationEnded, SimulationRefused
 from queue_app.index import get_index
-from queue_app.models import Limit, Queue, Task, TaskAttempt, Worker
-from queue_app.what_if import index as simulated, recorded, scenario as parts, simulate as module
+from queue_app.models import Limit, Queue, QueueStats, Task, TaskAttempt, Worker
+from queue_app.what_if import (
+    engine as engine_module,
+    index as simulated,
+    recorded,
+    scenario as parts,
+    simulate as module,
+)
 from queue_app.what_if.plan import Load
 from queue_app.what_if.recorded import record
 from queue_app.what_if.simulate import simulate
 from tests.support.engine import put_many
-from tests.support.factories import AttemptFactory, TaskFactory
+from tests.support.factories import AttemptFactory, TaskFactory, WorkerFactory
 from tests.support.faults import failing
 from tests.support.index_state import client_of
 from tests.support.recorded import history, last_window
@@ -79,7 +86,10 @@ def test_a_burst_at_noon_workers_bands_and_a_pause(engine, window):
     paused = simulate(pause, since=window[0], until=window[1])
     assert paused["changed"]["waits"]["queue"]["mail"]["worst"] > 600
     urgent = simulate({"priorities": {"shop.mail": "background"}}, since=window[0], until=window[1])
-    assert "background" in urgent["changed"]["waits"]["band"]
+    moved = [urgent[name]["waits"]["band"] for name in ("actual", "unchanged", "predicted")]
+    assert [{band: waits["tasks"] for band, waits in run.items()} for run in moved] == [
+        {band: waits["tasks"] for band, waits in moved[0].items()}
+    ] * 3, "tasks that change bands are compared with themselves"
 
 
 def test_it_touches_neither_rows_nor_the_index(engine, window):
@@ -127,7 +137,7 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
     AttemptFactory(task=Task.objects.first(), attempt=0, started_at=at, finished_at=at + timedelta(minutes=3))
     TaskFactory(queue="mail", task_type="shop.mail", created_at=window[0])
     answer = simulate({}, since=window[0], until=window[1])
-    assert answer["recorded_tasks"] == Task.objects.count() + TaskAttempt.objects.count()
+    assert answer["recorded_attempts"] == Task.objects.count() + TaskAttempt.objects.count()
     assert "1 tasks have not ended: they run as long as the median of their type." in answer["notes"]
 
 
@@ -228,7 +238,7 @@ runs = 10
     call_command("taskqueue", "simulate", "--scenario", str(path), "--by", "queue")
     text = capsys.readouterr().out
     assert "imports" in text
-    assert "changed: 15 tasks, 5% of the slots in use, drained at" in text
+    assert "with the changes: 15 attempts, 5% of the slots in use, drained at" in text
     call_command("taskqueue", "simulate", "--scenario", str(path), "--set", "queue:imports.max_concurrent=2", "--json")
     answer = json.loads(capsys.readouterr().out)
     assert answer["changed"]["waits"]["queue"]["imports"]["worst"] < 200
@@ -244,7 +254,7 @@ def test_an_error_of_the_report_ends_both_runs(engine, window, override):
     override(module, REPORT_SECONDS=0.001)
     history(window, tasks=300)
 
-    def stop(what: str, share: float) -> None:
+    def stop(what: str, _share: float) -> None:
         if what != "reading":
             raise OperationEnded("stopped")
 
@@ -280,9 +290,90 @@ def test_the_command_shows_actual_beside_simulated(engine, window, capsys):
     )  # fmt: skip
     text = capsys.readouterr().out
     assert "p95 actual" in text
-    assert "p95 changed" in text
-    assert "calibration: the unchanged simulation agrees" in text
+    assert "p95 predicted" in text
+    assert "calibration: The simulation of the recorded period agrees" in text
     assert "imports: " in text
+
+
+def test_a_changed_limit_is_named_where_none_of_its_tasks_ended(engine, window):
+    """A queue whose tasks all fail and wait for a retry has attempts, and no waits."""
+    history(window, tasks=40)
+    Worker.objects.update(task_types=["shop.err", "shop.imports", "shop.mail"], concurrency=40)
+    failing_task = TaskFactory(queue="err", task_type="shop.err", status="scheduled", created_at=window[0])
+    for number in range(30):
+        at = window[0] + timedelta(minutes=number)
+        AttemptFactory(task=failing_task, attempt=number, started_at=at, finished_at=at + timedelta(hours=1))
+    answer = simulate({"limits": {"queue:err": {"max_concurrent": 1}}}, since=window[0], until=window[1])
+    [words] = [text for text in answer["words"] if text.startswith("queue:err: ")]
+    attempts, never = answer["changed"]["attempts_by_limit"]["queue:err"]
+    assert words == (
+        "queue:err: none of its tasks ended in the window, so their waits are not known."
+        f" Of {attempts} attempts, {never} never start (0 without the changes)."
+    )
+    assert attempts == 30
+    assert never == answer["changed"]["starved"] > 0
+    assert [row[2] for row in list(module.table(answer, "limit"))[1:]] == ["-"], "no made-up 0 s"
+
+
+def test_an_outage_of_the_scheduler_is_noted(engine, window):
+    history(window, tasks=20)
+    queue, minute = Queue.objects.order_by("created_at").first().name, timedelta(minutes=1)
+    QueueStats.objects.create(queue=queue, taken_at=window[0] + 15 * minute, depth={})
+    assert "scheduler" not in " ".join(simulate({}, since=window[0], until=window[0] + 18 * minute)["notes"]), "too new"
+    at = [window[0] + number * minute for number in range(-5, 120) if not 30 <= number < 50 and number != 15]
+    QueueStats.objects.bulk_create(QueueStats(queue=queue, taken_at=each, depth={}) for each in at)
+    notes = simulate({}, since=window[0], until=window[1])["notes"]
+    away = f"No scheduler ran from {window[0] + 29 * minute:%Y-%m-%d %H:%M} to {window[0] + 50 * minute:%H:%M} UTC"
+    assert [note.startswith(away) for note in notes if "scheduler" in note] == [True]
+
+
+def recorded_by(slots: int, *, gap: float, tasks: int = 200) -> None:
+    """Record tasks of 1 s that came together, with idle time in their slots between them."""
+    since = last_window()[0]
+    worker = WorkerFactory(name="slow", task_types=["shop.b"], concurrency=slots, started_at=since)
+    for number in range(tasks):
+        began = since + timedelta(seconds=10 + (number // slots) * (1 + gap))
+        task = TaskFactory(queue="b", task_type="shop.b", status="completed", created_at=since, worker_id=worker.id)
+        Task.objects.filter(pk=task.pk).update(
+            queued_at=since + timedelta(seconds=10), started_at=began, finished_at=began + timedelta(seconds=1)
+        )
+
+
+def test_the_time_between_two_tasks_of_a_slot_counts(engine, window):
+    """Without it, each wait behind busy workers would be predicted too short."""
+    recorded_by(2, gap=0.5)
+    answer = simulate({}, since=window[0], until=window[1])
+    assert answer["calibration"]["agrees"], answer["calibration"]
+    assert "A slot takes 500 ms from one task to the next: each run is that much longer." in answer["notes"]
+
+
+def test_the_prediction_is_corrected_by_the_calibration(engine, window):
+    """A change that changes nothing predicts what happened, also where the simulation is wrong by itself."""
+    history(window)
+    Task.objects.filter(queue="imports").update(started_at=F("started_at") + timedelta(minutes=4))
+    same = {"limits": {"queue:imports": {"max_concurrent": 2}}}
+    answer = simulate(same, since=window[0], until=window[1])
+    predicted, actual = (answer[name]["waits"]["queue"]["imports"] for name in ("predicted", "actual"))
+    assert not answer["calibration"]["agrees"]
+    assert answer["unchanged"]["waits"]["queue"]["imports"]["p50"] < 0.9 * actual["p50"]
+    assert predicted["p50"] == pytest.approx(actual["p50"])
+    assert "low p50" in module.calibration_words(answer)
+    assert "The prediction is corrected by these differences." in module.calibration_words(answer)
+    assert "imports: no difference." in answer["words"]
+
+
+def test_progress_goes_on_while_waiting_tasks_start(engine, window, override):
+    """A thousand tasks that come at once are all there at the first turn; most of the time goes into their starts."""
+    override(engine_module, REPORT_TURNS=1)
+    override(module, REPORT_SECONDS=0.001)
+    shares = []
+    burst = {"queue": "a", "count": 2_000, "runs": 1}
+    simulate(
+        {"load": [burst], "workers": [{"slots": 2}]}, seconds=3600,
+        report=lambda what, share: shares.append(share) if what == "changed" else None,
+    )  # fmt: skip
+    assert shares == sorted(shares)
+    assert len({round(share, 2) for share in shares if share > 0.5}) > 5
 
 
 @pytest.mark.parametrize("option", [["--set", "max_concurrent=5"], ["--workers", "many"], ["--last", "soon"]])

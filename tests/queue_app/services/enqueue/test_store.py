@@ -10,7 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 from django.test import override_settings
 
-from queue_app import signals
+from queue_app import registry, signals
+from queue_app.core.records import NewTask
 from queue_app.core.states import Status
 from queue_app.exceptions import IdempotencyConflict, InvalidTaskData
 from queue_app.index import Index
@@ -20,6 +21,7 @@ from queue_app.services.enqueue.validate import check_spec
 from queue_app.services.lifecycle.actions import cancel
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import database
+from queue_app.tasks import task
 from tests.support.engine import (
     assert_index_agrees,
     at_once,
@@ -50,6 +52,21 @@ def test_a_task_is_stored_and_indexed(engine, history):
     assert stored.status is Status.QUEUED
     assert history.states(stored.id) == "queued"
     assert_index_agrees()
+
+
+@task(queue_name="mail", priority=50, timeout=7, capabilities=["smtp"])
+def declared(number): ...
+
+
+@pytest.mark.parametrize("store", [enqueue, lambda given: enqueue_many([given])[0]], ids=["one", "many"])
+def test_options_that_a_new_task_leaves_open_are_those_of_the_decorator(engine, store):
+    name = registry.type_of(declared)
+    kept = store(NewTask(task_type=name, args=[1])).spec
+    assert (kept.queue, kept.band.label, kept.timeout, kept.capabilities) == ("mail", "high", 7, ("smtp",))
+    given = store(NewTask(task_type=name, args=[1], queue="other", priority="low", timeout=9)).spec
+    assert (given.queue, given.band.label, given.timeout) == ("other", "low", 9)
+    unknown = store(NewTask(task_type="shop.no_function", args=[1])).spec
+    assert (unknown.queue, unknown.band.label, unknown.timeout) == ("default", "normal", None)
 
 
 @pytest.mark.parametrize("store", [put, lambda: put_many(3)], ids=["one", "many"])
