@@ -236,7 +236,7 @@ def argument_fields(task_type: str, args: Any, parameters: Mapping[str, Any]) ->
     return {
         "args": ArgumentsField(
             by_position, positions, is_list=True, names=names, label=_("Positional arguments"),
-            help_text="" if found else _("By the names of the function's parameters, in this order; or a JSON list."),
+            help_text="" if found else _("By their names in the function, in this order; or a JSON list."),
         ),
         "parameters": ArgumentsField(
             by_name, dict(parameters), is_list=False, label=_("Parameters"),

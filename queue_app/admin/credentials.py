@@ -33,7 +33,7 @@ LIFETIMES: Final = (
 )
 #: Purpose of a key -> what it lets a program do.
 _MEANS: Final[Mapping[str, Any]] = {
-    "read": _lazy("Read: see tasks with their parameters and results, queues, workers, limits and schedules."),
+    "read": _lazy("Read: see tasks with their arguments and results, queues, workers, limits and schedules."),
     "submit": _lazy("Submit: enqueue tasks and workflows."),
     "operate": _lazy("Operate: cancel, retry, replay and reprioritise tasks, answer approvals, pause and resume."),
     "administer": _lazy(

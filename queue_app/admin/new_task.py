@@ -21,7 +21,7 @@ from queue_app.sql.database import atomic
 
 
 class NewTaskForm(forms.Form):
-    task_type = forms.CharField(label=_lazy("Task type"), help_text=_lazy("Each of its parameters gets a field."))
+    task_type = forms.CharField(label=_lazy("Task type"), help_text=_lazy("Each of its arguments gets a field."))
     queue = forms.CharField(label=_lazy("Queue"), required=False, help_text=_lazy("Empty: that of the task type."))
     priority = forms.ChoiceField(
         label=_lazy("Priority"), required=False,

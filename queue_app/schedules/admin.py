@@ -86,7 +86,7 @@ class ScheduleForm(RepeatForm, ReasonForm):
             self.initial = {"priority": None, "weight": None, **self.initial}
             if "task_type" in self.fields:
                 self.fields["task_type"].widget.attrs["data-tq-again"] = ""
-                self.fields["task_type"].help_text = _("Each of its parameters gets a field.")
+                self.fields["task_type"].help_text = _("Each of its arguments gets a field.")
         else:
             self.initial.update(fields_of(self.instance.cron, self.instance.every))
             _secrets, shown_args, parameters = displayed_payload(

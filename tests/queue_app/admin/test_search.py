@@ -124,7 +124,7 @@ def test_an_action_on_all_that_match_means_positional_arguments_too(staff, make_
     task = make_task(kind, args=[1017])
     other = make_task(kind, args=[1018])
     query = {"q": f"parameters.{name}:1017"}
-    data = {"action": "cancel_selected", "_selected_action": [task.pk], "select_across": "1", "confirmed": "1"}
+    data = {"action": "cancel_selected", "_selected_action": [task.pk], "select_across": "1"} | CONFIRMED
     staff.post(f"{LIST}?{urlencode(query)}", data)
     assert Task.objects.get(pk=task.pk).status == "cancelled"
     assert Task.objects.get(pk=other.pk).status == "queued"
