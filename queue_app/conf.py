@@ -7,13 +7,14 @@ and invalid values.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from queue_app.core.parsing import Problem, build, merge_environment
 from queue_app.core.payload import PayloadLimits
@@ -23,6 +24,8 @@ PROBES = {
     "cpu": "queue_app.adaptive.probes.host_cpu",
     "postgresql": "queue_app.adaptive.probes.postgresql_active",
 }
+#: Where claims find tasks: an index in Redis, or tables of PostgreSQL.
+REDIS, ROWS = "redis", "rows"
 NEEDS_USE_TZ = "The task queue needs USE_TZ = True: without it, Django returns times that have no time zone."
 
 
@@ -160,6 +163,7 @@ class EncryptionSettings:
 class TaskQueueSettings:
     """All settings in ``TASKQUEUE``."""
 
+    index: str = ""  # where claims find tasks: `redis`, or `rows` of PostgreSQL alone; empty: as `REDIS_ALIAS` has it
     redis_alias: str = "default"  # CACHES alias (django-redis) of the server that holds the index
     database_alias: str = "default"  # DATABASES alias of the rows; any other than `default` needs a router
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
@@ -214,7 +218,25 @@ def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
         problems.append(Problem("", f"is a {type(raw).__name__}.", "Make it a dict."))
         raw = {}
     merged = merge_environment(raw, os.environ, problems)
-    return build(TaskQueueSettings, merged, "", problems), tuple(problems)
+    settings = build(TaskQueueSettings, merged, "", problems)
+    return replace(settings, index=settings.index or _way_of(settings.redis_alias)), tuple(problems)
+
+
+def _way_of(alias: str) -> str:
+    """Return where claims find tasks, if the project does not say: in Redis, unless the cache is another one."""
+    cache = django_settings.CACHES.get(alias)
+    return REDIS if cache is None or is_django_redis(cache.get("BACKEND", "")) else ROWS
+
+
+def is_django_redis(backend: str) -> bool:
+    """Whether a cache backend is that of django-redis or extends it, as that of django-prometheus does."""
+    if "django_redis" in backend:
+        return True
+    try:
+        found = import_string(backend)
+    except ImportError:
+        return False
+    return any(base.__module__.startswith("django_redis.") for base in getattr(found, "__mro__", ()))
 
 
 def reset() -> None:
@@ -224,7 +246,7 @@ def reset() -> None:
 
 
 def _reset(*, setting: str, **_: Any) -> None:
-    if setting in ("TASKQUEUE", "USE_TZ"):
+    if setting in ("TASKQUEUE", "USE_TZ", "CACHES"):
         reset()
 
 

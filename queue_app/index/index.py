@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import batched, chain
-from typing import Any
+from typing import Any, ClassVar, Concatenate
 
 from queue_app import conf
+from queue_app.core import rooms
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.priorities import Band, Risen
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
@@ -36,6 +37,9 @@ NOTIFY_BATCH = 2500
 
 class Index(Leases, Workers, LimitCopies):
     """The Redis side of the queue."""
+
+    #: Where claims find tasks.
+    way: ClassVar = conf.REDIS
 
     # -- tasks ----------------------------------------------------------------
 
@@ -169,6 +173,10 @@ class Index(Leases, Workers, LimitCopies):
         number, state, owner = self._call("generation")
         return Generation(int(number), text(state), text(owner))
 
+    def build(self, number: int) -> bool:
+        """Fill the index for a generation in one step; only where that is possible (``RowsIndex``)."""
+        raise NotImplementedError
+
     def begin_generation(
         self, number: int, token: str = "", prepare: Callable[[], object] | None = None, database: str = ""
     ) -> bool:
@@ -228,6 +236,13 @@ class Index(Leases, Workers, LimitCopies):
     def lock(self, name: str, token: str, seconds: float) -> bool:
         """Take or renew a lock, or release it with 0 seconds; return whether ``token`` holds it."""
         return bool(self._call("lock", name, token, int(seconds * 1000)))
+
+    def leader_lapses(self) -> float | None:
+        """Return the seconds after which the leadership of the schedulers expires; ``None`` without a leader."""
+        return self.stats().leader_lapses
+
+    def forget_expired(self) -> None:
+        """Nothing to do: the server does it."""
 
     def count_calls(self, name: str, calls: int, seconds: int) -> int:
         """Add to a counter that expires after ``seconds``; return it, in one round trip."""
@@ -296,12 +311,30 @@ class Index(Leases, Workers, LimitCopies):
 _build = cache(Index)
 
 
+@cache
+def _of_rows() -> Index:
+    index: Index = rooms.part("RowsIndex")()
+    return index
+
+
 def get_index() -> Index:
     """Return the index of this process under the current settings."""
     settings = conf.get()
+    if settings.index == conf.ROWS:
+        return _of_rows()
     return _build(settings.redis_alias, settings.key_prefix)
 
 
 def is_open() -> bool:
-    """Return whether this process has asked for an index."""
-    return _build.cache_info().currsize > 0
+    """Return whether this process has asked for an index, or needs no time to open it."""
+    return _build.cache_info().currsize > 0 or conf.get().index == conf.ROWS
+
+
+def operation_of[**P, R](
+    index: Index, operation: Callable[Concatenate[Index, P], R]
+) -> Callable[Concatenate[Index, P], R]:
+    """Return the method of this index for a method of ``Index``; another function takes any index."""
+    if index.way == conf.REDIS or getattr(Index, operation.__name__, None) is not operation:
+        return operation
+    found: Callable[Concatenate[Index, P], R] = getattr(type(index), operation.__name__)
+    return found

@@ -333,6 +333,12 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
     """Write a new generation; return it with the number of tasks and leases, ``None`` if the index was lost."""
     await_answers(lock.end_step)
     number = snapshot.raise_generation(above=index.generation().number)
+    if index.way == conf.ROWS:
+        if not index.build(number):
+            return None
+        index.notify_workers(workers.live())
+        on_open()
+        return number, sum(size for _, size in index.lane_sizes()), len(snapshot.executing())
 
     left: list[Part] = []
 

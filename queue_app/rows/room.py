@@ -1,0 +1,7 @@
+"""What the index in PostgreSQL adds to the kernel."""
+
+from typing import Final
+
+from queue_app.core.rooms import Room
+
+ROOM: Final = Room("rows", parts={"RowsIndex": "index.RowsIndex"})
