@@ -36,6 +36,7 @@ _ADD: Final = """
 INSERT INTO queue_app_rows_counter AS counter (name, shard, count)
 SELECT name, %s, count FROM unnest(%s::text[], %s::bigint[]) AS v (name, count) ORDER BY name
 ON CONFLICT (name, shard) DO UPDATE SET count = counter.count + EXCLUDED.count
+RETURNING 1
 """
 _CALLS: Final = """
 INSERT INTO queue_app_rows_counter AS counter (name, shard, count, expires)
@@ -49,7 +50,7 @@ RETURNING count
 def lock(name: str, token: str, seconds: float) -> bool:
     """Take or renew a lock, or release it with 0 seconds; return whether ``token`` holds it."""
     if not seconds:
-        ask("lock", ("DELETE FROM queue_app_rows_lock WHERE name = %s AND token = %s", [name, token]))
+        ask("lock", ("DELETE FROM queue_app_rows_lock WHERE name = %s AND token = %s RETURNING 1", [name, token]))
         return False
     return ask("lock", (_TAKE, [name, token, float(seconds)])) == [(token,)]
 
@@ -73,8 +74,8 @@ def totals() -> dict[str, int]:
 
 def forget_expired() -> None:
     """Delete counters of calls, and locks, whose time has passed."""
-    ask("count", ("DELETE FROM queue_app_rows_counter WHERE expires < clock_timestamp()", []))
-    ask("lock", ("DELETE FROM queue_app_rows_lock WHERE until < clock_timestamp() - interval '1 hour'", []))
+    ask("count", ("DELETE FROM queue_app_rows_counter WHERE expires < clock_timestamp() RETURNING 1", []))
+    ask("lock", ("DELETE FROM queue_app_rows_lock WHERE until < clock_timestamp() - interval '1 hour' RETURNING 1", []))
 
 
 class Counts:
