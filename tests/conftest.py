@@ -199,6 +199,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
             terminalreporter.write_line(line, yellow=True)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let tests of both ways run once in each."""
+    if "index_way" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_ways"):
+        metafunc.parametrize("index_way", ["redis", "rows"])
+
+
 def _remove_index() -> None:
     """Delete the keys of this test process, and no others."""
     from django_redis import get_redis_connection  # noqa: PLC0415 - needs the settings
