@@ -201,7 +201,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let tests of both ways run once in each."""
-    if "index_way" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_ways"):
+    mark = metafunc.definition.get_closest_marker("both_ways")
+    if mark and mark.args != (False,) and "index_way" in metafunc.fixturenames:
         metafunc.parametrize("index_way", ["redis", "rows"])
 
 
