@@ -4,4 +4,11 @@ from typing import Final
 
 from queue_app.core.rooms import Room
 
-ROOM: Final = Room("rows", parts={"RowsIndex": "index.RowsIndex"})
+ROOM: Final = Room(
+    "rows",
+    parts={
+        "RowsIndex": "index.RowsIndex",
+        "build_lanes": "lanes.build",
+        "forget_expired": "counting.forget_expired",
+    },
+)
