@@ -44,7 +44,7 @@ def check_settings() -> Iterator[Finding]:
 
 def check_cache_alias() -> Iterator[Finding]:
     """Report other users of the index's Redis database: clearing it as a cache clears the index."""
-    if conf.load()[0].index == conf.ROWS:
+    if conf.way_of(conf.load()[0]) == conf.ROWS:
         return
     alias = conf.load()[0].redis_alias
     location = settings.CACHES.get(alias, {}).get("LOCATION")
@@ -210,7 +210,7 @@ def _database_failure() -> Iterator[Finding]:
 
 
 def _redis_failure() -> Iterator[Finding]:
-    if conf.load()[0].index == conf.ROWS:
+    if conf.way_of(conf.load()[0]) == conf.ROWS:
         return
     try:
         get_index().ping()
