@@ -245,16 +245,28 @@ def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
 
 @check("taskqueue")
 def check_redis(**_: Any) -> Iterator[CheckMessage]:
-    """Report a ``CACHES`` alias that is missing (E004), lacks django-redis (W001), or has a wrong address (E012)."""
-    alias = conf.load()[0].redis_alias
+    """Report a ``CACHES`` alias that is missing (E004), lacks django-redis (W001), or has a wrong address (E012).
+
+    Without Redis, report a request stream (E026).
+    """
+    settings = conf.load()[0]
+    alias = settings.redis_alias
     cache = django_settings.CACHES.get(alias)
-    if cache is None:
+    if conf.way_of(settings) == conf.ROWS:
+        if settings.requests.enabled:
+            yield Error(
+                "TASKQUEUE REQUESTS ENABLED is True, but the request stream is in Redis, and the queue of this project"
+                f" does without it (INDEX is {conf.ROWS!r}).",
+                hint="Let the services submit over the REST API, or set INDEX to 'redis'.",
+                id="queue_app.E026",
+            )
+    elif cache is None:
         yield Error(
             f"TASKQUEUE REDIS_ALIAS names the cache {alias!r}, which CACHES does not define.",
             hint=f"Add CACHES[{alias!r}] with django_redis.cache.RedisCache.",
             id="queue_app.E004",
         )
-    elif not _is_django_redis(cache.get("BACKEND", "")):
+    elif not conf.is_django_redis(cache.get("BACKEND", "")):
         yield Warning(
             f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, which cannot connect to the index.",
             hint="Use django_redis.cache.RedisCache, or name another alias in TASKQUEUE['REDIS_ALIAS'].",
@@ -284,17 +296,6 @@ def _is_queue_backend(path: str) -> bool:
         return hasattr(import_string(path), "stores_tasks_in")
     except ImportError:
         return False
-
-
-def _is_django_redis(backend: str) -> bool:
-    """Whether a cache backend is that of django-redis or extends it, as that of django-prometheus does."""
-    if "django_redis" in backend:
-        return True
-    try:
-        found = import_string(backend)
-    except ImportError:
-        return False
-    return any(base.__module__.startswith("django_redis.") for base in getattr(found, "__mro__", ()))
 
 
 def entry_problems(alias: str, options: Mapping[str, Any], queues: Any) -> Iterator[CheckMessage]:

@@ -7,13 +7,14 @@ and invalid values.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from queue_app.core.parsing import Problem, build, merge_environment
 from queue_app.core.payload import PayloadLimits
@@ -23,6 +24,8 @@ PROBES = {
     "cpu": "queue_app.adaptive.probes.host_cpu",
     "postgresql": "queue_app.adaptive.probes.postgresql_active",
 }
+#: Where claims find tasks: an index in Redis, or tables of PostgreSQL.
+REDIS, ROWS = "redis", "rows"
 NEEDS_USE_TZ = "The task queue needs USE_TZ = True: without it, Django returns times that have no time zone."
 
 
@@ -163,6 +166,7 @@ class TaskQueueSettings:
     redis_alias: str = "default"  # CACHES alias (django-redis) of the server that holds the index
     database_alias: str = "default"  # DATABASES alias of the rows; any other than `default` needs a router
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
+    index: str = ""  # where claims find tasks: `redis` or `rows` (no Redis); empty: by the cache of `REDIS_ALIAS`
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
     sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks
     codecs: list[str] = field(default_factory=list)  # codecs for arguments: built-in names, or dotted paths
@@ -196,13 +200,16 @@ class TaskQueueSettings:
 
 @cache
 def get() -> TaskQueueSettings:
-    """Return the settings; raise ``ImproperlyConfigured`` with all problems, or if times would have no zone."""
+    """Return the settings, with the ``index`` in force.
+
+    Raises ``ImproperlyConfigured`` with all problems, or if times would have no zone.
+    """
     if not django_settings.USE_TZ:
         raise ImproperlyConfigured(NEEDS_USE_TZ)
     settings, problems = load()
     if problems:
         raise ImproperlyConfigured(" ".join(f"{problem} {problem.hint}" for problem in problems))
-    return settings
+    return replace(settings, index=way_of(settings))
 
 
 @cache
@@ -217,6 +224,24 @@ def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
     return build(TaskQueueSettings, merged, "", problems), tuple(problems)
 
 
+def way_of(settings: TaskQueueSettings) -> str:
+    """Return where claims find tasks; if the project does not say, in Redis, unless the cache is another one."""
+    cache = django_settings.CACHES.get(settings.redis_alias)
+    is_redis = cache is None or is_django_redis(cache.get("BACKEND", ""))
+    return settings.index or (REDIS if is_redis else ROWS)
+
+
+def is_django_redis(backend: str) -> bool:
+    """Whether a cache backend is that of django-redis or extends it, as that of django-prometheus does."""
+    if "django_redis" in backend:
+        return True
+    try:
+        found = import_string(backend)
+    except ImportError:
+        return False
+    return any(base.__module__.startswith("django_redis.") for base in getattr(found, "__mro__", ()))
+
+
 def reset() -> None:
     """Read the settings and the environment again at the next use."""
     get.cache_clear()
@@ -224,7 +249,7 @@ def reset() -> None:
 
 
 def _reset(*, setting: str, **_: Any) -> None:
-    if setting in ("TASKQUEUE", "USE_TZ"):
+    if setting in ("TASKQUEUE", "USE_TZ", "CACHES"):
         reset()
 
 

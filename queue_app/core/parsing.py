@@ -210,7 +210,7 @@ _EXAMPLES: dict[str, str] = {
     "webhooks": '{"crm": {"url": "https://crm.example.com/hook", "secrets": ["whsec_…"]}}',
 }
 #: Allowed values of texts.
-_CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open")}
+_CHOICES: dict[str, tuple[str, ...]] = {"access": ("local", "token", "staff", "open"), "index": ("redis", "rows")}
 
 
 def _read(hint: Any, value: Any, name: str) -> Any:

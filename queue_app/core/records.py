@@ -218,6 +218,7 @@ class Proposal:
     is_loading: bool = False  # whether a rebuild loads tasks that the claim may have missed
     paced: AbstractSet[uuid.UUID] = frozenset()  # tasks that a rate or a minimum delay lets start now
     asked_at: float = 0.0  # when the worker asked the index (monotonic, s)
+    granted: "tuple[ClaimedTask, ...] | None" = None  # those that the rows granted with the claim, where that is one
 
 
 class Lease(NamedTuple):

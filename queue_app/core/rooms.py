@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 #: The folders, in the order in which the kernel asks them.
-NAMES: Final = ("schedules", "adaptive", "what_if", "workflows", "remote", "webhooks")
+NAMES: Final = ("schedules", "adaptive", "what_if", "workflows", "remote", "webhooks", "rows")
 
 type Paths = tuple[str, ...]
 type Named = Mapping[str, str]

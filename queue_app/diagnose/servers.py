@@ -39,6 +39,9 @@ MEMORY_WARN, MEMORY_FAIL = 0.75, 0.9
 #: Difference between two clocks, in seconds.
 SKEW_WARN, SKEW_FAIL = 1.0, 10.0
 
+WITHOUT_REDIS: Final = (
+    "in PostgreSQL, without Redis (INDEX is 'rows'): about 1 000 tasks a second, no streams of events and of requests"
+)
 #: What to do when Redis refuses writes, by words of its error.
 REFUSALS: Final = {
     "read only replica": "It is a replica: name the primary in CACHES, or promote this server.",
@@ -151,7 +154,10 @@ def check_writes() -> Iterator[Finding]:
 
 
 def check_redis() -> Iterator[Finding]:
-    """Report version, eviction, persistence and memory."""
+    """Report version, eviction, persistence and memory; without Redis, the limits of that."""
+    if get_index().way == conf.ROWS:
+        yield ok("index", WITHOUT_REDIS)
+        return
     facts = server_facts(get_index())
     if facts.version < MINIMUM_REDIS:
         yield fail(
@@ -214,12 +220,13 @@ def _memory(facts: ServerFacts) -> Finding:
 def check_clocks() -> Iterator[Finding]:
     """Report clocks that differ: this machine's, PostgreSQL's and Redis's."""
     ahead, error = rows.clock_ahead()
-    facts = server_facts(get_index())
-    differences = {
-        "PostgreSQL and this machine": (abs(ahead), error),
-        "Redis and this machine": (abs(facts.clock_ahead), facts.clock_error),
-        "PostgreSQL and Redis": (abs(ahead - facts.clock_ahead), error + facts.clock_error),
-    }
+    differences = {"PostgreSQL and this machine": (abs(ahead), error)}
+    if get_index().way == conf.REDIS:
+        facts = server_facts(get_index())
+        differences |= {
+            "Redis and this machine": (abs(facts.clock_ahead), facts.clock_error),
+            "PostgreSQL and Redis": (abs(ahead - facts.clock_ahead), error + facts.clock_error),
+        }
     pair, (most, error) = max(differences.items(), key=lambda item: item[1][0] - item[1][1])
     if most - error <= SKEW_WARN:
         yield ok("clocks", f"at most {most:.2f} s apart")

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from django.db.models import Count, Min, Sum
 from django.utils import timezone
 
-from queue_app import registry
+from queue_app import conf, registry
 from queue_app.core.limits import Lane, Scope, names_of
 from queue_app.core.reasons import (
     KINDS,
@@ -175,9 +175,10 @@ def waits(queues: Iterable[str], *, has_index: bool = True) -> list[WaitReason]:
     """Return the reasons for which tasks of the queues wait, by the longest wait; from rows alone without an index."""
     names = list(queues)
     try:
-        if not has_index:
-            raise IndexUnavailable("It did not answer a moment ago.")  # noqa: TRY301 - as if it had been asked
-        lanes = [lane for name in names for lane in islice(waiting_lanes(get_index(), name), MAX_LANES)]
+        if not has_index or get_index().way == conf.ROWS:
+            lanes = _lanes_of_rows(names)
+        else:
+            lanes = [lane for name in names for lane in islice(waiting_lanes(get_index(), name), MAX_LANES)]
     except IndexUnavailable:
         lanes = _lanes_of_rows(names)
     found: dict[tuple[str, str, str], WaitReason] = {}

@@ -91,7 +91,7 @@ def check_index() -> Iterator[Finding]:
 
 def check_scheduler() -> Iterator[Finding]:
     """Report a missing scheduler."""
-    lapses = get_index().stats().leader_lapses
+    lapses = get_index().leader_lapses()
     if lapses is None:
         yield from _troubles("scheduler", System(READY, has_leader=False))
     else:

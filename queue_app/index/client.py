@@ -151,7 +151,7 @@ def is_damage(error: Exception) -> bool:
 def is_refusal(error: BaseException | None) -> bool:
     """Whether Redis answered with an error, such as WRONGTYPE or OOM; false if it did not answer."""
     cause = error.__cause__ if isinstance(error, IndexUnavailable) else None
-    return isinstance(cause, redis.ResponseError)
+    return is_loaded() and isinstance(cause, redis.ResponseError)
 
 
 def text(value: bytes | str) -> str:

@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import batched, chain
-from typing import Any
+from typing import Any, ClassVar, Concatenate
 
 from queue_app import conf
+from queue_app.core import rooms
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.priorities import Band, Risen
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
@@ -36,6 +37,9 @@ NOTIFY_BATCH = 2500
 
 class Index(Leases, Workers, LimitCopies):
     """The Redis side of the queue."""
+
+    #: Where claims find tasks.
+    way: ClassVar = conf.REDIS
 
     # -- tasks ----------------------------------------------------------------
 
@@ -229,6 +233,10 @@ class Index(Leases, Workers, LimitCopies):
         """Take or renew a lock, or release it with 0 seconds; return whether ``token`` holds it."""
         return bool(self._call("lock", name, token, int(seconds * 1000)))
 
+    def leader_lapses(self) -> float | None:
+        """Return the seconds after which the leadership of the schedulers expires; ``None`` without a leader."""
+        return self.stats().leader_lapses
+
     def count_calls(self, name: str, calls: int, seconds: int) -> int:
         """Add to a counter that expires after ``seconds``; return it, in one round trip."""
         key = self.keys.throttle(name)
@@ -296,12 +304,30 @@ class Index(Leases, Workers, LimitCopies):
 _build = cache(Index)
 
 
+@cache
+def _of_rows() -> Index:
+    index: Index = rooms.part("RowsIndex")()
+    return index
+
+
 def get_index() -> Index:
     """Return the index of this process under the current settings."""
     settings = conf.get()
+    if settings.index == conf.ROWS:
+        return _of_rows()
     return _build(settings.redis_alias, settings.key_prefix)
 
 
 def is_open() -> bool:
-    """Return whether this process has asked for an index."""
-    return _build.cache_info().currsize > 0
+    """Return whether this process has asked for an index, or needs no time to open it."""
+    return _build.cache_info().currsize > 0 or conf.get().index == conf.ROWS
+
+
+def operation_of[**P, R](
+    index: Index, operation: Callable[Concatenate[Index, P], R]
+) -> Callable[Concatenate[Index, P], R]:
+    """Return the method of this index for a method of ``Index``; another function takes any index."""
+    if index.way == conf.REDIS or getattr(Index, operation.__name__, None) is not operation:
+        return operation
+    found: Callable[Concatenate[Index, P], R] = getattr(type(index), operation.__name__)
+    return found

@@ -104,7 +104,7 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
                     published.append((traced_each(occasion, ids, some), [" ".join(ids)]))
             else:
                 published.append((occasion, [" ".join(ids) for ids in entries] or [""]))
-        name = _counter_of(occasion)
+        name = counter_of(occasion)
         counts[name] = counts.get(name, 0) + max(1, len(task_ids))
     return [
         settings.events.max_length,
@@ -113,7 +113,7 @@ def publish_arguments(runs: Iterable[Run]) -> list[Any]:
     ]
 
 
-def _counter_of(occasion: Occasion) -> str:
+def counter_of(occasion: Occasion) -> str:
     """Return the name under which such events are counted (``core.counters``)."""
     if occasion.name == EventName.LIMIT_ADAPTED:
         return ADAPTED

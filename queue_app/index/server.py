@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import batched
 from typing import Any, NamedTuple
 
+from queue_app import conf
 from queue_app.core.limits import Lane, parse_lane, queued_at_of
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index.calls import readable, translated
@@ -98,6 +99,8 @@ def refused_writes(index: Index) -> str:
     scheduler can lead and no index can be built, so both seem to be missing. The command writes nothing: XX sets only
     a key that exists, and this one never does.
     """
+    if index.way == conf.ROWS:
+        return ""
     try:
         with translated("set", index.alias):
             index._client.set(index.keys.lock("probe"), "", xx=True, px=1)  # noqa: SLF001 - of the same package
@@ -111,6 +114,8 @@ def refused_writes(index: Index) -> str:
 
 def has_leader(index: Index) -> bool:
     """Return whether a scheduler leads. Raises ``IndexUnavailable``."""
+    if index.way == conf.ROWS:
+        return index.leader_lapses() is not None
     with translated("health", index.alias):
         return bool(index._client.exists(index.keys.lock("scheduler")))  # noqa: SLF001 - of the same package
 

@@ -81,6 +81,8 @@ def add_log_options(parser: ArgumentParser) -> None:
 
 def report_eviction() -> None:
     """Log an error if the server may drop parts of the index: limits would be exceeded without a sign."""
+    if get_index().way == conf.ROWS:
+        return
     try:
         facts = server_facts(get_index())
     except IndexUnavailable:  # a moment later the process says so itself
@@ -95,10 +97,8 @@ def report_eviction() -> None:
 def addresses() -> dict[str, str]:
     """Return the addresses of the servers, without passwords."""
     settings = conf.get()
-    return {
-        "PostgreSQL": database_url(connections[settings.database_alias].settings_dict),
-        "Redis": server_url(settings.redis_alias),
-    }
+    found = {"PostgreSQL": database_url(connections[settings.database_alias].settings_dict)}
+    return found if settings.index == conf.ROWS else found | {"Redis": server_url(settings.redis_alias)}
 
 
 def check_caller() -> None:

@@ -1,5 +1,6 @@
 """Whether the index in Redis belongs to this database: no other project or copy, such as staging, may change it."""
 
+from queue_app import conf
 from queue_app.exceptions import IndexOfAnotherDatabase
 from queue_app.index import get_index, server_url
 from queue_app.sql.doctor import database_identity
@@ -18,6 +19,8 @@ def is_foreign(owner: str) -> bool:
 def check_owner() -> None:
     """Raise ``IndexOfAnotherDatabase`` if the index belongs to another database."""
     index = get_index()
+    if index.way == conf.ROWS:  # its tables are in this database
+        return
     owner, own = index.generation().owner, database_identity()
     if is_foreign(owner):
         raise IndexOfAnotherDatabase(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -236,6 +237,14 @@ def _lock_generation() -> None:
             f"The session {pid} of the role {role} keeps the lock that claims share, perhaps because its process is"
             f" frozen. This role, {own}, may not end it. Let it: GRANT {role} TO {own}"
         ) from error.__cause__
+
+
+@contextmanager
+def without_claims() -> Iterator[None]:
+    """Run a block in one transaction, in which no claim is under way."""
+    with atomic():
+        _lock_generation()
+        yield
 
 
 def accepts(number: int, leased_at: int) -> bool:

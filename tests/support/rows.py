@@ -50,6 +50,8 @@ def _prepare(_database: str, _port: str) -> None:
         with connection.schema_editor() as editor:
             import_module("queue_app.migrations.0002_defaults").create_rows(apps, editor)
         cursor.execute(f"DROP SCHEMA IF EXISTS {_COPIES} CASCADE; CREATE SCHEMA {_COPIES}")
+        cursor.execute("SELECT relname FROM pg_class WHERE relname ~ '^queue_app_rows_[a-z]+$' AND relkind = 'r'")
+        tables += [name for (name,) in cursor.fetchall()]  # of the index in PostgreSQL, which have no models
         statements = "\n".join(_put_back(cursor, table) for table in tables)
         cursor.execute(
             f"CREATE FUNCTION {_COPIES}.reset() RETURNS void LANGUAGE plpgsql AS $$ BEGIN\n{statements}\nEND $$"

@@ -121,6 +121,8 @@ def as_claimed(granted: Sequence[ClaimedTask], proposal: Proposal) -> list[Claim
 
 def _grant(proposal: Proposal, worker_id: uuid.UUID) -> list[ClaimedTask]:
     """Return the tasks that the rows grant of a proposal; end the leases of the others."""
+    if proposal.granted is not None:
+        return list(proposal.granted)
     began = time.monotonic()
     granted = claim_rows.claim(
         [task_id for task_id, _ in proposal.tasks], worker_id, proposal.generation, proposal.leased_at

@@ -43,7 +43,7 @@ from queue_app.hooks.callbacks import MARK
 from queue_app.index import Index, Profile, get_index
 from queue_app.services import advance
 from queue_app.services.enqueue.admission import enqueue_callbacks
-from queue_app.services.lifecycle.claim import abandon, as_claimed, keep, return_refused
+from queue_app.services.lifecycle.claim import abandon, as_claimed, claim, keep, return_refused
 from queue_app.services.lifecycle.dependencies import settle_later
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker, notify_index
@@ -295,6 +295,13 @@ def turn_over(  # noqa: PLR0913, PLR0917 - the parts of a claim and of an end
     Raises what ``claim`` raises; the outcomes are then not recorded.
     """
     index = get_index()
+    if index.way == conf.ROWS:  # a slot is free as soon as its row has ended
+        done = finish(outcomes)
+        try:
+            start(claim(profile, worker_id, want, reserve=False, on_wait=on_wait))
+        except (IndexNotReady, DatabaseError):  # the worker claims again, and meets the error there
+            start([])
+        return done
     proposal = index.claim(profile, worker_id, want, reserve=False, exchange=[one.task.lease for one in outcomes])
     breaker.reset()
     if proposal.wait is not None or proposal.is_loading:

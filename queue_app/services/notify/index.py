@@ -22,7 +22,7 @@ from queue_app import conf, signals
 from queue_app.core.events import Run
 from queue_app.core.records import Entry, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
-from queue_app.index import Index, get_index, import_client, is_loaded, is_open
+from queue_app.index import Index, get_index, import_client, is_loaded, is_open, operation_of
 from queue_app.services.owner import check_owner
 from queue_app.sql import snapshot
 from queue_app.sql.database import call_on_commit, is_in_transaction
@@ -95,7 +95,8 @@ def notify_index[**P, R](
     if began < breaker.open_until:
         return None
     try:
-        return operation(get_index(), *args, **kwargs)
+        index = get_index()
+        return operation_of(index, operation)(index, *args, **kwargs)
     except IndexUnavailable as error:
         if isinstance(error, IndexDamaged):
             condemn(str(error))
@@ -137,9 +138,10 @@ class FirstNotifications:
             self._send()  # the thread may have ended a moment ago; and some servers run no threads of Python
 
     def prepare(self) -> None:
-        """Import the library now."""
+        """Import the library now, where the index is in Redis."""
         with suppress(Exception):  # the first notification meets the same error, and reports it
-            import_client()
+            if conf.get().index == conf.REDIS:
+                import_client()
         self._imported.set()
 
     def _send_soon(self) -> None:
@@ -176,7 +178,7 @@ def on_commit[**P](
 
     def checked(index: Index, /, *args: P.args, **kwargs: P.kwargs) -> None:
         check_owner()
-        operation(index, *args, **kwargs)
+        operation_of(index, operation)(index, *args, **kwargs)
 
     call_on_commit(lambda: notify_index(checked, name, *args, **kwargs))
 

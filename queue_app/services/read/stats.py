@@ -101,8 +101,8 @@ def nothing(name: str) -> QueueDepth:
     return QueueDepth(name, 0, dict.fromkeys(Band, 0), {})
 
 
-def depths_of_rows() -> dict[str, QueueDepth]:
-    """Return the waiting and running tasks of each queue, counted from the rows while the index cannot count them.
+def depths_of_rows(queue: str = "") -> dict[str, QueueDepth]:
+    """Return the waiting and running tasks of each queue, or of one, counted from the rows.
 
     This reads every queued task once, so its cost grows with them; callers share the answer for some seconds.
     """
@@ -111,12 +111,13 @@ def depths_of_rows() -> dict[str, QueueDepth]:
     def of(name: str) -> QueueDepth:
         return found.setdefault(name, nothing(name))
 
-    queued = Task.objects.filter(status=Status.QUEUED).with_effective_priority().order_by()
+    tasks = Task.objects.filter(queue=queue) if queue else Task.objects.all()
+    queued = tasks.filter(status=Status.QUEUED).with_effective_priority().order_by()
     grouped = queued.values_list("queue", "effective_priority").annotate(Count("id"), Min("queued_at"))
     for name, band, count, oldest in grouped:
         of(name).counts[Band(band)] = count
         of(name).oldest[Band(band)] = oldest
-    executing = Task.objects.filter(status=Status.EXECUTING).order_by().values_list("queue").annotate(Count("id"))
+    executing = tasks.filter(status=Status.EXECUTING).order_by().values_list("queue").annotate(Count("id"))
     return found | {name: replace(of(name), active=count) for name, count in executing}
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from queue_app import conf, signals
+from queue_app.core import rooms
 from queue_app.core.limits import kind_of
 from queue_app.core.process import FACTOR, QueryPauses
 from queue_app.core.records import PackedLane
@@ -172,6 +173,8 @@ class Reconciler:
         Raises ``IndexDamaged`` for what only a new generation can repair.
         """
         index, self.grace = get_index(), LONGEST_GRACE
+        if index.way == conf.ROWS:
+            return self._name_lanes(index)
         limits = copy_limits()  # first, so that they hold for what is pushed next
         missing, ended = self._compare(index), self._end_leases(index)
         self.key_cursor, left_gates, self.wrong = index.look_through(self.key_cursor)
@@ -192,6 +195,21 @@ class Reconciler:
             raise IndexDamaged(f"{self.wrong[0]!r} has the wrong type.")
         self.audit.step(index)
         return repairs
+
+    def _name_lanes(self, index: Index) -> dict[str, int]:
+        """Repair an index whose entries and leases are the rows themselves: only a lane can be missing."""
+        rooms.part("forget_expired")()
+        copy_limits()
+        missing = 0
+        if "lanes" not in self.pauses:
+            began = time.monotonic()
+            missing = self._repair(index, snapshot.RowPage([], None))
+            self.pauses.begin("lanes", time.monotonic() - began)
+        if missing:
+            self.repaired["missing"] += missing
+            signals.index_repaired.send(None, kind="missing", count=missing)
+            events.count({"repair:missing": missing})
+        return {"missing": missing}
 
     def _repair(self, index: Index, page: snapshot.RowPage) -> int:
         """Push the missing and misplaced tasks of the page that are still queued when read again; return how many.
@@ -250,6 +268,8 @@ class Reconciler:
 
     def full_pass(self, index: Index) -> int:
         """Compare all pages, from the cursor to the end; return how many tasks were missing or misplaced."""
+        if index.way == conf.ROWS:
+            return self._repair(index, snapshot.RowPage([], None))
         missing = self.next_page(index, LARGEST_PAGE)
         while self.cursor is not None:
             missing += self.next_page(index, LARGEST_PAGE)

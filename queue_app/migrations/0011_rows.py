@@ -1,0 +1,27 @@
+"""What ``INDEX = "rows"`` needs: its tables, and the functions of a claim."""
+
+from pathlib import Path
+
+from django.db import migrations
+
+#: Read as files: they belong to a room, and the tables exist without it.
+_SQL = Path(__file__).resolve().parents[1] / "rows" / "sql"
+_TABLES = ("state", "lane", "gate", "turn", "lock", "counter")
+
+
+def sql_of(name):
+    return (_SQL / name).read_text(encoding="utf-8")
+
+
+CLAIM = sql_of("claim_1.sql")
+# The last ones use the first ones.
+FUNCTIONS = [part.partition("(")[0] for part in reversed(CLAIM.split("CREATE FUNCTION ")[1:])]
+
+
+class Migration(migrations.Migration):
+    dependencies = [("queue_app", "0010_one_algorithm")]
+
+    operations = [
+        migrations.RunSQL([sql_of("tables_1.sql")], [f"DROP TABLE queue_app_rows_{name}" for name in _TABLES]),
+        migrations.RunSQL([CLAIM], [f"DROP FUNCTION {name}" for name in FUNCTIONS]),
+    ]

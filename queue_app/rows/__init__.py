@@ -1,0 +1,1 @@
+"""The index as tables of PostgreSQL, for projects without Redis (``INDEX = "rows"``)."""

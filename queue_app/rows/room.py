@@ -1,0 +1,14 @@
+"""What the index in PostgreSQL adds to the kernel."""
+
+from typing import Final
+
+from queue_app.core.rooms import Room
+
+ROOM: Final = Room(
+    "rows",
+    parts={
+        "RowsIndex": "index.RowsIndex",
+        "build_lanes": "lanes.build",
+        "forget_expired": "counting.forget_expired",
+    },
+)
