@@ -60,7 +60,7 @@ class Drawn:
 
 def draw(seed: str, has: tuple[str, ...]) -> Drawn:
     """Write a state to the rows."""
-    at_random = random.Random(seed)  # noqa: S311 - no secret
+    at_random = random.Random(seed)
 
     def limits(chance: float) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -153,7 +153,7 @@ def run(drawn: Drawn) -> Iterator[list[str]]:
             Task.objects.filter(id__in=ids).update(status="completed", finished_at=timezone.now())
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("state", STATES)
 def test_both_ways_start_the_same_tasks_in_the_same_order(index, settings, transactional_db, state, seed):
     drawn = draw(f"{state} {seed}", STATES[state])
