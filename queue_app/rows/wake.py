@@ -178,11 +178,12 @@ class Listener:
                         "no connection for wake-up calls, so workers look once a second: %s", in_one_line(error)
                     )
                 failed = True
-                line = _closed(line)
+                _close(line)
+                line = None
                 _wait_for(self.bell[0], None, POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
                 for worker_id in workers:
                     self._deliver(worker_id, WorkerMessage.WAKE_UP)
-        _closed(line)
+        _close(line)
 
 
 class _Line:
@@ -223,7 +224,7 @@ class _Line:
         self._database.close()
 
 
-def _closed(line: _Line | None) -> None:
+def _close(line: _Line | None) -> None:
     if line is not None:
         with contextlib.suppress(Exception):  # it is broken
             line.close()
