@@ -75,6 +75,7 @@ def families(metrics: Metrics) -> Iterator[Family]:
     index, rows = metrics.index, metrics.rows
     works = {"redis": index is not None, "postgresql": rows is not None and not rows.is_read_only}
     yield _family("up", {(name,): float(up) for name, up in works.items()})
+    yield _family("index_way", {(conf.get().index,): 1.0})
     labels: dict[str, str] = {}
     if index is not None:
         counts = _parse(index.counts)
