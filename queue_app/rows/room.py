@@ -4,4 +4,4 @@ from typing import Final
 
 from queue_app.core.rooms import Room
 
-ROOM: Final = Room("rows", findings=("doctor.check_wake_ups",), parts={"RowsIndex": "index.RowsIndex"})
+ROOM: Final = Room("rows", findings=("diagnose.check_wake_ups",), parts={"RowsIndex": "index.RowsIndex"})
