@@ -43,8 +43,6 @@ ADDRESSES = """
 """
 # What the README takes for granted.
 POSTGRESQL = 'DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql"}}\n'
-#: Names of what the stranger has not installed.
-ABSENT = {"redis", "django_redis"}
 INSPECT = """
     import json, sys
     import queue_app.workers
@@ -240,8 +238,7 @@ def test_the_wheel_works_as_the_tutorial_says(stranger, python):
 
 
 def test_a_project_as_in_the_readme_needs_postgresql_alone(stranger, python):
-    installed = run(uv(), "pip", "list", "--python", python, "--format", "json")
-    assert ABSENT.isdisjoint(each["name"].replace("-", "_") for each in json.loads(installed))
+    assert "redis" not in run(uv(), "pip", "list", "--python", python)
     stranger.type(["python", "-m", "django", "startproject", "shop_site", "."])
     stranger.type(["python", "manage.py", "startapp", "shop"])
     with (stranger.folder / "shop_site/settings.py").open("a") as file:
