@@ -163,7 +163,7 @@ class EncryptionSettings:
 class TaskQueueSettings:
     """All settings in ``TASKQUEUE``."""
 
-    index: str = ""  # where claims find tasks: `redis`, or `rows` of PostgreSQL alone; empty: as `REDIS_ALIAS` has it
+    index: str = ""  # where claims find tasks: `redis` or `rows` (no Redis); empty: by the cache of `REDIS_ALIAS`
     redis_alias: str = "default"  # CACHES alias (django-redis) of the server that holds the index
     database_alias: str = "default"  # DATABASES alias of the rows; any other than `default` needs a router
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones

@@ -199,6 +199,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
             terminalreporter.write_line(line, yellow=True)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let tests of both ways run once in each."""
+    mark = metafunc.definition.get_closest_marker("both_ways")
+    if mark and mark.args != (False,) and "index_way" in metafunc.fixturenames:
+        metafunc.parametrize("index_way", ["redis", "rows"])
+
+
 def _remove_index() -> None:
     """Delete the keys of this test process, and no others."""
     from django_redis import get_redis_connection  # noqa: PLC0415 - needs the settings

@@ -73,7 +73,9 @@ class Family(NamedTuple):
 def families(metrics: Metrics) -> Iterator[Family]:
     """Yield all metrics, except of a server that does not answer."""
     index, rows = metrics.index, metrics.rows
-    works = {"redis": index is not None, "postgresql": rows is not None and not rows.is_read_only}
+    works = {"postgresql": rows is not None and not rows.is_read_only}
+    if conf.get().index == conf.REDIS:
+        works = {"redis": index is not None} | works
     yield _family("up", {(name,): float(up) for name, up in works.items()})
     yield _family("index_way", {(conf.get().index,): 1.0})
     labels: dict[str, str] = {}

@@ -18,7 +18,7 @@ ADDRESS: Final = 'queue, task_type, capabilities, "user", concurrency_key, weigh
 
 
 def ask(operation: str, *statements: Statement) -> list[Row]:
-    """Run statements in one round trip and return the rows of the last one; each is one that returns rows. Raises ``IndexUnavailable``."""
+    """Run statements that return rows in one round trip; return those of the last. Raises ``IndexUnavailable``."""
     try:
         return fetch_prepared(*statements)
     except Error as error:

@@ -13,6 +13,7 @@ from django.dispatch import Signal
 
 django.setup()
 
+from queue_app import conf
 from queue_app.index import Index, get_index
 from queue_app.services.notify import index as notify
 from tests.support.engine import built
@@ -32,8 +33,17 @@ def forgetful_process() -> Iterator[None]:
 
 
 @pytest.fixture
-def index() -> Index:
+def index_way() -> str:
+    """Where claims find tasks, for tests that are not marked ``both_ways``."""
+    return conf.REDIS
+
+
+@pytest.fixture
+def index(index_way, request) -> Index:
     """The index of this process, empty."""
+    if index_way == conf.ROWS:
+        settings = request.getfixturevalue("settings")
+        settings.TASKQUEUE = settings.TASKQUEUE | {"INDEX": index_way}
     return get_index()
 
 

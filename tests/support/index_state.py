@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import redis
 
+from queue_app import conf
 from queue_app.core.limits import BAND_WIDTH, lane_name
 from queue_app.core.priorities import Band
 from queue_app.index import Index
@@ -251,6 +252,8 @@ def check(index: Index) -> IndexState:
     - a lane that a profile runs stands once: among the lanes of its queue, or behind one of its gates;
     - a group stands among the lanes of its queue with its lowest score, if its gate has room; else it does not.
     """
+    if index.way == conf.ROWS:
+        return IndexState()  # a lane may say too much, and its tasks are the rows
     state = read(index)
     by_queue: dict[str, set[str]] = defaultdict(set)
     for lane in state.lanes:

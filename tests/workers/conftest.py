@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from queue_app.telemetry import tracing
 from queue_app.workers import progress
 from tests.integration.processes import Fleet, fleet_on
-from tests.queue_app.conftest import after, before, engine, forgetful_process, history, index, rows, scene
+from tests.queue_app.conftest import after, before, engine, forgetful_process, history, index, index_way, rows, scene
 from tests.queue_app.services.conftest import transactional_db
 from tests.workers.stage import StillScheduler, StillWorker
 

@@ -106,6 +106,29 @@ BEGIN
     WHERE b.gate = g;
 END $$;
 
+-- Lets lanes come back from behind a gate: the first `number` of each band and of the queues by arrival, and all of fair queues.
+CREATE FUNCTION queue_app_open_lanes_1(
+    gate text, number int, arrivals text[], fairs text[], shut text[], types text[], queues text[], offers text[], slots int
+) RETURNS void LANGUAGE sql AS $$
+    UPDATE queue_app_rows_lane AS l SET behind = '' FROM (
+        SELECT first.ctid FROM generate_series(0, 4) AS own (band), LATERAL (
+            SELECT x.ctid FROM queue_app_rows_lane AS x
+            WHERE x.behind = gate AND x.behind <> '' AND x.band = own.band AND x.queue <> ALL (fairs || arrivals)
+                AND x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
+            ORDER BY x.head, x.head_id LIMIT number
+        ) AS first
+        UNION ALL
+        SELECT first.ctid FROM (
+            SELECT x.ctid FROM queue_app_rows_lane AS x
+            WHERE x.behind = gate AND x.behind <> '' AND x.queue = ANY (arrivals)
+                AND x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
+            ORDER BY x.head, x.head_id LIMIT number
+        ) AS first
+        UNION ALL
+        SELECT x.ctid FROM queue_app_rows_lane AS x WHERE x.behind = gate AND x.behind <> '' AND x.queue = ANY (fairs)
+    ) AS back WHERE l.ctid = back.ctid
+$$;
+
 -- Picks the most urgent tasks that a worker can run and no gate forbids, for up to `want` slots, and moves the heads of their
 -- lanes on. Its answer is the setting taskqueue.pick, as JSON: state, generation, stamp (µs), ids in order, paced (ids that a
 -- rate or a delay let start), wait (s until a limit allows the next start, for one of the workers; 0: claim again now).
@@ -116,6 +139,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     most CONSTANT int := 150;  -- lanes that one claim puts behind gates; it then stops, and its worker claims again at once
+    drawn CONSTANT int := 100;  -- lanes that it looks ahead
     index_state record; now_at timestamptz; t float8; new_stamp bigint; waits float8[]; age float8;
     arrivals text[]; fairs text[]; special text[];
     lows timestamptz[] := array_fill('infinity'::timestamptz, ARRAY[25]);  -- by effective band, own band
@@ -124,6 +148,7 @@ DECLARE
     opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; types and fair queues without room
     picked uuid[] := '{}'; paced uuid[] := '{}'; skipped bigint[] := '{}'; opens_at float8; delay float8;
     e int := 0; free int := want; left_moves int := most; room int; n int; high timestamptz; bound timestamptz;
+    pool queue_app_rows_lane[]; is_drawn bool := false; pool_end timestamptz; i int;
     best queue_app_rows_lane; lane queue_app_rows_lane; turns queue_app_rows_lane[]; known bool[]; of_turn int;
     is_first bool; r record; g text; gates text[]; closed_gate text; is_paced bool;
     ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; who text;
@@ -180,19 +205,10 @@ BEGIN
         LOOP
             SELECT * INTO r FROM queue_app_gate_room_1(g, used, t);
             IF r.room = 0 THEN
-                UPDATE queue_app_rows_gate SET opens = r.opens, cap = r.cap WHERE gate = g;
+                UPDATE queue_app_rows_gate AS k SET opens = r.opens, cap = CASE WHEN NOT r.paused THEN r.cap END WHERE k.gate = g;
                 CONTINUE;
             END IF;
-            UPDATE queue_app_rows_lane AS l SET behind = '' FROM (
-                SELECT first.ctid FROM generate_series(0, 4) AS own (band), LATERAL (
-                    SELECT ctid FROM queue_app_rows_lane AS x
-                    WHERE x.behind = g AND x.behind <> '' AND x.band = own.band AND x.queue <> ALL (fairs)
-                        AND queue_app_runs_1(x, types, queues, offers, slots)
-                    ORDER BY x.head, x.head_id LIMIT LEAST(r.room, free)
-                ) AS first
-                UNION ALL
-                SELECT ctid FROM queue_app_rows_lane AS x WHERE x.behind = g AND x.behind <> '' AND x.queue = ANY (fairs)
-            ) AS k WHERE l.ctid = k.ctid;
+            PERFORM queue_app_open_lanes_1(g, LEAST(r.room, free), arrivals, fairs, shut, types, queues, offers, slots);
             IF EXISTS (SELECT FROM queue_app_rows_lane AS x WHERE x.behind = g AND x.behind <> '') THEN
                 opened := opened || g;
             ELSIF r."interval" IS NULL AND r.delay IS NULL THEN
@@ -206,28 +222,38 @@ BEGIN
     known := array_fill(false, ARRAY[cardinality(fairs)]);
     turns := array_fill(NULL::queue_app_rows_lane, ARRAY[cardinality(fairs)]);
     WHILE e <= 4 AND free > 0 LOOP
-        -- The two lowest heads of the effective band e; the first lane is taken from, up to the second.
-        best := NULL; bound := 'infinity'; of_turn := 0; is_first := true;
-        FOR lane IN
-            SELECT (l).* FROM generate_series(0, 4) AS own (band), LATERAL (
-                SELECT x AS l FROM queue_app_rows_lane AS x
-                WHERE x.behind = '' AND x.band = own.band
-                    AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                    AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
-                    AND queue_app_runs_1(x, types, queues, offers, slots)
-                ORDER BY x.head, x.head_id LIMIT 2
-            ) AS both_first
-            UNION ALL
-            SELECT (l).* FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS by_time (queue), LATERAL (
-                SELECT x AS l FROM queue_app_rows_lane AS x
-                WHERE x.behind = '' AND x.queue = by_time.queue AND x.hash <> ALL (skipped)
-                    AND queue_app_runs_1(x, types, queues, offers, slots)
-                ORDER BY x.head, x.head_id LIMIT 2
-            ) AS both_first
-            ORDER BY head, head_id LIMIT 2
-        LOOP
-            IF is_first THEN best := lane; is_first := false; ELSE bound := lane.head; END IF;
-        END LOOP;
+        -- The lanes with the lowest heads in the effective band e; the first one is taken from, up to the second.
+        IF NOT is_drawn THEN
+            pool := ARRAY(
+                SELECT found.l FROM (
+                    SELECT first.l FROM generate_series(0, 4) AS own (band), LATERAL (
+                        SELECT x AS l FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.band = own.band
+                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
+                            AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
+                    ) AS first
+                    UNION ALL
+                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS by_time (queue), LATERAL (
+                        SELECT x AS l FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.queue = by_time.queue AND x.hash <> ALL (skipped)
+                            AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
+                    ) AS first
+                ) AS found ORDER BY (found.l).head, (found.l).head_id LIMIT LEAST(free, drawn) + 1
+            );
+            is_drawn := true;
+            pool_end := CASE WHEN cardinality(pool) > LEAST(free, drawn) THEN pool[cardinality(pool)].head ELSE 'infinity' END;
+        END IF;
+        of_turn := 0;
+        is_first := cardinality(pool) = 0;
+        IF is_first AND pool_end < 'infinity' THEN
+            is_drawn := false;
+            CONTINUE;
+        END IF;
+        best := pool[1];
+        bound := COALESCE(pool[2].head, pool_end);
         -- In a fair queue, the owner whose turn is next.
         FOR i IN 1..cardinality(fairs) LOOP
             IF NOT known[i] THEN
@@ -257,10 +283,15 @@ BEGIN
         END LOOP;
         IF is_first THEN
             e := e + 1;
+            is_drawn := false;
             known := array_fill(false, ARRAY[cardinality(fairs)]);
             CONTINUE;
         END IF;
-        IF of_turn > 0 THEN known[of_turn] := false; END IF;
+        IF of_turn > 0 THEN
+            known[of_turn] := false;
+        ELSE
+            pool := pool[2:];
+        END IF;
 
         -- The room behind all gates of the lane.
         gates := ARRAY['q:' || best.queue, 't:' || best.task_type];
@@ -292,7 +323,7 @@ BEGIN
             END IF;
             -- What this claim has started counts: a cap that it fills opens when slots are free, a rate by time.
             INSERT INTO queue_app_rows_gate AS k (gate, since, closed, cap, opens)
-            VALUES (closed_gate, t, true, r.cap, CASE WHEN r.room > 0 AND passed ? closed_gate THEN 0 ELSE r.opens END)
+            VALUES (closed_gate, t, true, CASE WHEN NOT r.paused THEN r.cap END, CASE WHEN r.room > 0 AND passed ? closed_gate THEN 0 ELSE r.opens END)
             ON CONFLICT (gate) DO UPDATE SET closed = true, cap = EXCLUDED.cap, opens = EXCLUDED.opens;
             UPDATE queue_app_rows_lane AS l SET behind = closed_gate
             WHERE closed_gate LIKE 'q:%' AND l.queue = best.queue AND l.behind = '';
@@ -303,20 +334,15 @@ BEGIN
             UPDATE queue_app_rows_lane AS l SET behind = closed_gate
             WHERE closed_gate ~ '^[ku]:' AND l.hash = best.hash AND l.band = best.band AND l.queue = best.queue AND l.task_type = best.task_type
                 AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
+            is_drawn := is_drawn AND closed_gate ~ '^[ku]:' AND opened = '{}';
             IF closed_gate LIKE 't:%' THEN
                 shut := shut || best.task_type;
                 known := array_fill(false, ARRAY[cardinality(fairs)]);
             END IF;
             FOREACH g IN ARRAY opened LOOP  -- others take the places of the lanes that came back
-                CONTINUE WHEN g = closed_gate;
-                UPDATE queue_app_rows_lane AS l SET behind = '' FROM (
-                    SELECT first.ctid FROM generate_series(0, 4) AS own (band), LATERAL (
-                        SELECT ctid FROM queue_app_rows_lane AS x
-                        WHERE x.behind = g AND x.behind <> '' AND x.band = own.band AND x.task_type <> ALL (shut)
-                            AND queue_app_runs_1(x, types, queues, offers, slots)
-                        ORDER BY x.head, x.head_id LIMIT CASE WHEN closed_gate ~ '^[ku]:' THEN 1 ELSE free END
-                    ) AS first
-                ) AS k WHERE l.ctid = k.ctid;
+                CONTINUE WHEN g = closed_gate OR (rooms ->> g)::int <= 0;
+                PERFORM queue_app_open_lanes_1(
+                    g, CASE WHEN closed_gate ~ '^[ku]:' THEN 1 ELSE free END, arrivals, fairs, shut, types, queues, offers, slots);
             END LOOP;
             left_moves := left_moves - 1;
             IF left_moves = 0 THEN delay := 0; EXIT; END IF;
@@ -372,6 +398,12 @@ BEGIN
             WHERE l.hash = best.hash AND l.band = best.band AND l.queue = best.queue AND l.task_type = best.task_type
                 AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key AND l.weight = best.weight
                 AND l.capabilities = best.capabilities;
+            IF of_turn = 0 AND next_at <= LEAST(high, pool_end) AND best.hash <> ALL (skipped) THEN  -- back to its place in the pool
+                best.head := next_at; best.head_id := next_id;
+                i := 1;
+                WHILE i <= cardinality(pool) AND (pool[i].head, pool[i].head_id) < (next_at, next_id) LOOP i := i + 1; END LOOP;
+                pool := array_append(pool[:i - 1], best) || pool[i:];
+            END IF;
         END IF;
         CONTINUE WHEN n = 0;
         picked := picked || ids;

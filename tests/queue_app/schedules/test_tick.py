@@ -23,6 +23,8 @@ from queue_app.services.lifecycle.finish import finish
 from tests.support.engine import assert_index_agrees, at_once, done, failed, held_up, take
 from tests.support.schedules import ECHO, NOON, every_minute, minutes
 
+pytestmark = pytest.mark.both_ways
+
 
 def history(name: str = "minutely") -> list[tuple[float, str, str]]:
     """Return (minute, kind, "task" or the first word of the reason) of the ticks, oldest first."""

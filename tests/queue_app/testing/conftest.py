@@ -2,4 +2,4 @@
 
 # ruff: noqa: F401 - fixtures are used by name
 from queue_app.testing.plugin import frozen_time, task_queue
-from tests.queue_app.conftest import engine, forgetful_process, history, index, rows, scene
+from tests.queue_app.conftest import engine, forgetful_process, history, index, index_way, rows, scene

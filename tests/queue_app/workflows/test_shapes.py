@@ -29,6 +29,8 @@ from tests.support.engine import at_once, done, failed, new, open_transaction, r
 from tests.workers.flow_tasks import charge, failing, label, node, ran, undo
 from tests.workers.stage import StillWorker
 
+pytestmark = pytest.mark.both_ways
+
 LONG_AGO = timezone.now() - timedelta(days=400)
 
 

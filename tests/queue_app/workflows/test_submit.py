@@ -14,6 +14,8 @@ from queue_app.workflows.store import NewFlow, NewNode, submit_workflow
 from tests.support.engine import assert_index_agrees, rolled_back
 from tests.workers.flow_tasks import charge, label, node, refund, total, undo
 
+pytestmark = pytest.mark.both_ways
+
 
 def new(name, after=(), *, compensate="", **options):
     options = {"task_type": type_of(node), "parameters": {"name": name}} | options

@@ -23,6 +23,8 @@ from queue_app.workflows.sql import holding
 from tests.support.engine import assert_index_agrees, done, failed, take
 from tests.workers.flow_tasks import node, undo_once
 
+pytestmark = pytest.mark.both_ways
+
 TYPES = "tests.workers.flow_tasks.node tests.workers.flow_tasks.undo_once"
 
 

@@ -22,6 +22,8 @@ from queue_app.sql import upkeep
 from queue_app.workers.scheduler import Scheduler
 from tests.support.engine import at_once
 
+pytestmark = pytest.mark.both_ways
+
 SOON = timedelta(hours=1)
 
 KINDS = {
@@ -83,6 +85,7 @@ def test_a_pause_ends_by_itself(kind, caplog, hear):
     assert not any(model.objects.filter(paused=True).exists() for model in (Queue, Limit, RuntimeSettings))
 
 
+@pytest.mark.both_ways(False)
 def test_the_scheduler_resumes(scene):
     pause("default", resume_at=soon())
     make_due()

@@ -14,6 +14,8 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, index_away, put_many, rolled_back, take
 
+pytestmark = pytest.mark.both_ways
+
 
 def test_a_pause_applies_from_the_next_claim_on(engine):
     put_many(4)
@@ -57,6 +59,7 @@ def test_a_deleted_queue_has_no_limits(engine):
     assert len(take(engine.worker(), 3)) == 3
 
 
+@pytest.mark.both_ways(False)
 def test_nothing_is_copied_before_the_commit_or_after_a_rollback(engine):
     with transaction.atomic():
         pause("default")
@@ -82,6 +85,7 @@ def test_an_unknown_queue_is_refused_with_near_matches(engine, verb):
     assert refused.value.near_matches == ["reports"]
 
 
+@pytest.mark.both_ways(False)
 def test_a_lost_edit_is_copied_by_the_reconciler(engine):
     with index_away("set_limits"):
         pause("default")

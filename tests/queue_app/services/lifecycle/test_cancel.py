@@ -18,6 +18,8 @@ from queue_app.sql import claim as claim_rows, snapshot
 from tests.support.engine import assert_index_agrees, at_once, done, put, put_many, rolled_back, row, take
 from tests.support.factories import TaskFactory
 
+pytestmark = pytest.mark.both_ways
+
 
 @pytest.mark.parametrize(("options", "before"), [({}, "queued"), ({"delay": 3600}, "scheduled")])
 def test_a_waiting_task_ends_and_leaves_the_index(engine, history, options, before):
@@ -60,6 +62,7 @@ def test_a_blocked_task_is_pending_and_ready_stays_out_of_the_index_and_can_be_c
     assert history.states(task_id) == "blocked cancelled"
 
 
+@pytest.mark.both_ways(False)
 def test_an_executing_task_is_asked_to_stop(engine, history):
     task_id = put()
     [task] = take(engine.worker())
@@ -90,6 +93,7 @@ def test_many_of_every_kind(engine, hand):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_a_rolled_back_cancellation_is_silence(engine):
     task_id = put()
     with rolled_back():
@@ -98,6 +102,7 @@ def test_a_rolled_back_cancellation_is_silence(engine):
     assert assert_index_agrees().waiting == {task_id}
 
 
+@pytest.mark.both_ways(False)
 def test_enqueued_and_cancelled_in_one_transaction(engine):
     with transaction.atomic():
         cancelled, kept = put_many(2)
@@ -105,6 +110,7 @@ def test_enqueued_and_cancelled_in_one_transaction(engine):
     assert assert_index_agrees().waiting == {kept}
 
 
+@pytest.mark.both_ways(False)
 def test_the_reconciler_leaves_no_lease_of_a_cancelled_task(engine, hand):
     """Proposed, cancelled before the row was claimed, and then the claimer died."""
     task_id = put()

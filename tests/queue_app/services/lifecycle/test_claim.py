@@ -35,6 +35,8 @@ from tests.support.index_state import client_of
 from tests.support.leases import release
 from tests.support.rows import erase
 
+pytestmark = pytest.mark.both_ways
+
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -139,6 +141,7 @@ def test_a_cap_holds_among_claimers_at_once(engine, history):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("fate", ["cancelled", "completed", "gone"])
 def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, hand, fate):
     task_id, other = put_many(2)
@@ -157,6 +160,7 @@ def test_a_row_that_is_no_longer_queued_is_refused_and_its_lease_ends(engine, ha
     assert engine.check().waiting == set()
 
 
+@pytest.mark.both_ways(False)
 def test_the_lease_of_a_row_that_another_worker_runs_stays(engine):
     """Its lease was lost and a copy of the task proposed again: the new lease counts for the running task."""
     task_id = put()
@@ -167,6 +171,7 @@ def test_the_lease_of_a_row_that_another_worker_runs_stays(engine):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine, hand):
     ids = put_many(3)
     snapshot.raise_generation()  # another process has begun a rebuild; the index does not know yet
@@ -177,6 +182,7 @@ def test_a_proposal_of_an_earlier_generation_is_refused_and_goes_back(engine, ha
     assert engine.check().leases == set()
 
 
+@pytest.mark.both_ways(False)
 def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
     """The worker was stopped between index and rows; meanwhile another worker was given its slot."""
     set_queue_limits("default", max_concurrent=1)
@@ -204,6 +210,7 @@ def test_a_grant_that_is_late_changes_nothing(engine, history, monkeypatch):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_a_late_grant_changes_nothing_although_its_lease_lost_the_stamp_and_the_clock_went_back(engine):
     hour_ahead = engine.index.now() + 3_600_000_000
     client_of(engine.index).hset(engine.index.keys.generation, "stamp", hour_ahead)  # the clock was set back since

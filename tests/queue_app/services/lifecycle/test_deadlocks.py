@@ -18,6 +18,8 @@ from queue_app.sql.database import fetch_all, once_more_after_deadlock
 from tests.support.engine import Side, at_once, done, failed, new, put, put_many, status, take, take_ids
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.both_ways
+
 COUNT = 20
 
 

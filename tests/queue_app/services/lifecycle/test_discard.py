@@ -14,6 +14,8 @@ from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from tests.support.dead_letters import make_dead_letter, make_dead_letters
 from tests.support.engine import assert_index_agrees, at_once, rolled_back, status
 
+pytestmark = pytest.mark.both_ways
+
 MODULE = import_module("queue_app.services.lifecycle.actions")  # the package has the function under this name
 
 

@@ -22,6 +22,8 @@ from queue_app.services.upkeep.promote import make_due
 from queue_app.sql.database import clock
 from tests.support.engine import assert_index_agrees, done, failed, flush, index_away, put, put_many, row, status, take
 
+pytestmark = pytest.mark.both_ways
+
 
 def test_a_completed_task_keeps_its_result(engine, hand, history):
     put()
@@ -158,6 +160,7 @@ def twice(engine, hand):
     return stale, current
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("outcome", [done, failed, lambda task: done(task, "1")])
 def test_a_stale_attempt_changes_nothing_and_frees_no_slot(engine, twice, outcome):
     stale, current = twice
@@ -169,6 +172,7 @@ def test_a_stale_attempt_changes_nothing_and_frees_no_slot(engine, twice, outcom
     assert finish([done(current)]) == {current.id}
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("outcome", [done, lambda task: done(task, "1"), failed])
 def test_an_attempt_that_was_granted_again_to_another_worker_is_refused(engine, hand, outcome):
     """A claim does not wait for the disk: PostgreSQL crashed, and granted the same attempt number again."""
@@ -242,6 +246,7 @@ def test_a_task_that_completed_despite_a_requested_cancellation_is_cancelled(eng
 # -- crash points -----------------------------------------------------------------------------------
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("outcome", [done, failed, lambda task: failed(task, retriable=False)])
 def test_a_slot_whose_release_was_lost_is_freed_by_the_reconciler(engine, hand, outcome):
     set_queue_limits("default", max_concurrent=1)
@@ -268,6 +273,7 @@ def test_a_failing_batch_records_nothing(engine, hand):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_a_restored_lease_is_released_when_its_attempt_ends(engine, hand):
     put()
     [task] = take(hand)

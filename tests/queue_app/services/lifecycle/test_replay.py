@@ -32,7 +32,10 @@ from tests.support.engine import (
     take_ids,
 )
 
+pytestmark = pytest.mark.both_ways
 
+
+@pytest.mark.both_ways(False)
 def test_the_task_is_queued_again_with_a_fresh_budget(engine, hand, history):
     letter = make_dead_letter(hand, max_retries=1)
     before = row(letter.task_id)
@@ -192,6 +195,7 @@ def test_a_rolled_back_replay_is_silence(engine, hand):
     assert assert_index_agrees().waiting == set()
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_lost_push_is_repaired(engine, hand, count):
     letters = make_dead_letters(hand, count)
@@ -202,6 +206,7 @@ def test_a_lost_push_is_repaired(engine, hand, count):
     assert assert_index_agrees().waiting == {letter.task_id for letter in letters}
 
 
+@pytest.mark.both_ways(False)
 def test_a_replay_does_not_wait_for_a_slot_that_was_never_freed(engine, hand, monkeypatch):
     """The worker died between the commit of the failure and the release."""
     put(max_retries=0)

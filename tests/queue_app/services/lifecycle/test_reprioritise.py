@@ -13,6 +13,8 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import assert_index_agrees, index_away, put, put_many, rolled_back, row, take, take_ids
 
+pytestmark = pytest.mark.both_ways
+
 
 def test_a_raised_task_comes_first_and_keeps_its_time(engine, history):
     first, second, third = put_many(3)
@@ -85,6 +87,7 @@ def test_a_lost_notification_is_repaired(engine):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_a_task_under_claim_is_left_alone_by_the_index(engine, hand):
     """The lease is there, the row not yet granted: the worker that claims it gets the row with its new band."""
     task_id = put()

@@ -14,6 +14,8 @@ from queue_app.services.lifecycle.finish import finish
 from tests.support.dead_letters import make_dead_letter
 from tests.support.engine import assert_index_agrees, failed, put, row, take
 
+pytestmark = pytest.mark.both_ways
+
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
 
 

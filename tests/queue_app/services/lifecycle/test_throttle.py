@@ -16,6 +16,8 @@ from queue_app.sql import finish as throttle_rows
 from tests.support.engine import assert_index_agrees, index_away, put, row, status, take
 from tests.support.index_clock import stop_clock
 
+pytestmark = pytest.mark.both_ways
+
 SCOPES = {
     # scope: who waits with the task, who does not
     "queue": ({"kind": "b"}, {"queue": "other"}),
@@ -55,6 +57,7 @@ def test_one_gate_closes_and_the_others_stay_open(engine, hand, scope):
     assert (status(first), status(together)) == (Status.QUEUED, Status.QUEUED)
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("scope", SCOPES)
 def test_it_goes_on_by_itself_and_comes_first(engine, hand, scope, monkeypatch):
     first = put(concurrency_key="api:1")

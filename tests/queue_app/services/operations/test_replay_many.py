@@ -22,6 +22,8 @@ from queue_app.services.read.dead_letters import DeadLetterFilter, preview
 from tests.support.dead_letters import kill, make_dead_letter, make_dead_letters, step
 from tests.support.engine import Side, assert_index_agrees, at_once, rolled_back, status, take_ids
 
+pytestmark = pytest.mark.both_ways
+
 EVERYTHING = DeadLetterFilter()
 UNGUARDED = ReplayOptions(stop_after_failures=0)
 

@@ -89,7 +89,7 @@ def test_the_parameters_of_few_unsuccessful_tasks_are_read_for_each(plan, overri
 @pytest.mark.parametrize("time", ["created", "queued", "started"])
 def test_a_start_time_uses_the_indexes_of_ended_and_pending_tasks(plan, time):
     with connection.cursor() as cursor:  # which on an empty table is as good
-        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_ended_pages")
+        cursor.execute("DROP INDEX taskqueue_by_type, taskqueue_ended_pages, taskqueue_lane")
     rows_read = plan(matching(TaskFilter(**{f"{time}_after": NOW})))
     assert "taskqueue_finished" in rows_read
     assert "taskqueue_waiting" in rows_read or "taskqueue_length" in rows_read

@@ -35,6 +35,8 @@ from tests.support.engine import (
 )
 from tests.support.scene import Hand
 
+pytestmark = pytest.mark.both_ways
+
 
 def stop(hand: Hand) -> dict[uuid.UUID, str]:
     deregister(hand.id, hand.profile, tasks_done=0)
@@ -106,6 +108,7 @@ def dead() -> list[uuid.UUID]:
     return list(Worker.objects.filter(status="dead").values_list("id", flat=True))
 
 
+@pytest.mark.both_ways(False)
 def test_silence_counts_only_while_the_scheduler_could_see_heartbeats(engine, wait):
     """After an outage of PostgreSQL for a minute, all workers were silent and all are alive."""
     put_many(1)
@@ -166,6 +169,7 @@ def test_a_step_of_the_rows_clock_makes_no_worker_dead_and_hides_no_death(engine
     assert dead() == [mute.id]
 
 
+@pytest.mark.both_ways(False)
 @pytest.mark.parametrize("draining", [False, True])
 def test_a_worker_within_its_budget_keeps_its_tasks(engine, wait, draining):
     put_many(1)
@@ -226,6 +230,7 @@ def test_a_task_that_was_to_be_cancelled_is_cancelled(engine, history):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_a_free_slot_is_announced(engine):
     set_queue_limits("default", max_concurrent=1)
     put_many(2)

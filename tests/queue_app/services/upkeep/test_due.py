@@ -2,10 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from queue_app.models import Task
 from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.promote import make_due
 from tests.support.engine import assert_index_agrees, at_once, index_away, put, take_ids
+
+pytestmark = pytest.mark.both_ways
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -17,6 +21,7 @@ def scheduled(minutes_ago: float, **options) -> object:
     return task_id
 
 
+@pytest.mark.both_ways(False)
 def test_only_due_tasks_are_queued(engine, history):
     due, later = scheduled(1), put(run_after=datetime.now(UTC) + timedelta(hours=1))
     assert make_due() == 1
@@ -41,6 +46,7 @@ def test_a_due_task_queues_behind_waiting_tasks(engine):
     assert take_ids(engine.worker(), 3) == [first, due, last]
 
 
+@pytest.mark.both_ways(False)
 def test_the_earliest_come_first_when_there_are_too_many(engine):
     ids = [scheduled(n) for n in range(5)]
     assert make_due(limit=2) == 2
@@ -54,6 +60,7 @@ def test_two_schedulers_at_once_queue_each_task_once(engine, history):
     assert_index_agrees()
 
 
+@pytest.mark.both_ways(False)
 def test_tasks_queued_without_the_index_are_found(engine):
     task_id = scheduled(1)
     with index_away("push"):

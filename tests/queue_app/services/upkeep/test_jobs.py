@@ -11,6 +11,8 @@ from queue_app.services.upkeep import jobs
 from tests.support.engine import at_once
 from tests.support.faults import failing
 
+pytestmark = pytest.mark.both_ways
+
 
 def test_a_success(rows):
     job = jobs.recorded("j")(lambda n: n)
