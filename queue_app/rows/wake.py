@@ -14,13 +14,14 @@ worker that was called a moment ago counts. A claim that fills its worker calls 
 
 import contextlib
 import logging
+import math
 import os
 import random
 import select
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -98,7 +99,7 @@ class _Box:
     def __init__(self) -> None:
         self.changed = threading.Event()
         self.message: WorkerMessage | None = None
-        self.left_at = float("inf")  # when (monotonic) its last wait ended, if none waits
+        self.left_at = math.inf  # when (monotonic) its last wait ended, if none waits
 
 
 class Listener:
@@ -117,14 +118,12 @@ class Listener:
     def wait(self, worker_id: uuid.UUID, seconds: float) -> WorkerMessage | None:
         """Wait for a call of this worker."""
         with self._lock:
-            box = self._boxes.get(worker_id)
-            if box is None:
-                box = self._boxes[worker_id] = _Box()
-                self._ring()
+            box = self._boxes.setdefault(worker_id, _Box())
+            self._ring()  # it may have been called while nobody waited
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="taskqueue-listener", daemon=True)
                 self._thread.start()
-            box.left_at = float("inf")
+            box.left_at = math.inf
         box.changed.wait(seconds)
         with self._lock:
             message, box.message = box.message, None
@@ -153,14 +152,14 @@ class Listener:
                     box.message = message
                 box.changed.set()
 
-    def _workers(self) -> list[uuid.UUID]:
-        """Return the workers; if there is none, the thread has to end."""
+    def _workers(self) -> dict[uuid.UUID, bool]:
+        """Return the workers, and whether each waits now; if there is none, the thread has to end."""
         with self._lock:
             long_ago = time.monotonic() - FORGET_SECONDS
             self._boxes = {key: box for key, box in self._boxes.items() if box.left_at > long_ago}
             if not self._boxes:
                 self._thread = None
-            return list(self._boxes)
+            return {key: box.left_at == math.inf for key, box in self._boxes.items()}
 
     def _run(self) -> None:
         line: _Line | None = None
@@ -201,15 +200,19 @@ class _Line:
         self._can_listen = can_listen()
         self._heard: set[uuid.UUID] = set()
 
-    def take(self, workers: Sequence[uuid.UUID]) -> list[tuple[uuid.UUID, bool]]:
-        """Return the workers that were called, and whether their rows changed; listen for all of them from now on."""
+    def take(self, workers: Mapping[uuid.UUID, bool]) -> list[tuple[uuid.UUID, bool]]:
+        """Listen for the workers. Of those that wait, return which were called, and whether their rows changed.
+
+        The others may wait in another process, as remote workers do.
+        """
         self._is_called = False
         if self._can_listen and self._heard != set(workers):
             for word, names in (("LISTEN", set(workers) - self._heard), ("UNLISTEN", self._heard - set(workers))):
                 for worker_id in names:
                     self._raw.execute(f'{word} "taskqueue_{worker_id}"'.encode())
             self._heard = set(workers)
-        return self._raw.execute(_TAKE, [list(workers)]).fetchall()
+        waiting = [worker_id for worker_id, waits in workers.items() if waits]
+        return self._raw.execute(_TAKE, [waiting]).fetchall() if waiting else []
 
     def sleep(self, bell: int) -> None:
         """Wait until PostgreSQL or the process rings, or it is time to look."""

@@ -157,9 +157,24 @@ def test_the_end_of_a_pause_calls_a_worker(hire):
     assert len(hand.claim()) == 1
 
 
-@pytest.mark.parametrize("pooled", [False, True])
-def test_calls_are_heard_at_once_or_behind_a_pooler_within_a_second(hire, pooled, monkeypatch):
-    monkeypatch.setitem(connections["default"].settings_dict, "DISABLE_SERVER_SIDE_CURSORS", pooled)
+def test_a_call_is_heard_in_the_process_in_which_its_worker_waits_now(hire):
+    hand, other_process = hire(), wake.Listener()
+    other_process.wait(hand.id, 0.01)
+    for _ in range(5):
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(hand.hears, SOON)
+            put()
+            assert waiting.result() is WAKE_UP
+        finish([done(task) for task in hand.claim()])
+    other_process.forget(hand.id)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"DISABLE_SERVER_SIDE_CURSORS": True}, {"OPTIONS": {"pool": True}}, {"AUTOCOMMIT": False}]
+)
+def test_calls_are_heard_with_any_connection_behind_a_pooler_too(hire, options, monkeypatch):
+    for name, value in options.items():
+        monkeypatch.setitem(connections["default"].settings_dict, name, value)
     hand = hire()
     assert hand.hears(0.01) is None
     for _ in range(3):
