@@ -77,9 +77,9 @@ def families(metrics: Metrics) -> Iterator[Family]:
     if conf.get().index == conf.REDIS:
         works = {"redis": index is not None} | works
     yield _family("up", {(name,): float(up) for name, up in works.items()})
-    yield _family("index_way", {(conf.get().index,): 1.0})
     labels: dict[str, str] = {}
     if index is not None:
+        yield _family("index_way", {(conf.get().index,): 1.0})
         counts = _parse(index.counts)
         labels = _queue_labels(index, counts)
         yield from _of_index(index, counts, labels)

@@ -169,9 +169,7 @@ def test_a_call_is_heard_in_the_process_in_which_its_worker_waits_now(hire):
     other_process.forget(hand.id)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"DISABLE_SERVER_SIDE_CURSORS": True}, {"OPTIONS": {"pool": True}}, {"AUTOCOMMIT": False}]
-)
+@pytest.mark.parametrize("options", [{}, {"DISABLE_SERVER_SIDE_CURSORS": True}, {"AUTOCOMMIT": False}])
 def test_calls_are_heard_with_any_connection_behind_a_pooler_too(hire, options, monkeypatch):
     for name, value in options.items():
         monkeypatch.setitem(connections["default"].settings_dict, name, value)
