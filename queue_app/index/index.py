@@ -173,10 +173,6 @@ class Index(Leases, Workers, LimitCopies):
         number, state, owner = self._call("generation")
         return Generation(int(number), text(state), text(owner))
 
-    def build(self, number: int) -> bool:
-        """Fill the index for a generation in one step; only where that is possible (``RowsIndex``)."""
-        raise NotImplementedError
-
     def begin_generation(
         self, number: int, token: str = "", prepare: Callable[[], object] | None = None, database: str = ""
     ) -> bool:
@@ -240,9 +236,6 @@ class Index(Leases, Workers, LimitCopies):
     def leader_lapses(self) -> float | None:
         """Return the seconds after which the leadership of the schedulers expires; ``None`` without a leader."""
         return self.stats().leader_lapses
-
-    def forget_expired(self) -> None:
-        """Nothing to do: the server does it."""
 
     def count_calls(self, name: str, calls: int, seconds: int) -> int:
         """Add to a counter that expires after ``seconds``; return it, in one round trip."""

@@ -135,10 +135,6 @@ class RowsIndex(Index):
         """Return the generation of the tables; ``missing`` after a crash of PostgreSQL has emptied them."""
         return Generation(*look.generation())
 
-    def build(self, number: int) -> bool:
-        """Fill the tables from the tasks for a generation, and allow claims; return false if a later one has begun."""
-        return lanes.build(number)
-
     def disown(self) -> None:
         """Nothing to do: the tables belong to this database."""
 
@@ -153,10 +149,6 @@ class RowsIndex(Index):
     def count_calls(self, name: str, calls: int, seconds: int) -> int:
         """Add to a counter that expires after ``seconds``; return it."""
         return counting.count_calls(name, calls, seconds)
-
-    def forget_expired(self) -> None:
-        """Delete counters and locks whose time has passed."""
-        counting.forget_expired()
 
     # -- questions --------------------------------------------------------------
 

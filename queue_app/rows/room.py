@@ -4,4 +4,12 @@ from typing import Final
 
 from queue_app.core.rooms import Room
 
-ROOM: Final = Room("rows", findings=("diagnose.check_wake_ups",), parts={"RowsIndex": "index.RowsIndex"})
+ROOM: Final = Room(
+    "rows",
+    findings=("diagnose.check_wake_ups",),
+    parts={
+        "RowsIndex": "index.RowsIndex",
+        "build_lanes": "lanes.build",
+        "forget_expired": "counting.forget_expired",
+    },
+)

@@ -9,6 +9,8 @@
 4. Allow claims, unless another rebuild has begun meanwhile, or PostgreSQL has started again since step 1.
 5. Write the other queued rows, in the order that the load below keeps.
 
+Where the index is in PostgreSQL, one transaction fills its tables instead of steps 2 to 5.
+
 So limits hold from the first claim on. A crash at any step leaves an index that refuses claims, from step 4 on once the
 lock has lapsed, and the next rebuild starts over. Pushes continue during a rebuild: they are idempotent.
 """
@@ -29,6 +31,7 @@ from typing import Final
 from django.db import connections
 
 from queue_app import conf, signals
+from queue_app.core import rooms
 from queue_app.core.limits import score
 from queue_app.core.priorities import ARRIVAL_BAND, Band
 from queue_app.core.records import PackedLane
@@ -334,7 +337,7 @@ def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tu
     await_answers(lock.end_step)
     number = snapshot.raise_generation(above=index.generation().number)
     if index.way == conf.ROWS:
-        if not index.build(number):
+        if not rooms.part("build_lanes")(number):
             return None
         index.notify_workers(workers.live())
         on_open()

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from queue_app import conf, signals
+from queue_app.core import rooms
 from queue_app.core.limits import kind_of
 from queue_app.core.process import FACTOR, QueryPauses
 from queue_app.core.records import PackedLane
@@ -197,7 +198,7 @@ class Reconciler:
 
     def _name_lanes(self, index: Index) -> dict[str, int]:
         """Repair an index whose entries and leases are the rows themselves: only a lane can be missing."""
-        index.forget_expired()
+        rooms.part("forget_expired")()
         copy_limits()
         missing = 0
         if "lanes" not in self.pauses:

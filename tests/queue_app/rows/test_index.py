@@ -12,6 +12,7 @@ from queue_app.diagnose.explain import explain
 from queue_app.exceptions import IndexNotReady, IndexUnavailable
 from queue_app.index import Index, get_index
 from queue_app.models import Limit, Task
+from queue_app.rows import lanes
 from queue_app.rows.index import RowsIndex
 from queue_app.rows.look import COUNTED
 from queue_app.services.lifecycle.finish import finish
@@ -85,7 +86,7 @@ def test_a_new_generation_refuses_claims_until_it_is_built(engine):
 def test_a_rebuild_that_another_one_overtakes_builds_nothing(engine):
     number = snapshot.raise_generation()
     snapshot.raise_generation()
-    assert not get_index().build(number)
+    assert not lanes.build(number)
     assert is_needed()
 
 
