@@ -295,7 +295,7 @@ def test_it_holds_what_it_needs_and_no_more(wheel, sdist, kind):
     else:
         names = run(sys.executable, "-m", "tarfile", "--list", sdist)
     wanted = ["queue_app/py.typed", "queue_app/migrations/0001_initial.py", "queue_app/testing/plugin.py", "LICENSE"]
-    for folder in ("lua", "static", "locale"):
+    for folder in ("lua", "rows/sql", "static", "locale"):
         wanted += [str(path.relative_to(ROOT)) for path in (ROOT / "queue_app").rglob(f"{folder}/**/*.*")]
     wanted += [f"templates/{name}" for name in TEMPLATES]
     assert [name for name in wanted if "__pycache__" not in name and name not in names] == []
