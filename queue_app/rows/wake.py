@@ -169,6 +169,8 @@ class Listener:
                 line = line or _Line()
                 for worker_id, told in line.take(workers):
                     self._deliver(worker_id, WorkerMessage.NOTIFICATION if told else WorkerMessage.WAKE_UP)
+                if failed:
+                    _log.info("wake-up calls are heard again")
                 failed = False
                 line.sleep(self.bell[0])
             except (DatabaseError, psycopg.Error, OSError) as error:
