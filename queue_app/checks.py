@@ -252,7 +252,7 @@ def check_redis(**_: Any) -> Iterator[CheckMessage]:
     settings = conf.load()[0]
     alias = settings.redis_alias
     cache = django_settings.CACHES.get(alias)
-    if settings.index == conf.ROWS:
+    if conf.way_of(settings) == conf.ROWS:
         if settings.requests.enabled:
             yield Error(
                 "TASKQUEUE REQUESTS ENABLED is True, but the request stream is in Redis, and the queue of this project"

@@ -163,10 +163,10 @@ class EncryptionSettings:
 class TaskQueueSettings:
     """All settings in ``TASKQUEUE``."""
 
-    index: str = ""  # where claims find tasks: `redis` or `rows` (no Redis); empty: by the cache of `REDIS_ALIAS`
     redis_alias: str = "default"  # CACHES alias (django-redis) of the server that holds the index
     database_alias: str = "default"  # DATABASES alias of the rows; any other than `default` needs a router
     key_prefix: str = "taskqueue"  # prefix of all keys; projects that share a Redis need different ones
+    index: str = ""  # where claims find tasks: `redis` or `rows` (no Redis); empty: by the cache of `REDIS_ALIAS`
     task_modules: list[str] = field(default_factory=lambda: ["tasks"])  # modules of installed apps that define tasks
     sensitive: list[str] = field(default_factory=list)  # names of parameters whose values are masked for all tasks
     codecs: list[str] = field(default_factory=list)  # codecs for arguments: built-in names, or dotted paths
@@ -200,13 +200,16 @@ class TaskQueueSettings:
 
 @cache
 def get() -> TaskQueueSettings:
-    """Return the settings; raise ``ImproperlyConfigured`` with all problems, or if times would have no zone."""
+    """Return the settings, with the ``index`` in force.
+
+    Raises ``ImproperlyConfigured`` with all problems, or if times would have no zone.
+    """
     if not django_settings.USE_TZ:
         raise ImproperlyConfigured(NEEDS_USE_TZ)
     settings, problems = load()
     if problems:
         raise ImproperlyConfigured(" ".join(f"{problem} {problem.hint}" for problem in problems))
-    return settings
+    return replace(settings, index=way_of(settings))
 
 
 @cache
@@ -218,14 +221,14 @@ def load() -> tuple[TaskQueueSettings, tuple[Problem, ...]]:
         problems.append(Problem("", f"is a {type(raw).__name__}.", "Make it a dict."))
         raw = {}
     merged = merge_environment(raw, os.environ, problems)
-    settings = build(TaskQueueSettings, merged, "", problems)
-    return replace(settings, index=settings.index or _way_of(settings.redis_alias)), tuple(problems)
+    return build(TaskQueueSettings, merged, "", problems), tuple(problems)
 
 
-def _way_of(alias: str) -> str:
-    """Return where claims find tasks, if the project does not say: in Redis, unless the cache is another one."""
-    cache = django_settings.CACHES.get(alias)
-    return REDIS if cache is None or is_django_redis(cache.get("BACKEND", "")) else ROWS
+def way_of(settings: TaskQueueSettings) -> str:
+    """Return where claims find tasks; if the project does not say, in Redis, unless the cache is another one."""
+    cache = django_settings.CACHES.get(settings.redis_alias)
+    is_redis = cache is None or is_django_redis(cache.get("BACKEND", ""))
+    return settings.index or (REDIS if is_redis else ROWS)
 
 
 def is_django_redis(backend: str) -> bool:

@@ -44,7 +44,7 @@ def check_settings() -> Iterator[Finding]:
 
 def check_cache_alias() -> Iterator[Finding]:
     """Report other users of the index's Redis database: clearing it as a cache clears the index."""
-    if conf.load()[0].index == conf.ROWS:
+    if conf.way_of(conf.load()[0]) == conf.ROWS:
         return
     alias = conf.load()[0].redis_alias
     location = settings.CACHES.get(alias, {}).get("LOCATION")
@@ -187,7 +187,7 @@ def examine() -> Iterator[Finding]:
     locked = [] if database else list(servers.check_locks())
     yield from (*refused, *locked)
     has_tables = bool(database) or rows.has_tables()
-    index = database if conf.load()[0].index == conf.ROWS else redis
+    index = database if conf.way_of(conf.load()[0]) == conf.ROWS else redis
     for check in CHECKS:
         if (check.database and database) or (check.redis and index) or (check.writes and refused):
             continue
@@ -211,7 +211,7 @@ def _database_failure() -> Iterator[Finding]:
 
 
 def _redis_failure() -> Iterator[Finding]:
-    if conf.load()[0].index == conf.ROWS:
+    if conf.way_of(conf.load()[0]) == conf.ROWS:
         return
     try:
         get_index().ping()

@@ -7,11 +7,15 @@ from django.db import migrations
 #: Read as files: they belong to a room, and the tables exist without it.
 _SQL = Path(__file__).resolve().parents[1] / "rows" / "sql"
 _TABLES = ("state", "lane", "gate", "turn", "lock", "counter", "call")
-_FUNCTIONS = ("pick_1", "record_starts_1", "gate_room_1", "runs_1", "claimed_1", "wake_1", "worker_runs_1")
 
 
 def sql_of(name):
     return (_SQL / name).read_text(encoding="utf-8")
+
+
+CLAIM = sql_of("claim_1.sql") + sql_of("wake_1.sql")
+# The last ones use the first ones.
+FUNCTIONS = [part.partition("(")[0] for part in reversed(CLAIM.split("CREATE FUNCTION ")[1:])]
 
 
 class Migration(migrations.Migration):
@@ -19,7 +23,5 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL([sql_of("tables_1.sql")], [f"DROP TABLE queue_app_rows_{name}" for name in _TABLES]),
-        migrations.RunSQL(
-            [sql_of("claim_1.sql"), sql_of("wake_1.sql")], [f"DROP FUNCTION queue_app_{name}" for name in _FUNCTIONS]
-        ),
+        migrations.RunSQL([CLAIM], [f"DROP FUNCTION {name}" for name in FUNCTIONS]),
     ]

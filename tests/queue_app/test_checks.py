@@ -179,7 +179,7 @@ def test_the_server_is_queried_only_when_databases_are_checked():
 )
 def test_the_index_needs_django_redis(settings, alias, cache, found):
     caches = settings.CACHES | ({alias: cache} if cache is not None else {})
-    with override_settings(TASKQUEUE={"REDIS_ALIAS": alias}, CACHES=caches):
+    with override_settings(TASKQUEUE={"REDIS_ALIAS": alias, "INDEX": "redis"}, CACHES=caches):
         assert ids(checks.check_redis()) == found
 
 

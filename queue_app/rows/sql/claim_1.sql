@@ -140,6 +140,8 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     most CONSTANT int := 150;  -- lanes that one claim puts behind gates; it then stops, and its worker claims again at once
     drawn CONSTANT int := 100;  -- lanes that it looks ahead
+    few CONSTANT int := 8;
+    of_queues text[]; of_types text[]; is_narrow bool;
     index_state record; now_at timestamptz; t float8; new_stamp bigint; waits float8[]; age float8;
     arrivals text[]; fairs text[]; special text[];
     lows timestamptz[] := array_fill('infinity'::timestamptz, ARRAY[25]);  -- by effective band, own band
@@ -182,6 +184,10 @@ BEGIN
     arrivals := ARRAY(SELECT name FROM queue_app_queue WHERE "order" = 'arrival');
     fairs := ARRAY(SELECT name FROM queue_app_queue WHERE "order" = 'fair' AND fair_by <> '' ORDER BY name);
     special := arrivals || fairs;
+    -- A worker of few queues or types looks at each; another one at all lanes, in their order.
+    of_queues := CASE WHEN cardinality(queues) <= few THEN queues END;
+    of_types := CASE WHEN of_queues IS NULL AND cardinality(types) <= few THEN types END;
+    is_narrow := COALESCE(of_queues, of_types) IS NOT NULL;
     IF EXISTS (SELECT FROM queue_app_runtimesettings WHERE id = 1 AND max_concurrent IS NOT NULL)
         OR EXISTS (SELECT FROM queue_app_limit WHERE max_concurrent IS NOT NULL)
         OR EXISTS (SELECT FROM queue_app_queue WHERE max_concurrent IS NOT NULL OR max_concurrent_per_user IS NOT NULL) THEN
@@ -228,16 +234,34 @@ BEGIN
                 SELECT found.l FROM (
                     SELECT first.l FROM generate_series(0, 4) AS own (band), LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.band = own.band
+                        WHERE NOT is_narrow AND x.behind = '' AND x.band = own.band
                             AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
                             AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
                     UNION ALL
-                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS by_time (queue), LATERAL (
+                    SELECT first.l FROM unnest(of_queues) AS of (queue), generate_series(0, 4) AS own (band), LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.queue = by_time.queue AND x.hash <> ALL (skipped)
+                        WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band
+                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
+                            AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
+                    ) AS first
+                    UNION ALL
+                    SELECT first.l FROM unnest(of_types) AS of (task_type), generate_series(0, 4) AS own (band), LATERAL (
+                        SELECT x AS l FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.task_type = of.task_type AND x.band = own.band
+                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
+                            AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
+                    ) AS first
+                    UNION ALL
+                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band), LATERAL (
+                        SELECT x AS l FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
@@ -257,17 +281,18 @@ BEGIN
         -- In a fair queue, the owner whose turn is next.
         FOR i IN 1..cardinality(fairs) LOOP
             IF NOT known[i] THEN
-                SELECT x.* INTO lane FROM queue_app_rows_lane AS x
-                JOIN queue_app_queue AS q ON q.name = x.queue
-                LEFT JOIN queue_app_rows_turn AS turn ON turn.queue = x.queue AND turn.band = e
-                    AND turn.owner = CASE q.fair_by WHEN 'key' THEN x.concurrency_key ELSE x."user" END
-                LEFT JOIN queue_app_rows_turn AS last ON last.queue = x.queue AND last.band = e AND last.owner = chr(30)
+                SELECT q.fair_by, COALESCE(jsonb_object_agg(x.owner, x.turn) FILTER (WHERE x.owner IS NOT NULL), '{}') AS turns,
+                    max(x.turn) FILTER (WHERE x.owner = chr(30)) AS last INTO r
+                FROM queue_app_queue AS q LEFT JOIN queue_app_rows_turn AS x ON x.queue = q.name AND x.band = e
+                WHERE q.name = fairs[i] GROUP BY q.fair_by;
+                SELECT x.* INTO lane FROM queue_app_rows_lane AS x, LATERAL (
+                    SELECT CASE r.fair_by WHEN 'key' THEN x.concurrency_key ELSE x."user" END AS name
+                ) AS owner
                 WHERE x.queue = fairs[i] AND x.behind = '' AND fairs[i] <> ALL (shut) AND x.hash <> ALL (skipped)
                     AND x.head > lows[5 * e + x.band + 1] AND x.head <= highs[5 * e + x.band + 1]
                     AND queue_app_runs_1(x, types, queues, offers, slots)
                 ORDER BY (x.reserved_by = worker AND x.reserved_until > now_at) IS NOT TRUE,
-                    GREATEST(turn.turn, last.turn, 0), CASE q.fair_by WHEN 'key' THEN x.concurrency_key ELSE x."user" END COLLATE "C",
-                    x.head, x.head_id
+                    GREATEST((r.turns ->> owner.name)::float8, r.last, 0), owner.name COLLATE "C", x.head, x.head_id
                 LIMIT 1;
                 turns[i] := lane;
                 known[i] := true;

@@ -67,7 +67,7 @@ def test_bad_options_are_a_usage_error_in_one_line(arguments, words):
             "TASKQUEUE WORKER.CONCURENCY is not a setting of the task queue. Did you mean 'CONCURRENCY'?",
         ),
         ({"REDIS_ALIAS": "nowhere"}, "TASKQUEUE REDIS_ALIAS names the cache 'nowhere', which CACHES does not define."),
-        ({"REDIS_ALIAS": "memory"}, "'memory' is not served by django_redis"),
+        ({"REDIS_ALIAS": "memory", "INDEX": "redis"}, "'memory' is not served by django_redis"),
     ],
 )
 def test_a_setting_that_a_check_refuses_is_a_usage_error(db, settings, command, setting, words):

@@ -17,9 +17,16 @@ from tests.support.scene import Hand
 
 pytestmark = pytest.mark.both_ways
 
+
+def limit_everything(**limits):
+    row = RuntimeSettings.objects.get()
+    vars(row).update(limits)
+    row.save()
+
+
 #: What tasks pass, and the row that limits it.
 LIMITED = {
-    "everything": ({}, lambda **limits: RuntimeSettings(**limits).save()),
+    "everything": ({}, limit_everything),
     "queue": ({"queue": "q"}, lambda **limits: Queue.objects.create(name="q", **limits)),
     "type": ({}, lambda **limits: Limit.objects.create(scope="type", name="a", **limits)),
     "key": ({"concurrency_key": "k"}, lambda **limits: Limit.objects.create(scope="key", name="k", **limits)),
@@ -149,7 +156,7 @@ def test_counts_of_queues_and_counters(hand):
     assert (depth.queue, depth.total, depth.active, stats.state) == ("default", 2, 1, "ready")
     assert index.depth("default") == depth
     assert stats.counts["repair:missing"] == 2
-    assert [count for name, count in stats.counts.items() if name.startswith("event:started:default:")] == [1]
+    assert [count for name, count in stats.counts.items() if name.startswith("event:Started:default:")] == [1]
 
 
 def test_a_lock_has_one_holder_until_it_lapses(index):
