@@ -57,7 +57,7 @@ pages = [f"/admin/queue_app/{model._meta.model_name}/" for model in admin.site._
          if model._meta.app_label == "queue_app"]
 pages += ["/admin/queue_app/", "/metrics", "/readyz", f"/api/v1/tasks/{waiting.id}/explain"]
 found["pages"] = {page: client.get(page, follow=True).status_code for page in pages}
-position = client.post("/api/v1/tasks", {"task_type": "tests.workers.chores.echo", "args": [1]},
+position = client.post("/api/v1/tasks", {"task_type": "tests.workers.chores.echo", "parameters": {"value": 1}},
                        content_type="application/json")
 found["position"] = position.json()["queue_position"]
 try:

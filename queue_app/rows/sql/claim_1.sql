@@ -6,11 +6,11 @@
 -- pause and throttle of a family of keys ('f:NAME'), a user of a queue that limits its users ('u:QUEUE\30USER'). Lanes that meet a
 -- closed gate stand behind it until it opens, so a claim does not look at them again.
 
--- Whether a worker can run the tasks of a lane.
+-- Whether a worker can run the tasks of a lane. The `|| ''` keeps the planner from other indexes than those in order of heads.
 CREATE FUNCTION queue_app_runs_1(
     lane queue_app_rows_lane, types text[], queues text[], offers text[], slots int
 ) RETURNS bool LANGUAGE sql IMMUTABLE AS $$
-    SELECT lane.task_type = ANY (types) AND (queues IS NULL OR lane.queue = ANY (queues))
+    SELECT lane.task_type || '' = ANY (types) AND (queues IS NULL OR lane.queue = ANY (queues))
         AND lane.capabilities <@ offers::varchar[] AND lane.weight <= slots
 $$;
 
@@ -135,7 +135,7 @@ $$;
 CREATE FUNCTION queue_app_pick_1(
     worker uuid, types text[], queues text[], offers text[], slots int, want int, may_reserve bool
 ) RETURNS text LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     most CONSTANT int := 150;  -- lanes that one claim puts behind gates; it then stops, and its worker claims again at once
@@ -418,8 +418,7 @@ BEGIN
                 AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key AND l.weight = best.weight
                 AND l.capabilities = best.capabilities;
         ELSE
-            UPDATE queue_app_rows_lane AS l SET head = next_at, head_id = next_id,
-                reserved_by = CASE WHEN n = 0 THEN l.reserved_by END
+            UPDATE queue_app_rows_lane AS l SET head = next_at, head_id = next_id
             WHERE l.hash = best.hash AND l.band = best.band AND l.queue = best.queue AND l.task_type = best.task_type
                 AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key AND l.weight = best.weight
                 AND l.capabilities = best.capabilities;
@@ -431,6 +430,9 @@ BEGIN
             END IF;
         END IF;
         CONTINUE WHEN n = 0;
+        IF best.reserved_by = worker THEN
+            UPDATE queue_app_rows_lane AS l SET reserved_by = NULL WHERE l.reserved_by = worker;
+        END IF;
         picked := picked || ids;
         free := free - n * best.weight;
         is_paced := false;
