@@ -391,8 +391,8 @@ BEGIN
         ids := '{}'; next_at := NULL; next_id := NULL;
         FOR r IN
             SELECT id, queued_at FROM queue_app_task
-            WHERE hashtextextended(queue || chr(31) || task_type || chr(31) || "user" || chr(31) || concurrency_key,
-                    hash_array_extended(capabilities, weight)) = best.hash
+            WHERE hashtextextended(queue || chr(31) || task_type || chr(31) || "user" || chr(31) || concurrency_key || chr(31) || weight::text,
+                    hash_array_extended(capabilities, 0)) = best.hash
                 AND priority = best.band AND status = 'queued' AND (queued_at, id) >= (best.head, best.head_id)
                 AND queue = best.queue AND task_type = best.task_type AND "user" = best."user"
                 AND concurrency_key = best.concurrency_key AND weight = best.weight AND capabilities = best.capabilities
