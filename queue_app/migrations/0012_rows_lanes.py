@@ -3,8 +3,8 @@
 from django.db import migrations
 
 #: As in ``queue_app.rows.tables``.
-_HASH = """hashtextextended(queue || chr(31) || task_type || chr(31) || "user" || chr(31) || concurrency_key,
-    hash_array_extended(capabilities, weight))"""
+_HASH = """hashtextextended(queue || chr(31) || task_type || chr(31) || "user" || chr(31) || concurrency_key
+    || chr(31) || weight::text, hash_array_extended(capabilities, 0))"""
 _DROP = "DROP INDEX CONCURRENTLY IF EXISTS taskqueue_lane"
 
 

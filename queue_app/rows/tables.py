@@ -10,8 +10,8 @@ from queue_app.sql.prepared import Row, Statement
 
 #: The hash of a task's address, by which its lane is found. The index taskqueue_lane begins with it.
 HASH: Final = (
-    """hashtextextended(queue || chr(31) || task_type || chr(31) || "user" || chr(31) || concurrency_key,"""
-    """ hash_array_extended(capabilities, weight))"""
+    """hashtextextended(queue || chr(31) || task_type || chr(31) || "user" || chr(31) || concurrency_key"""
+    """ || chr(31) || weight::text, hash_array_extended(capabilities, 0))"""
 )
 #: The columns of an address.
 ADDRESS: Final = 'queue, task_type, capabilities, "user", concurrency_key, weight'

@@ -14,6 +14,26 @@ CREATE FUNCTION queue_app_runs_1(
         AND lane.capabilities <@ offers::varchar[] AND lane.weight <= slots
 $$;
 
+-- The limits of a queue, a type or a key, as its row has them; times in µs.
+CREATE FUNCTION queue_app_pace_1(
+    of_scope text, of_name text, OUT paused bool, OUT cap int, OUT "interval" float8, OUT burst int, OUT delay float8,
+    OUT throttled float8
+) LANGUAGE sql STABLE AS $$
+    SELECT r.paused, CASE WHEN r.adaptive = '' THEN r.max_concurrent
+            ELSE GREATEST(r.min_concurrent, LEAST(r.current_concurrent, r.max_concurrent)) END,
+        r.rate_seconds * 1e6 / r.rate_count, COALESCE(NULLIF(r.rate_burst, 0), r.rate_count),
+        NULLIF(r.min_delay_seconds, 0) * 1e6, extract(epoch FROM r.throttled_until) * 1e6
+    FROM (
+        SELECT paused, adaptive, min_concurrent, current_concurrent, max_concurrent, rate_count, rate_seconds, rate_burst,
+            min_delay_seconds, throttled_until
+        FROM queue_app_queue WHERE of_scope = 'queue' AND name = of_name
+        UNION ALL
+        SELECT paused, adaptive, min_concurrent, current_concurrent, max_concurrent, rate_count, rate_seconds, rate_burst,
+            min_delay_seconds, throttled_until
+        FROM queue_app_limit WHERE scope = of_scope AND name = of_name
+    ) AS r
+$$;
+
 -- How many tasks a gate lets start now (`room`, NULL: any number), at which time alone opens it (`opens`, µs), and why.
 -- `used` has the slots that are taken by gate.
 CREATE FUNCTION queue_app_gate_room_1(
@@ -30,31 +50,18 @@ BEGIN
         SELECT max_concurrent_per_user INTO cap FROM queue_app_queue WHERE name = split_part(own, chr(30), 1);
     ELSIF kind = 'a' THEN
         SELECT r.paused, CASE WHEN r.adaptive = '' THEN r.max_concurrent
-            ELSE GREATEST(r.min_concurrent, LEAST(r.current_concurrent, r.max_concurrent)) END INTO paused, cap FROM queue_app_runtimesettings AS r WHERE id = 1;
+            ELSE GREATEST(r.min_concurrent, LEAST(r.current_concurrent, r.max_concurrent)) END INTO paused, cap
+        FROM queue_app_runtimesettings AS r WHERE id = 1;
         paused := COALESCE(paused, false);
     ELSE
-        IF kind = 'q' THEN
-            SELECT r.paused, CASE WHEN r.adaptive = '' THEN r.max_concurrent
-            ELSE GREATEST(r.min_concurrent, LEAST(r.current_concurrent, r.max_concurrent)) END AS cap,
-            r.rate_seconds * 1e6 / r.rate_count AS "interval", COALESCE(NULLIF(r.rate_burst, 0), r.rate_count) AS burst,
-            NULLIF(r.min_delay_seconds, 0) * 1e6 AS delay, extract(epoch FROM r.throttled_until) * 1e6 AS throttled INTO p FROM queue_app_queue AS r WHERE name = own;
-        ELSE
-            SELECT r.paused, CASE WHEN r.adaptive = '' THEN r.max_concurrent
-            ELSE GREATEST(r.min_concurrent, LEAST(r.current_concurrent, r.max_concurrent)) END AS cap,
-            r.rate_seconds * 1e6 / r.rate_count AS "interval", COALESCE(NULLIF(r.rate_burst, 0), r.rate_count) AS burst,
-            NULLIF(r.min_delay_seconds, 0) * 1e6 AS delay, extract(epoch FROM r.throttled_until) * 1e6 AS throttled INTO p FROM queue_app_limit AS r
-            WHERE scope = CASE kind WHEN 't' THEN 'type' ELSE 'key' END AND name = own;
-        END IF;
+        SELECT * INTO p FROM queue_app_pace_1(CASE kind WHEN 'q' THEN 'queue' WHEN 't' THEN 'type' ELSE 'key' END, own);
         paused := COALESCE(p.paused, false);
         throttled := p.throttled;
         IF kind <> 'f' THEN
             cap := p.cap; "interval" := p."interval"; burst := p.burst; delay := p.delay;
         END IF;
         IF kind = 'k' AND strpos(own, ':') > 0 THEN  -- without limits of its own, a key has those of its family
-            SELECT r.paused, CASE WHEN r.adaptive = '' THEN r.max_concurrent
-            ELSE GREATEST(r.min_concurrent, LEAST(r.current_concurrent, r.max_concurrent)) END AS cap,
-            r.rate_seconds * 1e6 / r.rate_count AS "interval", COALESCE(NULLIF(r.rate_burst, 0), r.rate_count) AS burst,
-            NULLIF(r.min_delay_seconds, 0) * 1e6 AS delay, extract(epoch FROM r.throttled_until) * 1e6 AS throttled INTO family FROM queue_app_limit AS r WHERE scope = 'key' AND name = split_part(own, ':', 1);
+            SELECT * INTO family FROM queue_app_pace_1('key', split_part(own, ':', 1));
             IF COALESCE(cap, "interval", delay) IS NULL THEN
                 cap := family.cap; "interval" := family."interval"; burst := family.burst; delay := family.delay;
                 source := 'k:' || split_part(own, ':', 1);
@@ -135,10 +142,10 @@ $$;
 CREATE FUNCTION queue_app_pick_1(
     worker uuid, types text[], queues text[], offers text[], slots int, want int, may_reserve bool
 ) RETURNS text LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off
-SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    most CONSTANT int := 150;  -- lanes that one claim puts behind gates; it then stops, and its worker claims again at once
+    most CONSTANT int := 150;  -- lanes without a task that may start; a claim then stops, and its worker claims again at once
     drawn CONSTANT int := 100;  -- lanes that it looks ahead
     few CONSTANT int := 8;
     of_queues text[]; of_types text[]; is_narrow bool;
@@ -159,7 +166,8 @@ BEGIN
     SELECT s.number, s.state, COALESCE(s.stamp, 0) AS stamp INTO index_state
     FROM queue_app_rows_state AS s JOIN queue_app_indexgeneration AS i ON i.number = s.number WHERE s.id = 1 AND i.id = 1;
     IF index_state.state IS DISTINCT FROM 'ready' THEN
-        RETURN set_config('taskqueue.pick', '{"state": "rebuilding", "generation": 0, "stamp": 0, "ids": [], "paced": []}', true);
+        RETURN set_config(
+            'taskqueue.pick', '{"state": "rebuilding", "generation": 0, "stamp": 0, "ids": [], "paced": []}', true);
     END IF;
     now_at := clock_timestamp();
     t := extract(epoch FROM now_at) * 1e6;
@@ -211,7 +219,8 @@ BEGIN
         LOOP
             SELECT * INTO r FROM queue_app_gate_room_1(g, used, t);
             IF r.room = 0 THEN
-                UPDATE queue_app_rows_gate AS k SET opens = r.opens, cap = CASE WHEN NOT r.paused THEN r.cap END WHERE k.gate = g;
+                UPDATE queue_app_rows_gate AS k SET opens = r.opens, cap = CASE WHEN NOT r.paused THEN r.cap END
+                WHERE k.gate = g;
                 CONTINUE;
             END IF;
             PERFORM queue_app_open_lanes_1(g, LEAST(r.room, free), arrivals, fairs, shut, types, queues, offers, slots);
@@ -259,7 +268,8 @@ BEGIN
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
                     UNION ALL
-                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band),
+                    LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
                         WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
@@ -321,7 +331,9 @@ BEGIN
         -- The room behind all gates of the lane.
         gates := ARRAY['q:' || best.queue, 't:' || best.task_type];
         IF best.concurrency_key <> '' THEN
-            IF strpos(best.concurrency_key, ':') > 0 THEN gates := gates || ('f:' || split_part(best.concurrency_key, ':', 1)); END IF;
+            IF strpos(best.concurrency_key, ':') > 0 THEN
+                gates := gates || ('f:' || split_part(best.concurrency_key, ':', 1));
+            END IF;
             gates := gates || ('k:' || best.concurrency_key);
         END IF;
         IF best."user" <> '' THEN gates := gates || ('u:' || best.queue || chr(30) || best."user"); END IF;
@@ -348,7 +360,8 @@ BEGIN
             END IF;
             -- What this claim has started counts: a cap that it fills opens when slots are free, a rate by time.
             INSERT INTO queue_app_rows_gate AS k (gate, since, closed, cap, opens)
-            VALUES (closed_gate, t, true, CASE WHEN NOT r.paused THEN r.cap END, CASE WHEN r.room > 0 AND passed ? closed_gate THEN 0 ELSE r.opens END)
+            VALUES (closed_gate, t, true, CASE WHEN NOT r.paused THEN r.cap END,
+                CASE WHEN r.room > 0 AND passed ? closed_gate THEN 0 ELSE r.opens END)
             ON CONFLICT (gate) DO UPDATE SET closed = true, cap = EXCLUDED.cap, opens = EXCLUDED.opens;
             UPDATE queue_app_rows_lane AS l SET behind = closed_gate
             WHERE closed_gate LIKE 'q:%' AND l.queue = best.queue AND l.behind = '';
@@ -357,8 +370,8 @@ BEGIN
             UPDATE queue_app_rows_lane AS l SET behind = closed_gate
             WHERE closed_gate LIKE 'f:%' AND starts_with(l.concurrency_key, substr(closed_gate, 3) || ':') AND l.behind = '';
             UPDATE queue_app_rows_lane AS l SET behind = closed_gate
-            WHERE closed_gate ~ '^[ku]:' AND l.hash = best.hash AND l.band = best.band AND l.queue = best.queue AND l.task_type = best.task_type
-                AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
+            WHERE closed_gate ~ '^[ku]:' AND l.hash = best.hash AND l.band = best.band AND l.queue = best.queue
+                AND l.task_type = best.task_type AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
             is_drawn := is_drawn AND closed_gate ~ '^[ku]:' AND opened = '{}';
             IF closed_gate LIKE 't:%' THEN
                 shut := shut || best.task_type;
@@ -422,14 +435,18 @@ BEGIN
             WHERE l.hash = best.hash AND l.band = best.band AND l.queue = best.queue AND l.task_type = best.task_type
                 AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key AND l.weight = best.weight
                 AND l.capabilities = best.capabilities;
-            IF of_turn = 0 AND next_at <= LEAST(high, pool_end) AND best.hash <> ALL (skipped) THEN  -- back to its place in the pool
+            IF of_turn = 0 AND next_at <= LEAST(high, pool_end) AND best.hash <> ALL (skipped) THEN  -- back to its place
                 best.head := next_at; best.head_id := next_id;
                 i := 1;
                 WHILE i <= cardinality(pool) AND (pool[i].head, pool[i].head_id) < (next_at, next_id) LOOP i := i + 1; END LOOP;
                 pool := array_append(pool[:i - 1], best) || pool[i:];
             END IF;
         END IF;
-        CONTINUE WHEN n = 0;
+        IF n = 0 THEN
+            left_moves := left_moves - 1;
+            IF left_moves = 0 THEN delay := 0; EXIT; END IF;
+            CONTINUE;
+        END IF;
         IF best.reserved_by = worker THEN
             UPDATE queue_app_rows_lane AS l SET reserved_by = NULL WHERE l.reserved_by = worker;
         END IF;
@@ -462,7 +479,8 @@ BEGIN
     -- A gate that this claim closed by its own starts opens by the starts recorded above.
     FOR g IN SELECT gate FROM queue_app_rows_gate AS k WHERE k.closed AND k.opens = 0 LOOP
         SELECT * INTO r FROM queue_app_gate_room_1(g, used, t);
-        UPDATE queue_app_rows_gate AS k SET opens = r.opens WHERE k.gate = g AND r.room = 0;
+        UPDATE queue_app_rows_gate AS k SET opens = r.opens, cap = CASE WHEN NOT r.paused THEN r.cap END
+        WHERE k.gate = g AND r.room = 0;
     END LOOP;
     IF delay IS NULL AND free > 0 THEN
         SELECT LEAST(min(k.opens), opens_at) INTO opens_at FROM queue_app_rows_gate AS k WHERE k.closed AND k.opens > t;
