@@ -152,22 +152,27 @@ class Listener:
                     box.message = message
                 box.changed.set()
 
-    def _workers(self) -> dict[uuid.UUID, bool]:
-        """Return the workers, and whether each waits now; if there is none, the thread has to end."""
+    def _has_workers(self) -> bool:
+        """Return whether there is a worker to listen for; if not, the thread has to end."""
         with self._lock:
             long_ago = time.monotonic() - FORGET_SECONDS
             self._boxes = {key: box for key, box in self._boxes.items() if box.left_at > long_ago}
             if not self._boxes:
                 self._thread = None
+            return bool(self._boxes)
+
+    def _workers(self) -> dict[uuid.UUID, bool]:
+        """Return the workers, and whether each waits now."""
+        with self._lock:
             return {key: box.left_at == math.inf for key, box in self._boxes.items()}
 
     def _run(self) -> None:
         line: _Line | None = None
         failed = False
-        while workers := self._workers():
+        while self._has_workers():
             try:
                 line = line or _Line()
-                for worker_id, told in line.take(workers):
+                for worker_id, told in line.take(self._workers()):  # once it is connected, which takes a while
                     self._deliver(worker_id, WorkerMessage.NOTIFICATION if told else WorkerMessage.WAKE_UP)
                 if failed:
                     _log.info("wake-up calls are heard again")
@@ -182,7 +187,7 @@ class Listener:
                 _close(line)
                 line = None
                 _wait_for(self.bell[0], None, POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
-                for worker_id in workers:
+                for worker_id in self._workers():
                     self._deliver(worker_id, WorkerMessage.WAKE_UP)
         _close(line)
 
