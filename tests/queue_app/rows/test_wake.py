@@ -24,7 +24,9 @@ from tests.support.waiting import until
 WAKE_UP, NOTIFICATION = WorkerMessage.WAKE_UP, WorkerMessage.NOTIFICATION
 #: Longer than a call takes on a loaded machine, and shorter than the listener waits between two looks.
 SOON = 5.0
-LISTENERS = "SELECT pid FROM pg_stat_activity WHERE query ILIKE '%%queue_app_rows_call%%' AND pid <> pg_backend_pid()"
+LISTENERS = """
+SELECT pid FROM pg_stat_activity WHERE query ~ '^(LISTEN|\\s*WITH called)' AND datname = current_database()
+"""
 
 
 class Hand:
@@ -52,6 +54,7 @@ def hire(rows, settings):
     """Return a function that makes workers of a queue without Redis; they leave at the end."""
     settings.TASKQUEUE = {**settings.TASKQUEUE, "INDEX": "rows"}
     rebuild()
+    until(lambda: not sessions(), "the listeners of earlier tests have ended")
     hands: list[Hand] = []
 
     def hire(*args, **options) -> Hand:
