@@ -247,7 +247,7 @@ def check_owner(databases: Any = None, **_: Any) -> Iterator[CheckMessage]:
 def check_redis(**_: Any) -> Iterator[CheckMessage]:
     """Report a ``CACHES`` alias that is missing (E004), lacks django-redis (W001), or has a wrong address (E012).
 
-    Without Redis, report a request stream (E026).
+    Without Redis, report a request stream (E026); with it, libraries that are missing (E027).
     """
     settings = conf.load()[0]
     alias = settings.redis_alias
@@ -271,6 +271,12 @@ def check_redis(**_: Any) -> Iterator[CheckMessage]:
             f"CACHES[{alias!r}] uses {cache.get('BACKEND')}, which cannot connect to the index.",
             hint="Use django_redis.cache.RedisCache, or name another alias in TASKQUEUE['REDIS_ALIAS'].",
             id="queue_app.W001",
+        )
+    elif not (find_spec("django_redis") and find_spec("redis")):
+        yield Error(
+            f"CACHES[{alias!r}] is of django-redis, and the packages redis and django-redis are not both installed.",
+            hint="Install \"django-priority-taskqueue[redis]\"; or set INDEX to 'rows', which needs PostgreSQL alone.",
+            id="queue_app.E027",
         )
     else:
         location = cache.get("LOCATION") or ()

@@ -187,8 +187,9 @@ def examine() -> Iterator[Finding]:
     locked = [] if database else list(servers.check_locks())
     yield from (*refused, *locked)
     has_tables = bool(database) or rows.has_tables()
+    index = database if conf.way_of(conf.load()[0]) == conf.ROWS else redis
     for check in CHECKS:
-        if (check.database and database) or (check.redis and redis) or (check.writes and refused):
+        if (check.database and database) or (check.redis and index) or (check.writes and refused):
             continue
         if check.tables and (not has_tables or any(finding.level is Level.FAIL for finding in locked)):
             continue

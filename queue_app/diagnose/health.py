@@ -20,9 +20,9 @@ from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from queue_app import conf
 from queue_app.core.reasons import Level
 from queue_app.diagnose.system import System, troubles
-from queue_app.index import IndexStats, get_index
+from queue_app.index import Index, IndexStats, get_index
 from queue_app.index.server import index_health
-from queue_app.services.read.stats import UNREACHABLE
+from queue_app.services.read.stats import READY, UNREACHABLE
 from queue_app.sql import snapshot, stats as row_stats
 from queue_app.sql.database import alias, is_read_only
 from queue_app.sql.stats import RowStats
@@ -142,8 +142,17 @@ def _ask_database() -> DatabaseHealth:
         connections[alias()].close()  # opened for each question, as workers need connections too
 
 
+def _of_index[T](question: Callable[[Index], T]) -> T:
+    """Ask the index; where it is in PostgreSQL, on a connection for this question alone."""
+    try:
+        return question(get_index())
+    finally:
+        if conf.get().index == conf.ROWS:
+            connections[alias()].close()
+
+
 database = Probe(_ask_database)
-index = Probe(lambda: index_health(get_index()))
+index = Probe(lambda: _of_index(index_health))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +174,10 @@ def check(within: float) -> Health:
         reasons[DATABASE] = "The database does not answer, or its tables are missing."
     elif rows.is_read_only:
         reasons[DATABASE] = "The database is read-only, like a standby: no task is accepted or started."
-    if found is None:
+    if found is None and conf.get().index == conf.ROWS:  # both parts are in PostgreSQL
+        state = System(READY)
+        reasons[INDEX] = reasons.setdefault(DATABASE, "The database does not answer, or its tables are missing.")
+    elif found is None:
         state = System(UNREACHABLE)
     else:
         is_current = rows is None or found.generation == rows.generation
@@ -232,7 +244,7 @@ def _close_connection() -> None:
 
 
 _rows = Probe(_read_rows, linger=KEEP_SECONDS, on_end=_close_connection)
-_index = Probe(lambda: get_index().stats())
+_index = Probe(lambda: _of_index(lambda index: index.stats()))
 
 
 def collect(within: float = WITHIN_SECONDS) -> Metrics:

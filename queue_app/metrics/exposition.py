@@ -79,6 +79,7 @@ def families(metrics: Metrics) -> Iterator[Family]:
     yield _family("up", {(name,): float(up) for name, up in works.items()})
     labels: dict[str, str] = {}
     if index is not None:
+        yield _family("index_way", {(conf.get().index,): 1.0})
         counts = _parse(index.counts)
         labels = _queue_labels(index, counts)
         yield from _of_index(index, counts, labels)

@@ -72,6 +72,7 @@ ALL: Final = (
     Metric("worker_capacity_used_ratio", GAUGE, (), "Share of active workers' slots in use."),
     Metric("worker_heartbeat_failures_total", COUNTER, (), "Workers that were declared dead."),
     Metric("index_generation", GAUGE, (), "Current generation of the index."),
+    Metric("index_way", GAUGE, ("way",), "1 for the place in which claims find tasks: redis, or rows of PostgreSQL."),
     Metric("index_ready", GAUGE, (), "1 while the index is ready for claims."),
     Metric("index_rebuild_seconds", GAUGE, (), "Duration of the current or last rebuild."),
     Metric("index_repairs_total", COUNTER, ("kind",), "Repairs by the reconciler."),

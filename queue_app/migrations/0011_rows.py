@@ -6,14 +6,14 @@ from django.db import migrations
 
 #: Read as files: they belong to a room, and the tables exist without it.
 _SQL = Path(__file__).resolve().parents[1] / "rows" / "sql"
-_TABLES = ("state", "lane", "gate", "turn", "lock", "counter")
+_TABLES = ("state", "lane", "gate", "turn", "lock", "counter", "call")
 
 
 def sql_of(name):
     return (_SQL / name).read_text(encoding="utf-8")
 
 
-CLAIM = sql_of("claim_1.sql")
+CLAIM = sql_of("claim_1.sql") + sql_of("wake_1.sql")
 # The last ones use the first ones.
 FUNCTIONS = [part.partition("(")[0] for part in reversed(CLAIM.split("CREATE FUNCTION ")[1:])]
 

@@ -28,11 +28,13 @@ _GENERATION: Final = f"({_ANSWER}::jsonb ->> 'generation')::bigint"
 _IDS: Final = f"ARRAY(SELECT jsonb_array_elements_text({_ANSWER}::jsonb -> 'ids')::uuid)"
 
 
-#: Grants what was picked; the first column is the answer of the pick, once.
+#: Grants what was picked, and records whether slots are left; the first column is the answer of the pick, once.
 _GRANT: Final = f"""
 WITH granted AS ({GRANT % ("%s", _STAMP, "%s", _IDS, _IDS, _STAMP, _GENERATION, "%s")})
 SELECT CASE WHEN row_number() OVER () = 1 THEN pick.answer END, granted.*
-FROM (SELECT {_ANSWER} AS answer) AS pick LEFT JOIN granted ON true
+FROM (
+    SELECT {_ANSWER} AS answer, queue_app_claimed_1(%s, (SELECT COALESCE(sum(weight), 0) FROM granted) < %s)
+) AS pick LEFT JOIN granted ON true
 """
 #: Slots of a worker that runs tasks of any weight.
 _ANY_WEIGHT: Final = 2**15 - 1
@@ -45,9 +47,9 @@ def claim(profile: Profile, worker_id: uuid.UUID, want: int, *, reserve: bool) -
     """
     asked_at = time.monotonic()
     names = [list(profile.task_types), list(profile.queues) or None, list(profile.capabilities)]
-    slots = profile.slots or _ANY_WEIGHT
-    pick = (_PICK, [worker_id, *names, slots, min(want, MAX_CLAIM), reserve])
-    rows = fetch_prepared(pick, (_GRANT, [worker_id, conf.get().retry.timeout_factor, worker_id]))
+    slots, want = profile.slots or _ANY_WEIGHT, min(want, MAX_CLAIM)
+    pick = (_PICK, [worker_id, *names, slots, want, reserve])
+    rows = fetch_prepared(pick, (_GRANT, [worker_id, conf.get().retry.timeout_factor, worker_id, worker_id, want]))
     answer = json.loads(next(text for text, *_ in rows if text is not None))
     if answer["state"] != "ready":
         raise IndexNotReady("The tables of the index are being rebuilt from the tasks.")

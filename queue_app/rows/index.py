@@ -68,6 +68,8 @@ class RowsIndex(Index):
         A worker is called while it waits, and a slot is free once its row has ended, so ``register_idle`` and
         ``exchange`` say nothing here. Raises ``IndexNotReady`` until a rebuild has finished, and database errors.
         """
+        if self._counts.is_due:  # here, because the thread that waits for calls has no connection
+            self._counts.write()
         return claim.claim(profile, worker_id, want, reserve=reserve)
 
     def remove(self, _tasks: Iterable[TaskRef]) -> int:
@@ -93,9 +95,7 @@ class RowsIndex(Index):
             self._counts.write()
 
     def _push(self, entries: Sequence[Entry]) -> int:
-        changed = lanes.push(entries, *self._counts.take())
-        wake.wake()
-        return changed
+        return lanes.push(entries, *self._counts.take())
 
     def notify_and_locate(self, entry: Entry, events: Sequence[Run] = ()) -> int | None:
         """Notify of one task; return its position."""
@@ -198,13 +198,13 @@ class RowsIndex(Index):
     # -- slots: the executing rows ------------------------------------------------
 
     def release(self, leases: Iterable[Lease]) -> int:
-        """Call a worker: slots are free."""
-        if any(True for _ in leases):
-            wake.wake()
+        """Call a worker for what waits for these slots, unless the worker that had them can claim it."""
+        if freed := [lease.id for lease in leases]:
+            wake.wake(freed)
         return 0
 
     def post_release(self, leases: Iterable[Lease]) -> None:
-        """Call a worker: slots are free."""
+        """Do as ``release``."""
         self.release(leases)
 
     def restore_leases(self, leases: Iterable[Lease]) -> int:
@@ -233,8 +233,9 @@ class RowsIndex(Index):
         """Nothing to do: a claim names the profile."""
 
     def unregister(self, profile_id: str, worker_id: uuid.UUID) -> None:
-        """Write what the worker's process has counted."""
+        """Write what the worker's process has counted; listen no longer for a worker that ends."""
         self.flush()
+        wake.forget(worker_id)
 
     def unserved_types(self, profile: Profile) -> set[str]:
         """Return the task types that wait in the profile's queues but are not among its types."""
@@ -242,7 +243,6 @@ class RowsIndex(Index):
 
     def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> WorkerMessage | None:
         """Wait up to ``timeout`` seconds for a wake-up call or a notification; return which came, or ``None``."""
-        self.flush()
         return wake.wait(worker_id, timeout)
 
     def notify_workers(self, worker_ids: Iterable[uuid.UUID]) -> None:
@@ -250,9 +250,8 @@ class RowsIndex(Index):
         wake.tell(worker_ids)
 
     def wake_idle(self) -> int:
-        """Wake one idle worker."""
-        wake.wake()
-        return 1
+        """Wake one idle worker if it can run what waits; return how many were woken."""
+        return wake.wake()
 
     # -- limits: a claim reads the rows -------------------------------------------
 

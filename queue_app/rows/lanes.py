@@ -30,18 +30,28 @@ RETURNING 1
 """
 #: A push goes before or after a claim, so a lane that a claim has found empty is named again by the push behind it.
 _BESIDE_CLAIMS: Final = ("SELECT pg_advisory_xact_lock_shared(%s)", [GENERATION_LOCK])
-# In the order of the key, so that two of these statements do not deadlock.
-_PUSH: Final = _UPSERT.format(
-    source=f"""
-SELECT {HASH} AS hash, band, {ADDRESS}, head, '00000000-0000-0000-0000-000000000000'::uuid
-FROM (
-    SELECT band, queue, task_type, string_to_array(needs, ',')::varchar[] AS capabilities, "user", concurrency_key,
-        weight, head
-    FROM unnest(%s::smallint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[],
-        %s::timestamptz[]) AS v (band, queue, task_type, needs, "user", concurrency_key, weight, head)
-) AS v
-ORDER BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities"""
-)
+# In the order of the key, so that two of these statements do not deadlock. Its answer is the setting taskqueue.pushed.
+_PUSH: Final = f"""
+WITH pushed AS (
+    SELECT {HASH} AS hash, * FROM (
+        SELECT band, queue, task_type, string_to_array(needs, ',')::varchar[] AS capabilities, "user", concurrency_key,
+            weight, head
+        FROM unnest(%s::smallint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::smallint[],
+            %s::timestamptz[]) AS v (band, queue, task_type, needs, "user", concurrency_key, weight, head)
+    ) AS v
+), changed AS ({
+    _UPSERT.format(
+        source=f'''
+SELECT hash, band, {ADDRESS}, head, '00000000-0000-0000-0000-000000000000'::uuid FROM pushed
+ORDER BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities'''
+    )
+})
+SELECT set_config('taskqueue.pushed', (SELECT array_agg(DISTINCT hash) FROM pushed)::text, true),
+    set_config('taskqueue.changed', (SELECT count(*) FROM changed)::text, true)
+"""
+_CALL: Final = """
+SELECT current_setting('taskqueue.changed')::int, queue_app_wake_1(current_setting('taskqueue.pushed')::bigint[], NULL)
+"""
 #: The first task of each address and band, by as many look-ups in the index as there are of them.
 _FIRST: Final = f"""
 WITH RECURSIVE first AS (
@@ -70,7 +80,7 @@ ON CONFLICT (id) DO UPDATE SET number = EXCLUDED.number, state = 'ready', stamp 
 
 
 def push(entries: Iterable[Entry], *before: Statement) -> int:
-    """Name the lanes in which these tasks wait, after other statements; return how many lanes changed."""
+    """Name the lanes in which these tasks wait, after other statements, and call workers; return how many changed."""
     heads: dict[tuple[str, int], datetime] = {}
     for lane, score, _ in entries:
         at, band = queued_at_of(score) - PRECISION, int(score // BAND_WIDTH)
@@ -82,7 +92,8 @@ def push(entries: Iterable[Entry], *before: Statement) -> int:
     for (lane, band), head in heads.items():
         queue, task_type, needs, user, key, weight = parse_lane(lane)
         rows.append((band, queue, task_type, ",".join(needs), user, key, weight, head))
-    return len(ask("push", _BESIDE_CLAIMS, *before, (_PUSH, columns_of(rows, 8))))
+    changed: int = ask("push", _BESIDE_CLAIMS, *before, (_PUSH, columns_of(rows, 8)), (_CALL, ()))[0][0]
+    return changed
 
 
 def misplaced() -> list[uuid.UUID]:

@@ -6,6 +6,7 @@ from queue_app.core.rooms import Room
 
 ROOM: Final = Room(
     "rows",
+    findings=("diagnose.check_wake_ups",),
     parts={
         "RowsIndex": "index.RowsIndex",
         "build_lanes": "lanes.build",

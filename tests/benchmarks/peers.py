@@ -106,7 +106,7 @@ def make_environment(environment: Path, harness: Path) -> Path:
     uv = shutil.which("uv") or shutil.which("uv", path=f"{Path(sys.executable).parent}:{ROOT / '.dev/uv/bin'}")
     if uv is None:
         sys.exit("./dev bench peers: uv was not found; install it, or give an environment with --python-env.")
-    requirements = ("-r", harness / "requirements.txt", "-r", ROOT / "pyproject.toml")
+    requirements = ("-r", harness / "requirements.txt", "-r", ROOT / "pyproject.toml", "--extra", "redis")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
     python = environment / "bin" / "python"
     subprocess.run(

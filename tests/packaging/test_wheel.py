@@ -7,11 +7,11 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from itertools import takewhile
 from pathlib import Path
 
 import psycopg
 import pytest
-from django.conf import settings
 
 from tests.docs.pages import ROOT, blocks
 from tests.integration.test_migrations import database
@@ -40,9 +40,9 @@ ADDRESSES = """
         "HOST": _parts.hostname,
         "PORT": _parts.port,
     }
-    CACHES["default"]["LOCATION"] = os.environ["REDIS_URL"]
-    TASKQUEUE = {"KEY_PREFIX": os.environ["KEY_PREFIX"]}
 """
+# What the README takes for granted.
+POSTGRESQL = 'DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql"}}\n'
 INSPECT = """
     import json, sys
     import queue_app.workers
@@ -119,6 +119,8 @@ def greet(name):
     return f"Hello, {name}"
 """
 TUTORIAL = blocks(ROOT / "docs/tutorial/index.md")
+#: The blocks of "In your own project", up to the addition of Redis.
+README = list(takewhile(lambda block: "CACHES" not in block.text, blocks(ROOT / "README.md")[1:]))
 #: Commands that the tutorial leaves running.
 SERVICES = {"runscheduler", "runworker"}
 
@@ -133,7 +135,6 @@ class Stranger:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         self.environment = kept | {
             "DATABASE_URL": database,
-            "KEY_PREFIX": settings.TASKQUEUE["KEY_PREFIX"],
             "DJANGO_SUPERUSER_PASSWORD": "x",
         }
         self.services = []
@@ -160,7 +161,8 @@ class Stranger:
                 with (self.folder / "shop_site/settings.py").open("a") as file:
                     file.write(block.text + textwrap.dedent(ADDRESSES))
             case "exec":
-                (self.folder / "shop_site/urls.py").write_text(block.text)
+                with (self.folder / "shop_site/urls.py").open("a" if "urlpatterns +=" in block.text else "w") as file:
+                    file.write(block.text)
             case "file":
                 (self.folder / block.name).write_text(block.text)
             case _:
@@ -235,6 +237,19 @@ def test_the_wheel_works_as_the_tutorial_says(stranger, python):
     assert all(str(python.parent.parent) in path for path in found["packages"])
 
 
+def test_a_project_as_in_the_readme_needs_postgresql_alone(stranger, python):
+    assert "redis" not in run(uv(), "pip", "list", "--python", python)
+    stranger.type(["python", "-m", "django", "startproject", "shop_site", "."])
+    stranger.type(["python", "manage.py", "startapp", "shop"])
+    with (stranger.folder / "shop_site/settings.py").open("a") as file:
+        file.write('INSTALLED_APPS += ["shop"]\n' + POSTGRESQL)
+    stranger.follow(README)
+    with psycopg.connect(stranger.environment["DATABASE_URL"], autocommit=True) as connection:
+        ended = "SELECT status FROM queue_app_task WHERE task_type = 'shop.tasks.send_receipt'"
+        until(lambda: connection.execute(ended).fetchall() == [("completed",)], "the receipt is sent")
+    assert stranger.leave() == [0]
+
+
 def tasks_of_an_app_called_workers(stranger):
     """The runtime lies in the folder workers/ of this repository; a project may use that name for an app."""
     stranger.manage("startapp", "workers")
@@ -257,9 +272,9 @@ def test_the_metadata_names_what_users_install_and_no_tool_of_development(wheel)
         [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         lines = archive.read(name).decode().splitlines()
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if line.startswith("Provides-Extra: ")}
-    assert extras == {"api", "api-docs", "celery", "encryption", "otel", "prometheus", "typed"}
+    assert extras == {"api", "api-docs", "celery", "encryption", "otel", "prometheus", "redis", "typed"}
     required = [line for line in lines if line.startswith("Requires-Dist: ")]
-    assert len([line for line in required if "extra ==" not in line]) == 5
+    assert len([line for line in required if "extra ==" not in line]) == 3
     assert not any("pytest" in line for line in required)
 
 
@@ -280,7 +295,7 @@ def test_it_holds_what_it_needs_and_no_more(wheel, sdist, kind):
     else:
         names = run(sys.executable, "-m", "tarfile", "--list", sdist)
     wanted = ["queue_app/py.typed", "queue_app/migrations/0001_initial.py", "queue_app/testing/plugin.py", "LICENSE"]
-    for folder in ("lua", "static", "locale"):
+    for folder in ("lua", "rows/sql", "static", "locale"):
         wanted += [str(path.relative_to(ROOT)) for path in (ROOT / "queue_app").rglob(f"{folder}/**/*.*")]
     wanted += [f"templates/{name}" for name in TEMPLATES]
     assert [name for name in wanted if "__pycache__" not in name and name not in names] == []

@@ -15,6 +15,7 @@ django.setup()
 
 from queue_app import conf
 from queue_app.index import Index, get_index
+from queue_app.index.index import _of_rows
 from queue_app.services.notify import index as notify
 from tests.support.engine import built
 from tests.support.history import History, installed
@@ -24,9 +25,10 @@ from tests.support.scene import Scene
 
 @pytest.fixture(autouse=True)
 def forgetful_process() -> Iterator[None]:
-    """Let no test see what an earlier one taught the process: known queues, an index out of reach."""
+    """Let no test see what an earlier one taught the process: known queues, counts, an index out of reach."""
     forget_known_queues()
     notify.breaker.reset()
+    _of_rows.cache_clear()
     yield
     forget_known_queues()
     notify.breaker.reset()

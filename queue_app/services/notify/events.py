@@ -71,6 +71,11 @@ def enabled() -> bool:
     return _is_published(conf.get())
 
 
+def are_streamed() -> bool:
+    """Return whether events reach those who listen: the stream is in Redis."""
+    return enabled() and conf.get().index == conf.REDIS
+
+
 def publish(events: Iterable[tuple[Occasion, uuid.UUID]]) -> None:
     """Record events about tasks whose rows are committed. Never raises."""
     _record(_runs(events))

@@ -144,7 +144,7 @@ def _wait(
     spacing: float = 0.0,
 ) -> bool:
     until = time.monotonic() + seconds
-    pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
+    pause = CHECK_SECONDS if events.are_streamed() else CHECK_SECONDS_WITHOUT_EVENTS
     woken = threading.Event()
     with hub.listening(_on_end(task_id, woken.set)):
         while not has_ended():
@@ -171,7 +171,7 @@ async def await_end(task_id: uuid.UUID, seconds: float | None) -> bool:
             loop.call_soon_threadsafe(woken.set)
 
     listen = _on_end(task_id, wake)
-    pause = CHECK_SECONDS if events.enabled() else CHECK_SECONDS_WITHOUT_EVENTS
+    pause = CHECK_SECONDS if events.are_streamed() else CHECK_SECONDS_WITHOUT_EVENTS
     hub.add(id(listen), listen)
     try:
         await sync_to_async(hub.wait_until_ready, thread_sensitive=False)()
