@@ -129,13 +129,17 @@ def known_types() -> tuple[str, ...]:
 
 def get(task_type: str) -> AnyTask:
     """Return the task of this type; raise ``UnknownTaskType``, which lists similar names."""
-    task = _tasks.get(task_type)
-    if task is None:
-        discover()
-        task = _tasks.get(task_type)
+    task = of_task_modules(task_type)
     if task is None:
         raise UnknownTaskType(task_type, _tasks)
     return task
+
+
+def of_task_modules(task_type: str) -> AnyTask | None:
+    """Return the task of this type, ``None`` if no task module has it; imports no other module."""
+    if task_type not in _tasks:
+        discover()
+    return _tasks.get(task_type)
 
 
 def get_for_caller(task_type: str) -> AnyTask:

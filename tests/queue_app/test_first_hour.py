@@ -381,8 +381,9 @@ def test_a_wrong_password_of_postgresql(override):
     assert message.endswith("Correct the user, password and name in DATABASES['default'].")
 
 
-def test_a_cache_of_another_kind(db, cached_in):
+def test_a_cache_of_another_kind(db, cached_in, settings):
     cached_in(BACKEND="django.core.cache.backends.locmem.LocMemCache")
+    settings.TASKQUEUE = settings.TASKQUEUE | {"INDEX": "redis"}
     assert without_alias(refused()) == (
         "The cache 'index' is not served by django_redis.cache.RedisCache, which the task queue needs: set CACHES ="
         ' {\'index\': {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:6379/0"}}.'

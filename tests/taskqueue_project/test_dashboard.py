@@ -40,7 +40,7 @@ def test_it_asks_for_metrics_that_exist_and_for_nearly_all_of_them():
     assert {metric.name for metric in ALL} - used_metrics <= {
         "queue_paused", "tasks_delayed_total", "worker_heartbeat_failures_total", "index_generation",
         "index_rebuild_seconds", "scheduler_leader_age_seconds", "task_duration_seconds", "queue_age_seconds",
-        "task_state_total", "limit_value", "limit_run_time_ratio", "limits_adapted_total",
+        "task_state_total", "limit_value", "limit_run_time_ratio", "limits_adapted_total", "index_way",
     }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ _log = logging.getLogger("taskqueue")
 def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
     """Store one task, a ``queue_app.core.records.NewTask``; return it, or the one that already has its key.
 
-    Options that it leaves open are those of the function's decorator, if this process finds the function.
+    Options that it leaves open are those of the function's decorator, if a task module has the function.
     Tasks from ``outside`` (API, request stream) are limited by default (``services.enqueue.admission``). Returns
     the stored task, or with ``created=False`` the task that the same user enqueued in the last 24 hours
     (``RETENTION.IDEMPOTENCY_SECONDS``) with the same idempotency key, task type and parameters. Raises
@@ -65,7 +65,7 @@ def enqueue(new: NewTask, *, outside: bool = False) -> Enqueued:
 
 def _declared(new: NewTask) -> AnyTask | None:
     """Return the task whose decorator has the open options; none for a copy, which has those of its original."""
-    return registry.find(check_task_type(new.task_type)) if new.metadata is None else None
+    return registry.of_task_modules(check_task_type(new.task_type)) if new.metadata is None else None
 
 
 def store_one(

@@ -124,7 +124,7 @@ class TestDetail:
         response = alice.get(f"{TASKS}/{task.id}/")
         data = response.data
         assert data["task_id"] == str(task.id)
-        assert (data["status"], data["priority"], data["required_capabilities"]) == ("queued", "normal", ["gpu"])
+        assert (data["status"], data["priority"], data["required_capabilities"]) == ("queued", "high", ["gpu"])
         assert (data["parameters"], data["args"], data["result"]) == ({"frame": 7}, [1], None)
         assert (data["attempts"], data["attempt"], data["retry_count"]) == ([], 0, 0)
         assert (data["idempotency_key"], data["assigned_worker_id"], data["completed_at"]) == ("k", None, None)

@@ -518,7 +518,7 @@ def test_only_a_token_that_says_so_gets_encrypted_tasks(engine, settings, client
     may = ["view_workertoken", "add_workertoken", "change_workertoken"]
     for permissions, gets in ((may, False), ([*may, "view_encrypted"], True)):
         client.force_login(StaffFactory(permissions=permissions))
-        form = {"name": f"gets-{gets}", "max_in_flight": "5", "lifetime": "", "reads_encrypted": "on"}
+        form = {"name": f"gets-{gets}", "max_in_flight": "5", "lifetime": "0", "reads_encrypted": "on"}
         page = client.post("/admin/queue_app/workertoken/add/", form).content.decode()
         secret = re.search(r"tqw_[\w-]{20,}", page)[0]
         assert [task["parameters"] for task in Remote(secret, name=f"far-{gets}").take()] == gets * [
