@@ -4,6 +4,7 @@ A release may add to the tables, and a later one may remove what no running code
 columns and indexes that it does not know, in statements that it prepared before as well.
 """
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -83,6 +84,10 @@ SAFE = (
     migrations.AlterModelOptions,
     Groups,
 )
+#: A statement of SQL; what is inside of a function is indented.
+STATEMENT = re.compile(r"^(?:ALTER|CREATE|DELETE|DROP|INSERT|UPDATE)\b.*", re.MULTILINE)
+#: One that makes something new, or locks nothing.
+NEW = re.compile(r"CREATE (UNLOGGED TABLE|FUNCTION|INDEX \w+ ON queue_app_rows_)|(CREATE|DROP) INDEX CONCURRENTLY")
 
 
 def unsafe(operation):
@@ -90,6 +95,9 @@ def unsafe(operation):
     if isinstance(operation, migrations.AddField):
         field = operation.field
         return isinstance(field, models.ForeignKey) or not (field.null or field.has_db_default())
+    if isinstance(operation, migrations.RunSQL):
+        text = "\n".join([operation.sql] if isinstance(operation.sql, str) else operation.sql)
+        return not all(NEW.match(statement) for statement in STATEMENT.findall(text))
     return not isinstance(operation, SAFE)
 
 
@@ -110,6 +118,8 @@ def test_migrations_can_be_applied_under_load():
         (migrations.AddIndex("task", models.Index(fields=["user"], name="by_note")), True),
         (AddIndexConcurrently("task", models.Index(fields=["user"], name="by_note")), False),
         (migrations.RunSQL("UPDATE queue_app_task SET weight = 1"), True),
+        (migrations.RunSQL("CREATE INDEX by_note ON queue_app_task (weight)"), True),
+        (migrations.RunSQL("CREATE INDEX CONCURRENTLY by_note ON queue_app_task (weight)"), False),
     ],
 )
 def test_which_operations_are_safe(operation, expected):
