@@ -83,7 +83,7 @@ class QueueRow:
     failed: int | None = None
     workers: int = 0  # active workers that serve the queue
     slots: int = 0
-    fetched_ahead: int = 0  # of ``active``, at least so many wait in a worker for a slot
+    fetched_ahead: int = 0  # tasks of ``active`` that workers have fetched and not started, or more
 
     @property
     def depth(self) -> int:

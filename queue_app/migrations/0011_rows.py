@@ -7,6 +7,11 @@ from django.db import migrations
 #: Read as files: they belong to a room, and the tables exist without it.
 _SQL = Path(__file__).resolve().parents[1] / "rows" / "sql"
 _TABLES = ("state", "lane", "gate", "turn", "lock", "counter", "call")
+_INDEXES = ("ordered", "capped", "capped_limit")  # of queues and limits
+_DROP = [
+    *(f"DROP TABLE queue_app_rows_{name}" for name in _TABLES),
+    *(f"DROP INDEX queue_app_rows_{name}" for name in _INDEXES),
+]
 
 
 def sql_of(name):
@@ -22,6 +27,6 @@ class Migration(migrations.Migration):
     dependencies = [("queue_app", "0010_one_algorithm")]
 
     operations = [
-        migrations.RunSQL([sql_of("tables_1.sql")], [f"DROP TABLE queue_app_rows_{name}" for name in _TABLES]),
+        migrations.RunSQL([sql_of("tables_1.sql")], _DROP),
         migrations.RunSQL([CLAIM], [f"DROP FUNCTION {name}" for name in FUNCTIONS]),
     ]

@@ -119,7 +119,7 @@ class Listener:
         """Wait for a call of this worker."""
         with self._lock:
             box = self._boxes.setdefault(worker_id, _Box())
-            self._ring()  # it may have been called while nobody waited
+            self._ring()  # a call may have come since its last wait
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="taskqueue-listener", daemon=True)
                 self._thread.start()

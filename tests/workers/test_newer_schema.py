@@ -86,8 +86,10 @@ SAFE = (
 )
 #: A statement of SQL; what is inside of a function is indented.
 STATEMENT = re.compile(r"^(?:ALTER|CREATE|DELETE|DROP|INSERT|UPDATE)\b.*", re.MULTILINE)
-#: One that makes something new, or locks nothing.
-NEW = re.compile(r"CREATE (UNLOGGED TABLE|FUNCTION|INDEX \w+ ON queue_app_rows_)|(CREATE|DROP) INDEX CONCURRENTLY")
+#: One that makes something new, or an index of a small table, or locks nothing.
+NEW = re.compile(
+    r"CREATE (UNLOGGED TABLE|FUNCTION|INDEX \w+ ON queue_app_(rows_|queue\b|limit\b))|(CREATE|DROP) INDEX CONCURRENTLY"
+)
 
 
 def unsafe(operation):

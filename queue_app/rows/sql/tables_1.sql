@@ -36,3 +36,8 @@ CREATE UNLOGGED TABLE queue_app_rows_lock (name text PRIMARY KEY, token text NOT
 CREATE UNLOGGED TABLE queue_app_rows_counter (
     name text NOT NULL, shard smallint NOT NULL, count bigint NOT NULL, expires timestamptz, PRIMARY KEY (name, shard)
 );
+-- A claim asks which queues have another order than fifo, and whether any cap is in force, among many thousand queues or limits.
+CREATE INDEX queue_app_rows_ordered ON queue_app_queue ("order", name) WHERE "order" <> 'fifo';
+CREATE INDEX queue_app_rows_capped ON queue_app_queue (name)
+    WHERE max_concurrent IS NOT NULL OR max_concurrent_per_user IS NOT NULL;
+CREATE INDEX queue_app_rows_capped_limit ON queue_app_limit (name) WHERE max_concurrent IS NOT NULL;

@@ -1,4 +1,4 @@
-"""Both ways start the same tasks in the same order, whatever waits and whatever limits hold: for states that are drawn.
+"""Both ways start the same tasks in the same order, whatever waits and whatever limits hold: for random states.
 
 The index in Redis only proposes, so its claims come first, and the rows stay as they are for those of the other way. A
 queue in which owners take turns has no limits here: with some, Redis can meet such a queue a little late, because the

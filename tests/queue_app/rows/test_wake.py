@@ -1,4 +1,4 @@
-"""Who is called when work comes, and what happens to a call that nobody waits for, or whose connection breaks."""
+"""Which worker is called when work comes. No call is lost while its worker is busy, or when the connection breaks."""
 
 import contextlib
 import os
