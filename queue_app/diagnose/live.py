@@ -83,7 +83,7 @@ class QueueRow:
     failed: int | None = None
     workers: int = 0  # active workers that serve the queue
     slots: int = 0
-    fetched_ahead: int = 0  # tasks of ``active`` that workers have fetched and not started, or more
+    fetched_ahead: int = 0  # of ``active``: fetched by workers and not started; there may be more
 
     @property
     def depth(self) -> int:
