@@ -248,10 +248,12 @@ def in_memory(settings: object) -> None:
 
 @pytest.fixture(autouse=True)
 def no_known_outage() -> None:
-    """Let each test log its outages; a process logs one a minute."""
-    from queue_app.telemetry import outage_over  # noqa: PLC0415 - needs the settings
+    """Let each test log its outages, of which a process logs one a minute, and begin with Redis."""
+    from queue_app.index import redis_is_away  # noqa: PLC0415 - needs the settings
+    from queue_app.telemetry import outage_over  # noqa: PLC0415 - the same
 
     outage_over()
+    redis_is_away.clear()
 
 
 @pytest.fixture(autouse=True)

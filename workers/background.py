@@ -151,18 +151,18 @@ class WakeListener:
     def run_once(self) -> None:
         """Wait for one call."""
         call: WorkerMessage | None = None
+        rest = 0.0
         try:
             call = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
-        except IndexUnavailable:
-            time.sleep(RETRY_SECONDS)
+        except IndexUnavailable:  # the claim that follows meets it too, and may find another way
+            rest = RETRY_SECONDS
         except Exception:  # without this thread the worker would hear no calls
             logger.exception("waiting for a wake-up call failed")
-            time.sleep(RETRY_SECONDS)
+            rest = RETRY_SECONDS
         if call is WorkerMessage.NOTIFICATION:
             self._on_notification()
         self._on_wake(called=bool(call))
-        if call:
-            time.sleep(REST_SECONDS)
+        time.sleep(REST_SECONDS if call else rest)
 
     def _run(self) -> None:
         while not self._stopping:

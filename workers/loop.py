@@ -7,7 +7,6 @@ one in groups. Other threads only set flags and wake the loop; the loop alone wr
 import logging
 import time
 import uuid
-from collections.abc import Callable
 
 from django.db import Error as DatabaseError, connections
 
@@ -121,8 +120,7 @@ class WorkerLoop:
             raise
         except Exception as error:  # noqa: BLE001 - the backoff logs it
             self._claimer.should_claim = True
-            register = self._transport.register_again
-            self._backoff.recover(error, lambda: register(self.profile, self.id), self._transport.rebuild_if_needed)
+            self._backoff.recover(error, self._transport, self.profile, self.id)
         else:
             if self._backoff.reset():
                 self._on_recovery()
@@ -277,18 +275,20 @@ class ErrorBackoff:
         """Seconds to wait before the next try; 0 if nothing is wrong."""
         return max(0.0, self._not_before - time.monotonic())
 
-    def recover(self, error: Exception, register: Callable[[], object], rebuild: Callable[[], bool]) -> None:
-        """Wait for a moment, unless the cause can be repaired: by ``register`` or ``rebuild``."""
+    def recover(self, error: Exception, transport: Transport, profile: Profile, worker_id: uuid.UUID) -> None:
+        """Wait for a moment, unless the cause can be repaired."""
         self._not_before = time.monotonic() + RETRY_SECONDS
         try:
             if isinstance(error, UnknownProfile):
-                register()
+                transport.register_again(profile, worker_id)
                 self._not_before = 0.0
             elif isinstance(error, IndexNotReady):
-                if rebuild():
+                if transport.rebuild_if_needed():
                     self._not_before = 0.0
             else:
                 self._log(error)
+                if isinstance(error, IndexUnavailable) and transport.leave_redis(str(worker_id), error):
+                    self._not_before = 0.0
         except Exception as again:  # noqa: BLE001 - the next line logs it
             self._log(again)
 

@@ -33,9 +33,11 @@ from queue_app.services.repair.reconcile import Reconciler
 from queue_app.services.upkeep.jobs import Answers, pending_work, resign, take_lead, wake_idle_workers
 from queue_app.services.upkeep.maintenance import is_overdue, purge, run_overdue
 from queue_app.services.upkeep.promote import DUE_BATCH, make_due
+from queue_app.sql.snapshot import Way
 from queue_app.telemetry import log_error, outage_over
 from queue_app.workers.health import LoopHeartbeat
 from queue_app.workers.lifecycle import Exit, Wakeup, on_hangup, on_signals
+from queue_app.workers.lookout import Lookout
 from queue_app.workers.summary import Summary
 
 # One job of the scheduler: when it is due, and how it went.
@@ -144,7 +146,7 @@ class Scheduler:
         self._with_maintenance = with_maintenance
         self._purging = False
         self._stopping = False
-        self._index_is_away = False
+        self._is_failing = False  # whether the leadership could not be asked for
         self._index_back_at = 0.0  # monotonic time until which the scheduler does not use the index
         self._renew_at = 0.0  # monotonic time at which to renew the lock
         self._answers: Answers | None = None  # what this turn's query found
@@ -165,10 +167,10 @@ class Scheduler:
             Job(
                 "rebuild",
                 settings.due_seconds,
-                self._rebuild,
+                rebuild_until_open,
                 needs_index=True,
                 asks=("generation",),
-                is_wanted=lambda answers: rebuild_is_needed(answers["generation"]),
+                is_wanted=lambda answers: rebuild_is_needed(_way(answers)),
             ),
             Job(
                 "due",
@@ -219,10 +221,13 @@ class Scheduler:
 
     def run_until_stopped(self) -> None:
         """Run until ``stop``, in any thread."""
+        lookout = Lookout(self.token, lambda: self.leads)
+        lookout.start()
         while not self._stopping:
             self.loop_heartbeat.beat()
             self.run_once()
             self._wakeup.wait(self._next_at() - time.monotonic())
+        lookout.stop()
         self._resign()
         connections.close_all()
 
@@ -265,10 +270,6 @@ class Scheduler:
         if self._questions:
             self._answers = pending_work(self._questions, self._pauses)
 
-    def _rebuild(self) -> None:
-        rebuild_until_open()
-        self._renew_at = 0.0  # the lock was lost with the index
-
     def _maintain(self) -> None:
         run_overdue("promote", "expire", "snapshot", every=self._with_maintenance)
 
@@ -299,7 +300,6 @@ class Scheduler:
         """
         now = time.monotonic()
         self._index_back_at = now + max(INDEX_RETRY_SECONDS, 2 * (now - since))
-        self._renew_at = 0.0  # by the end of the pause another scheduler may lead
 
     def _next_at(self) -> float:
         if not self.leads:
@@ -308,21 +308,20 @@ class Scheduler:
 
     def _lead(self) -> bool:
         began = time.monotonic()
-        if self._index_back_at > began or (self.leads and self._renew_at > began + TOGETHER_SECONDS):
+        if self.leads and self._renew_at > began + TOGETHER_SECONDS:
             return True
         try:
             leads = take_lead(self.token, self.leader_seconds)
-        except IndexUnavailable as error:
-            if not self._index_is_away:
-                log_error(error, "jobs that need only PostgreSQL continue without the index: %s", in_one_line(error))
-            self._index_is_away = True
-            self._pause_index(began)
-            leads = True
-        else:
-            if self._index_is_away:
-                outage_over()
-            self._index_is_away = False
-            self._renew_at = began + self.leader_seconds / RENEWALS
+        except DatabaseError as error:
+            if not self._is_failing:
+                log_error(error, "the leadership cannot be asked for: %s", in_one_line(error))
+            self._is_failing = True
+            connections.close_all()
+            return self.leads  # its jobs meet the same error; the first one afterwards that asks leads
+        if self._is_failing:
+            outage_over()
+        self._is_failing = False
+        self._renew_at = began + self.leader_seconds / RENEWALS
         if leads != self.leads or not self._has_reported:
             role = "leads" if leads else "stands by: another one leads, and this one takes over if that one ends"
             logger.info("scheduler %s %s", self.token[:8], role)
@@ -334,5 +333,10 @@ class Scheduler:
     def _resign(self) -> None:
         try:
             resign(self.token)
-        except IndexUnavailable:
+        except DatabaseError:
             logger.info("cannot release the leader's lock; it expires by itself")
+
+
+def _way(answers: Answers) -> Way:
+    number, rows_number = answers["generation"]
+    return Way(number, rows_number == number)

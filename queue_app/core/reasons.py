@@ -88,7 +88,7 @@ KINDS: Final = {kind.code: kind for kind in (
     Kind("index_unreachable", "Redis cannot be reached, so no task starts. Tasks are safe in PostgreSQL.",
          _noop("Start it, or fail over: the index is then rebuilt by itself."), _SYSTEM, _FAIL, check="redis"),
     Kind("index_refuses",
-         "Redis refuses writes, so no task starts and no scheduler leads. Tasks are safe in PostgreSQL. %(error)s",
+         "Redis refuses writes, so no task starts. Tasks are safe in PostgreSQL. %(error)s",
          _noop("Let `manage.py taskqueue doctor` say what to do."), _SYSTEM, _FAIL, _REFUSED, check="redis"),
     Kind("index_foreign", "The index in Redis belongs to another database, so no task starts.",
          _noop("Let `manage.py taskqueue doctor` say which."), _SYSTEM, _FAIL, _REFUSED, check="index"),
@@ -98,6 +98,9 @@ KINDS: Final = {kind.code: kind for kind in (
          check="index"),
     Kind("index_loading", "The index is being rebuilt. Tasks start; some that wait are not in it yet.",
          _noop("Wait until all waiting tasks are in it."), _SYSTEM, _WARN, "index_rebuilding", check="index"),
+    Kind("index_away", "Since %(since)s Redis is away, so claims read the rows: tasks run, only slower. %(error)s",
+         _noop("Start it, or fail over: claims return to it by themselves."), _SYSTEM, _WARN, check="redis",
+         blocks=False),
     Kind("being_claimed", "A worker is claiming it. If the worker dies before it starts the task, it is queued again"
          " within 20 s.", "Wait.", _INDEX),
     Kind("index_missing", "The index lacks the task; the reconciler adds it within seconds.", "Wait.", _INDEX),

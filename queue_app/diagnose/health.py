@@ -23,8 +23,11 @@ from queue_app.diagnose.system import System, troubles
 from queue_app.index import Index, IndexStats, get_index
 from queue_app.index.server import index_health
 from queue_app.services.read.stats import READY, UNREACHABLE
-from queue_app.sql import snapshot, stats as row_stats
+from queue_app.services.upkeep.jobs import leader_lapses
+from queue_app.services.way import follow
+from queue_app.sql import stats as row_stats
 from queue_app.sql.database import alias, is_read_only
+from queue_app.sql.snapshot import Way
 from queue_app.sql.stats import RowStats
 
 #: Seconds after which an unanswered question is abandoned and asked again.
@@ -129,25 +132,27 @@ class _Asker(threading.Thread):
 
 
 class DatabaseHealth(NamedTuple):
-    """The generation of the index that the rows name, and whether the server refuses writes, like a standby."""
+    """What the rows say of the index, whether PostgreSQL refuses writes, like a standby, whether a scheduler leads."""
 
-    generation: int
+    way: Way
     is_read_only: bool
+    has_leader: bool
 
 
 def _ask_database() -> DatabaseHealth:
     try:
-        return DatabaseHealth(snapshot.generation(), is_read_only())
+        return DatabaseHealth(follow(), is_read_only(), leader_lapses() is not None)
     finally:
         connections[alias()].close()  # opened for each question, as workers need connections too
 
 
 def _of_index[T](question: Callable[[Index], T]) -> T:
     """Ask the index; where it is in PostgreSQL, on a connection for this question alone."""
+    index = get_index()
     try:
-        return question(get_index())
+        return question(index)
     finally:
-        if conf.get().index == conf.ROWS:
+        if index.way == conf.ROWS:
             connections[alias()].close()
 
 
@@ -177,16 +182,15 @@ def check(within: float) -> Health:
     if found is None and conf.get().index == conf.ROWS:  # both parts are in PostgreSQL
         state = System(READY)
         reasons[INDEX] = reasons.setdefault(DATABASE, "The database does not answer, or its tables are missing.")
-    elif found is None:
-        state = System(UNREACHABLE)
     else:
-        is_current = rows is None or found.generation == rows.generation
-        state = System(found.state, found.has_leader, found.refusal, is_current)
+        has_leader, way = (rows.has_leader, rows.way) if rows else (None, None)
+        is_current = way is None or found is None or found.generation == way.number
+        state = System(
+            found.state if found else UNREACHABLE, has_leader, found.refusal if found else "", is_current, way=way
+        )
     for trouble in troubles(state):
         if trouble.kind.level is Level.FAIL:
             reasons.setdefault(SCHEDULER if trouble.kind.check == SCHEDULER else INDEX, trouble.text)
-    if state.has_leader is False:  # none can lead while Redis refuses writes
-        reasons.setdefault(SCHEDULER, reasons.get(INDEX, ""))
     return Health(reasons)
 
 
@@ -199,10 +203,10 @@ class Metrics:
 
     @property
     def leader_age(self) -> float | None:
-        """Seconds since the leading scheduler renewed its leadership; ``None`` when none leads or Redis is away."""
-        if self.index is None or self.index.leader_lapses is None:
+        """Seconds since the leading scheduler renewed its leadership; ``None`` when none is known."""
+        if self.rows is None or self.rows.leader_lapses is None:
             return None
-        return max(0.0, conf.get().scheduler.leader_seconds - self.index.leader_lapses)
+        return max(0.0, conf.get().scheduler.leader_seconds - self.rows.leader_lapses)
 
     @property
     def ready(self) -> bool | None:

@@ -6,7 +6,6 @@ late. Unless the last one had very many, one query counts the tasks that ended i
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -23,13 +22,14 @@ from queue_app.diagnose import stalls
 from queue_app.diagnose.system import System, troubles
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.index.server import refused_writes
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stats
 from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
+from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.services.upkeep.promote import JOB as PROMOTE
+from queue_app.services.way import follow
 from queue_app.sql import stats as rows
 
 #: Seconds for which viewers share the state, the snapshots, and the counts of ended tasks.
@@ -174,6 +174,7 @@ def is_late(worker: Worker, now: datetime) -> bool:
 
 def _read(_key: str) -> Live:
     now = timezone.now()
+    way, lapses = follow(), leader_lapses()
     targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
     found_stats, reached_at = _stats(now)
     known = depths(found_stats)
@@ -190,7 +191,9 @@ def _read(_key: str) -> Live:
     dead_letters = DeadLetter.objects.open().values("pk")[:MAX_DEAD].count()
     return Live(
         at=now,
-        system=_system(found_stats),
+        system=System(
+            found_stats.state if found_stats else UNREACHABLE, lapses is not None, watched=stalls.read(), way=way
+        ),
         settings=RuntimeSettings.objects.first() or RuntimeSettings(),
         queues=found,
         depth=sum(row.depth for row in found),
@@ -208,7 +211,7 @@ def _read(_key: str) -> Live:
         slots=sum(worker.concurrency for worker in active),
         parts={name: part.read() for name, part in rooms.named("overview").items()},
         fetched_ahead=max(0, sum(row.active for row in found) - sum(each.concurrency for each in living)),
-        silent_seconds=_silent_seconds(found_stats),
+        silent_seconds=_silent_seconds(lapses),
         dead_letters=f"{MAX_DEAD}+" if dead_letters >= MAX_DEAD else str(dead_letters or ""),
     )
 
@@ -245,23 +248,10 @@ def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
     return found, now
 
 
-def _silent_seconds(found: IndexStats | None) -> float:
+def _silent_seconds(lapses: float | None) -> float:
     """Return for how long the leading scheduler has been silent, if it has missed renewals of its leadership."""
     length = conf.get().scheduler.leader_seconds
-    if found is None or found.leader_lapses is None or found.leader_lapses > length * (1 - SILENT_SHARE):
-        return 0.0
-    return length - found.leader_lapses
-
-
-def _system(found: IndexStats | None) -> System:
-    """Return the state of the installation; why Redis refuses writes is asked if no scheduler leads."""
-    if found is None:
-        return System(UNREACHABLE, watched=stalls.read())
-    has_leader, refusal = found.leader_lapses is not None, ""
-    if not has_leader:
-        with suppress(IndexUnavailable):
-            refusal = refused_writes(get_index())
-    return System(found.state, has_leader, refusal, watched=stalls.read())
+    return 0.0 if lapses is None or lapses > length * (1 - SILENT_SHARE) else length - lapses
 
 
 def _row(

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from queue_app.core.reasons import KINDS, Reason, reason
+from queue_app.core.reasons import KINDS, Reason, moment, reason
 from queue_app.core.sentence import joined, sentence
 from queue_app.diagnose import stalls
 from queue_app.diagnose.stalls import Watched
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
-from queue_app.index.server import has_leader, index_health, refused_writes
+from queue_app.index.server import index_health
 from queue_app.services.owner import is_foreign
 from queue_app.services.read.stats import LOADING, READY, UNREACHABLE
-from queue_app.sql import snapshot
+from queue_app.services.upkeep.jobs import leader_lapses
+from queue_app.services.way import follow, is_detour
+from queue_app.sql.snapshot import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,11 @@ class System:
 
     index: str  # ready, loading, rebuilding, missing, unreachable
     has_leader: bool | None = None
-    refusal: str = ""  # why Redis refuses writes, asked only if the index is not ready or no scheduler leads
+    refusal: str = ""  # why Redis refuses writes
     is_current: bool = True  # the index is of the generation that the rows name
     is_foreign: bool = False  # it belongs to another database
     watched: Watched | None = None  # what the watchdog found last
+    way: Way | None = None  # where claims find tasks
 
     @property
     def watched_stalls(self) -> tuple[stalls.Stall, ...]:
@@ -45,12 +48,13 @@ class System:
 def read(*, watchdog: bool = False) -> System:
     """Return the state now; with ``watchdog``, also what stands still."""
     watched = stalls.read() if watchdog else None
+    has_leader, way = leader_lapses() is not None, follow()
     try:
         health = index_health(get_index())
     except IndexUnavailable:
-        return System(UNREACHABLE, watched=watched)
-    is_current = health.generation == snapshot.generation()
-    return System(health.state, health.has_leader, health.refusal, is_current, is_foreign(health.owner), watched)
+        return System(UNREACHABLE, has_leader, watched=watched, way=way)
+    is_current = health.generation == way.number
+    return System(health.state, has_leader, health.refusal, is_current, is_foreign(health.owner), watched, way)
 
 
 type Finder = Callable[[System], Iterator[Reason]]
@@ -84,12 +88,14 @@ def _index(system: System) -> Iterator[Reason]:
         yield reason("index_rebuilding", state=sentence(state), details={"state": system.index})
     elif system.index == LOADING:
         yield reason("index_loading", details={"state": system.index})
+    if system.way and is_detour(system.way):
+        yield reason("index_away", since=moment(system.way.since), error=system.way.because)
 
 
 @finds_troubles
 def _scheduler(system: System) -> Iterator[Reason]:
-    """Yield that no scheduler leads; none can while Redis refuses writes, which is said already."""
-    if system.has_leader is False and not system.refusal:
+    """Yield that no scheduler leads."""
+    if system.has_leader is False:
         yield reason("no_scheduler")
 
 
@@ -105,9 +111,7 @@ def _watchdog(system: System) -> Iterator[Reason]:
 
 
 def why_unled() -> str:
-    """Return why no scheduler leads, and what that means; '' if one does. Raises ``IndexUnavailable``."""
-    index = get_index()
-    if has_leader(index):
+    """Return that no scheduler leads, and what that means; '' if one does."""
+    if leader_lapses() is not None:
         return ""
-    found = System(READY, has_leader=False, refusal=refused_writes(index))
-    return " ".join(each.advice for each in troubles(found))
+    return " ".join(each.advice for each in troubles(System(READY, has_leader=False)))

@@ -38,7 +38,6 @@ from queue_app.services.repair.rebuild import is_needed, rebuild_until_open
 from queue_app.services.repair.reconcile import reconcile_everything
 from queue_app.services.upkeep.jobs import Answers, pending_work
 from queue_app.services.upkeep.promote import make_due
-from queue_app.sql import snapshot
 from queue_app.sql.doctor import STALL_SECONDS
 
 #: Interval of the checks.
@@ -99,7 +98,7 @@ def is_refusing_writes() -> bool:
 def rebuild_is_due() -> bool:
     """Whether the rows refuse the present index, for example because an error condemned it."""
     try:
-        return is_needed(snapshot.generation())
+        return is_needed()
     except IndexUnavailable:
         return False
 

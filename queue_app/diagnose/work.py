@@ -23,6 +23,7 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.control.advice import advice
 from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
+from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
 from queue_app.sql import doctor as rows
 
@@ -91,7 +92,7 @@ def check_index() -> Iterator[Finding]:
 
 def check_scheduler() -> Iterator[Finding]:
     """Report a missing scheduler."""
-    lapses = get_index().leader_lapses()
+    lapses = leader_lapses()
     if lapses is None:
         yield from _troubles("scheduler", System(READY, has_leader=False))
     else:

@@ -13,12 +13,14 @@ from queue_app.exceptions import IndexDamaged
 from queue_app.index import scripts
 from queue_app.index.client import connect, redis, unavailable
 from queue_app.index.keys import Keys
-from queue_app.index.notifier import Notifier, publish_arguments
+from queue_app.index.notifier import CLAIM_SECONDS, Notifier, publish_arguments
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
 ONCE = frozenset({"claim"})
 #: Maximum delay of the reply to a blocking command; after that the connection counts as broken.
-LATE_SECONDS = 2.0
+LATE_SECONDS = 1.0
+#: Maximum time that a blocking command waits, so that a frozen server is soon found.
+BLOCK_SECONDS = 1.0
 #: Maximum queues per call of a script that walks over queues.
 QUEUES = 200
 
@@ -41,12 +43,17 @@ def readable(operation: str) -> Iterator[None]:
         raise IndexDamaged(f"{operation}: the index holds a value without sense: {error}") from error
 
 
-def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
-    """Run commands in one round trip; return their replies. As a pipeline of the client, without its overhead."""
+def in_one_write(client: redis.Redis, *commands: Sequence[Any], within: float | None = None) -> list[Any]:
+    """Run commands in one round trip; return their replies. As a pipeline of the client, without its overhead.
+
+    Raises an error if the first reply takes longer than ``within`` seconds.
+    """
     pool = client.connection_pool
     connection: Any = pool.get_connection()
     try:
         connection.send_packed_command([b"".join(part for each in commands for part in connection.pack_command(*each))])
+        if within is not None:
+            _await_reply(connection, within)
         return [connection.read_response() for _ in commands]
     except BaseException:
         connection.disconnect()  # an unread reply must not be taken for the reply to a later command
@@ -55,8 +62,14 @@ def in_one_write(client: redis.Redis, *commands: Sequence[Any]) -> list[Any]:
         pool.release(connection)
 
 
+def _await_reply(connection: Any, seconds: float) -> None:
+    """Wait for the next reply; the caller closes the connection if this raises."""
+    if not connection.can_read(seconds):
+        raise redis.TimeoutError(f"no answer within {seconds:g} s")
+
+
 def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
-    """Run a command that blocks for up to ``seconds`` on the server; return its reply, ``None`` if none came.
+    """Run a command that blocks for up to ``seconds`` on the server; return its reply, ``None`` for an empty one.
 
     The client would give up after the timeout of its sockets, which suits other commands.
     """
@@ -64,14 +77,11 @@ def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
     connection: Any = pool.get_connection()
     try:
         connection.send_command(*command)
-        if connection.can_read(seconds + LATE_SECONDS):
-            return connection.read_response()
-        connection.disconnect()  # the reply may still come
+        _await_reply(connection, seconds + LATE_SECONDS)
+        return connection.read_response()
     except BaseException:
-        connection.disconnect()
+        connection.disconnect()  # the reply may still come
         raise
-    else:
-        return None
     finally:
         pool.release(connection)
 
@@ -119,10 +129,10 @@ class Calls:
         """Run a script without the client, which repeats a command whose reply was lost."""
         command = ("EVALSHA", script.sha, 1, self.keys.prefix, *args)
         try:
-            return in_one_write(self._client, command)[0]
+            return in_one_write(self._client, command, within=CLAIM_SECONDS)[0]
         except redis.exceptions.NoScriptError:  # so it has not run
             self._client.script_load(script.script)
-            return in_one_write(self._client, command)[0]
+            return in_one_write(self._client, command, within=CLAIM_SECONDS)[0]
 
     def _total(self, name: str, calls: Iterable[Sequence[Any]]) -> int:
         """Run a script once for each list of arguments; return the sum of its replies."""

@@ -6,12 +6,13 @@ blocks the server for long.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import batched, chain
-from typing import Any, ClassVar, Concatenate
+from typing import Any, ClassVar, Concatenate, Final
 
 from queue_app import conf
 from queue_app.core import rooms
@@ -150,6 +151,11 @@ class Index(Leases, Workers, LimitCopies):
         """Add to the counters of the cluster (``core.counters``)."""
         self.publish([counted(counts)])
 
+    def restart_counters(self) -> None:
+        """Delete the counters of the cluster: others have counted since, and metrics must not seem to jump."""
+        with translated("count", self.alias):
+            self._client.delete(self.keys.counters)
+
     def read_events(self, after_id: str, *, count: int, block_ms: int | None = None) -> list[Event]:
         """Return events that follow ``after_id``, oldest first; wait up to ``block_ms`` for the first."""
         with translated("events", self.alias):
@@ -233,10 +239,6 @@ class Index(Leases, Workers, LimitCopies):
         """Take or renew a lock, or release it with 0 seconds; return whether ``token`` holds it."""
         return bool(self._call("lock", name, token, int(seconds * 1000)))
 
-    def leader_lapses(self) -> float | None:
-        """Return the seconds after which the leadership of the schedulers expires; ``None`` without a leader."""
-        return self.stats().leader_lapses
-
     def count_calls(self, name: str, calls: int, seconds: int) -> int:
         """Add to a counter that expires after ``seconds``; return it, in one round trip."""
         key = self.keys.throttle(name)
@@ -304,18 +306,28 @@ class Index(Leases, Workers, LimitCopies):
 _build = cache(Index)
 
 
+#: Whether claims read the rows because Redis is away, as far as this process knows (``services.way``).
+redis_is_away: Final = threading.Event()
+
+
 @cache
-def _of_rows() -> Index:
+def rows_index() -> Index:
+    """Return the index in the rows."""
     index: Index = rooms.part("RowsIndex")()
     return index
 
 
-def get_index() -> Index:
-    """Return the index of this process under the current settings."""
+def redis_index() -> Index:
+    """Return the index in Redis under the current settings."""
     settings = conf.get()
-    if settings.index == conf.ROWS:
-        return _of_rows()
     return _build(settings.redis_alias, settings.key_prefix)
+
+
+def get_index() -> Index:
+    """Return the index that is in force, as far as this process knows."""
+    if redis_is_away.is_set() or conf.get().index == conf.ROWS:
+        return rows_index()
+    return redis_index()
 
 
 def is_open() -> bool:

@@ -72,32 +72,30 @@ def _snapshots(client: redis.Redis) -> str | None:
 
 
 class IndexHealth(NamedTuple):
-    """The generation of the index, its state (ready, loading, rebuilding, missing), and whether a scheduler leads.
+    """The generation of the index and its state (ready, loading, rebuilding, missing).
 
     ``owner`` is the identity of the database to which the index belongs.
-    ``refusal``: why the server refuses writes, asked only if the index is not ready or no scheduler leads.
+    ``refusal``: why the server refuses writes.
     """
 
     generation: int
     state: str
-    has_leader: bool
     refusal: str
     owner: str = ""
 
 
 def index_health(index: Index) -> IndexHealth:
     """Return the health of the index, at a cost that does not grow with it. Raises ``IndexUnavailable``."""
-    found, is_led = index.generation(), has_leader(index)
-    refusal = "" if is_led and found.state in ("ready", "loading") else refused_writes(index)
-    return IndexHealth(found.number, found.state, is_led, refusal, found.owner)
+    found = index.generation()
+    return IndexHealth(found.number, found.state, refused_writes(index), found.owner)
 
 
 def refused_writes(index: Index) -> str:
     """Return why the server refuses writes, empty if it accepts them. Raises ``IndexUnavailable``.
 
     A server that reads and does not write is a replica (READONLY), has no memory (OOM) or no disk (MISCONF). Then no
-    scheduler can lead and no index can be built, so both seem to be missing. The command writes nothing: XX sets only
-    a key that exists, and this one never does.
+    index can be built, so it seems to be missing. The command writes nothing: XX sets only a key that exists, and this
+    one never does.
     """
     if index.way == conf.ROWS:
         return ""
@@ -110,14 +108,6 @@ def refused_writes(index: Index) -> str:
             raise
         return describe(cause)
     return ""
-
-
-def has_leader(index: Index) -> bool:
-    """Return whether a scheduler leads. Raises ``IndexUnavailable``."""
-    if index.way == conf.ROWS:
-        return index.leader_lapses() is not None
-    with translated("health", index.alias):
-        return bool(index._client.exists(index.keys.lock("scheduler")))  # noqa: SLF001 - of the same package
 
 
 class WaitingLane(NamedTuple):

@@ -32,25 +32,21 @@ class QueueDepth:
 class IndexStats:
     """The whole index at about one instant.
 
-    ``state`` is that of its generation. ``leader_lapses`` is the number of seconds after which the leadership of
-    the schedulers expires unless it is renewed, ``None`` without a leader. ``counts`` are the counters of
-    ``core.counters`` since Redis was emptied.
+    ``state`` is that of its generation. ``counts`` are the counters of ``core.counters`` since Redis was emptied.
     """
 
     generation: int
     state: str
-    leader_lapses: float | None
     counts: dict[str, int]
     queues: list[QueueDepth]
 
 
 def stats_of(pages: Sequence[Sequence[Any]], counters: Mapping[bytes, bytes]) -> IndexStats:
     """Return the stats of all queues from the replies of the script, and the counters that are numbers."""
-    number, state, lapses = pages[0][0]
+    number, state = pages[0][0]
     return IndexStats(
         generation=int(number or 0),
         state=text(state),
-        leader_lapses=int(lapses) / 1000 if int(lapses) >= 0 else None,
         counts={text(name): int(count) for name, count in counters.items() if _NUMBER.fullmatch(count)},
         queues=depths_of(pages),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -12,8 +13,8 @@ from enum import Enum
 from itertools import batched
 from typing import Any, NamedTuple, Self, cast
 
-from queue_app.index.calls import QUEUES, Calls, blocking, in_one_write, readable, translated
-from queue_app.index.client import redis, text
+from queue_app.index.calls import BLOCK_SECONDS, QUEUES, Calls, blocking, in_one_write, readable, translated
+from queue_app.index.client import text
 from queue_app.index.leases import SCANNED
 
 #: Seconds until a notification that its worker did not read is deleted.
@@ -142,14 +143,13 @@ class Workers(Calls):
     def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> WorkerMessage | None:
         """Wait up to ``timeout`` seconds for a wake-up call or a notification; return which came, or ``None``."""
         tell, wake = self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))
+        until = time.monotonic() + timeout
         with translated("wait", self.alias):
-            try:
-                found = blocking(self._client, timeout, "BLPOP", tell, wake, timeout)
-            except redis.TimeoutError:  # the network was slow
-                return None
-        if found is None:
-            return None
-        return WorkerMessage.NOTIFICATION if text(found[0]) == tell else WorkerMessage.WAKE_UP
+            while (left := until - time.monotonic()) > 0:
+                seconds = min(left, BLOCK_SECONDS)
+                if found := blocking(self._client, seconds, "BLPOP", tell, wake, seconds):
+                    return WorkerMessage.NOTIFICATION if text(found[0]) == tell else WorkerMessage.WAKE_UP
+        return None
 
     def notify_workers(self, worker_ids: Iterable[uuid.UUID]) -> None:
         """Let workers read their rows now: one of their tasks was cancelled, or the index is new."""

@@ -83,13 +83,13 @@ def families(metrics: Metrics) -> Iterator[Family]:
         counts = _parse(index.counts)
         labels = _queue_labels(index, counts)
         yield from _of_index(index, counts, labels)
-        yield _family("scheduler_leading", {(): float(index.leader_lapses is not None)})
+    if rows is not None:
+        yield _family("scheduler_leading", {(): float(rows.leader_lapses is not None)})
         if metrics.leader_age is not None:
             yield _family("scheduler_leader_age_seconds", {(): metrics.leader_age})
-    if rows is not None:
         yield from _of_rows(rows)
         stalled = {(kind,): float(rows.stalled.get(kind, 0)) for kind in _stalls()}
-        if index is not None and index.leader_lapses is not None:
+        if rows.leader_lapses is not None:
             stalled["no_watchdog",] = float(not rows.is_watched)
         yield _family("stalled", stalled)
     if index is not None and rows is not None:

@@ -414,6 +414,10 @@ class IndexGeneration(models.Model):
     condemned_at = models.DateTimeField(null=True, blank=True)
     damaged_at = models.DateTimeField(null=True, blank=True)  # when the damage of this generation was first found
     condemned_because = models.CharField(max_length=300, blank=True, default="", db_default="")
+    # The generation in which claims read the rows: if it is ``number``, those of now do.
+    rows_number = models.BigIntegerField(default=-1, db_default=-1)
+    way_since = models.DateTimeField(null=True, blank=True)  # when claims went over to the rows, or back to Redis
+    way_because = models.CharField(max_length=300, blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = "index"

@@ -53,6 +53,7 @@ from queue_app.services.lifecycle.claim import among_executing, claim, compare, 
 from queue_app.services.lifecycle.finish import finish, masked, record_progress
 from queue_app.services.lifecycle.results import with_results, with_results_for_remote
 from queue_app.services.lifecycle.steps import await_signal, record_step, stored_steps
+from queue_app.services.repair.detour import leave_redis
 from queue_app.services.repair.rebuild import rebuild_until_open
 from queue_app.services.worker import registration as service
 from queue_app.services.worker.registration import WorkerIdentity
@@ -392,6 +393,10 @@ def _claim(
             tasks = once()
         except UnknownProfile:
             service.register_in_index(profile, worker_id)
+            tasks = once()
+        except IndexUnavailable as error:
+            if not leave_redis(str(worker_id), error):
+                raise
             tasks = once()
     except IndexNotReady:
         rebuild_until_open()

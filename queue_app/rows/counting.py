@@ -1,4 +1,4 @@
-"""Locks and counters of the cluster."""
+"""Counters of the cluster."""
 
 import os
 import threading
@@ -19,19 +19,6 @@ SHARDS: Final = 16
 #: Counts that no notification of a task takes along are written this often.
 WRITE_SECONDS: Final = 1.0
 
-_MAY_TAKE: Final = "held.token = EXCLUDED.token OR held.until < clock_timestamp()"
-# A lock lasts no longer than its next candidate wants it, or it would last too long after the clock has stepped back.
-_TAKE: Final = f"""
-INSERT INTO queue_app_rows_lock AS held (name, token, until)
-VALUES (%s, %s, clock_timestamp() + make_interval(secs => %s))
-ON CONFLICT (name) DO UPDATE SET token = CASE WHEN {_MAY_TAKE} THEN EXCLUDED.token ELSE held.token END,
-    until = CASE WHEN {_MAY_TAKE} THEN EXCLUDED.until ELSE LEAST(held.until, EXCLUDED.until) END
-RETURNING token
-"""
-_LAPSES: Final = """
-SELECT EXTRACT(EPOCH FROM until - clock_timestamp())::float8 FROM queue_app_rows_lock
-WHERE name = %s AND until > clock_timestamp()
-"""
 _ADD: Final = """
 INSERT INTO queue_app_rows_counter AS counter (name, shard, count)
 SELECT name, %s, count FROM unnest(%s::text[], %s::bigint[]) AS v (name, count) ORDER BY name
@@ -47,20 +34,6 @@ RETURNING count
 """
 
 
-def lock(name: str, token: str, seconds: float) -> bool:
-    """Take or renew a lock, or release it with 0 seconds; return whether ``token`` holds it."""
-    if not seconds:
-        ask("lock", ("DELETE FROM queue_app_rows_lock WHERE name = %s AND token = %s RETURNING 1", [name, token]))
-        return False
-    return ask("lock", (_TAKE, [name, token, float(seconds)])) == [(token,)]
-
-
-def lapses_in(name: str) -> float | None:
-    """Return the seconds after which a lock expires unless it is renewed; ``None`` if nothing holds it."""
-    found = ask("lock", (_LAPSES, [name]))
-    return found[0][0] if found else None
-
-
 def count_calls(name: str, calls: int, seconds: int) -> int:
     """Add to a counter that expires after ``seconds``; return it."""
     return int(ask("count", (_CALLS, [f"calls:{name}", calls, float(seconds)]))[0][0])
@@ -70,6 +43,11 @@ def totals() -> dict[str, int]:
     """Return the counters."""
     sql = "SELECT name, sum(count)::bigint FROM queue_app_rows_counter WHERE expires IS NULL GROUP BY name"
     return dict(ask("stats", (sql, [])))
+
+
+def restart() -> None:
+    """Delete the counters of the cluster."""
+    ask("count", ("DELETE FROM queue_app_rows_counter WHERE expires IS NULL RETURNING 1", []))
 
 
 def forget_expired() -> None:

@@ -17,14 +17,15 @@ from queue_app.core.limits import BAND_WIDTH, parse_lane, queued_at_of
 from queue_app.core.priorities import Band, Risen, Thresholds
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import Generation, Index, IndexStats, Profile, WorkerMessage
+from queue_app.index import Generation, Index, IndexStats, Profile, WorkerMessage, redis_index, redis_is_away
 from queue_app.index.keys import Placement
 from queue_app.index.limits import GateLimits
 from queue_app.index.stats import QueueDepth
 from queue_app.index.streams import RequestStream
 from queue_app.rows import claim, counting, gates, lanes, look, wake
-from queue_app.rows.tables import ask
+from queue_app.rows.tables import ask, translated
 from queue_app.services.read.stats import depths_of_rows, nothing
+from queue_app.sql import locks
 from queue_app.sql.database import clock
 
 NEEDS_REDIS = f"are a stream in Redis, which this project does not use for the queue (INDEX is {conf.ROWS!r})."
@@ -95,7 +96,16 @@ class RowsIndex(Index):
             self._counts.write()
 
     def _push(self, entries: Sequence[Entry]) -> int:
-        return lanes.push(entries, *self._counts.take())
+        """Name lanes; if claims have returned to Redis, push the tasks there, and use Redis from now on."""
+        changed, is_in_force = lanes.push(entries, *self._counts.take())
+        if not is_in_force and conf.get().index == conf.REDIS:
+            redis_is_away.clear()
+            redis_index().notify(entries)
+        return changed
+
+    def restart_counters(self) -> None:
+        """Delete the counters of the cluster."""
+        counting.restart()
 
     def notify_and_locate(self, entry: Entry, events: Sequence[Run] = ()) -> int | None:
         """Notify of one task; return its position."""
@@ -140,11 +150,8 @@ class RowsIndex(Index):
 
     def lock(self, name: str, token: str, seconds: float) -> bool:
         """Take or renew a lock, or release it with 0 seconds; return whether ``token`` holds it."""
-        return counting.lock(name, token, seconds)
-
-    def leader_lapses(self) -> float | None:
-        """Return the seconds after which the leadership of the schedulers expires; ``None`` without a leader."""
-        return counting.lapses_in("scheduler")
+        with translated("lock"):
+            return locks.hold(name, token, seconds)
 
     def count_calls(self, name: str, calls: int, seconds: int) -> int:
         """Add to a counter that expires after ``seconds``; return it."""
@@ -173,7 +180,7 @@ class RowsIndex(Index):
         self.flush()
         number, state, _ = self.generation()
         depths = sorted(depths_of_rows().values(), key=lambda depth: depth.queue)
-        return IndexStats(number, state, self.leader_lapses(), counting.totals(), depths)
+        return IndexStats(number, state, counting.totals(), depths)
 
     def depth(self, queue: str) -> QueueDepth:
         """Count one queue."""

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from queue_app.core.limits import BAND_WIDTH, parse_lane, queued_at_of
 from queue_app.core.records import Entry
-from queue_app.rows import gates
+from queue_app.rows import gates, wake
 from queue_app.rows.tables import ADDRESS, HASH, ask
 from queue_app.sql import snapshot
 from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, columns_of, execute, fetch_together
 from queue_app.sql.prepared import Statement
 
+#: The age (s) of the tasks whose lanes are named anew while claims have left Redis.
+RECENT_SECONDS: Final = 10.0
 #: More than the precision of a score, which has steps of 8 µs.
 PRECISION: Final = timedelta(microseconds=20)
 
@@ -50,8 +52,20 @@ SELECT set_config('taskqueue.pushed', (SELECT array_agg(DISTINCT hash) FROM push
     set_config('taskqueue.changed', (SELECT count(*) FROM changed)::text, true)
 """
 _CALL: Final = """
-SELECT current_setting('taskqueue.changed')::int, queue_app_wake_1(current_setting('taskqueue.pushed')::bigint[], NULL)
+SELECT current_setting('taskqueue.changed')::int,
+    EXISTS (SELECT FROM queue_app_indexgeneration WHERE id = 1 AND rows_number = number),
+    queue_app_wake_1(current_setting('taskqueue.pushed')::bigint[], NULL)
 """
+#: The lanes of the tasks that were queued lately.
+_NAME_RECENT: Final = _UPSERT.format(
+    source=f"""
+SELECT hash, band, {ADDRESS}, min(queued_at) - interval '20 microseconds', '00000000-0000-0000-0000-000000000000'::uuid
+FROM (
+    SELECT {HASH} AS hash, priority AS band, {ADDRESS}, queued_at FROM queue_app_task
+    WHERE status = 'queued' AND queued_at > clock_timestamp() - make_interval(secs => %s)
+) AS recent GROUP BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities
+ORDER BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities"""
+)
 #: The first task of each address and band, by as many look-ups in the index as there are of them.
 _FIRST: Final = f"""
 WITH RECURSIVE first AS (
@@ -79,21 +93,30 @@ ON CONFLICT (id) DO UPDATE SET number = EXCLUDED.number, state = 'ready', stamp 
 """
 
 
-def push(entries: Iterable[Entry], *before: Statement) -> int:
-    """Name the lanes in which these tasks wait, after other statements, and call workers; return how many changed."""
+def push(entries: Iterable[Entry], *before: Statement) -> tuple[int, bool]:
+    """Name the lanes in which these tasks wait, after other statements, and call workers.
+
+    Returns how many lanes changed, and whether claims read them.
+    """
     heads: dict[tuple[str, int], datetime] = {}
     for lane, score, _ in entries:
         at, band = queued_at_of(score) - PRECISION, int(score // BAND_WIDTH)
         if (lane, band) not in heads or at < heads[lane, band]:
             heads[lane, band] = at
     if not heads:
-        return 0
+        return 0, True
     rows: list[tuple[Any, ...]] = []
     for (lane, band), head in heads.items():
         queue, task_type, needs, user, key, weight = parse_lane(lane)
         rows.append((band, queue, task_type, ",".join(needs), user, key, weight, head))
-    changed: int = ask("push", _BESIDE_CLAIMS, *before, (_PUSH, columns_of(rows, 8)), (_CALL, ()))[0][0]
-    return changed
+    changed, is_in_force, _ = ask("push", _BESIDE_CLAIMS, *before, (_PUSH, columns_of(rows, 8)), (_CALL, ()))[0]
+    return changed, is_in_force
+
+
+def name_recent() -> None:
+    """Name the lanes of tasks that were queued lately: other processes may not know yet that claims read them."""
+    if ask("name", _BESIDE_CLAIMS, (_NAME_RECENT, [RECENT_SECONDS])):
+        wake.wake()
 
 
 def misplaced() -> list[uuid.UUID]:

@@ -10,6 +10,7 @@ ROOM: Final = Room(
     parts={
         "RowsIndex": "index.RowsIndex",
         "build_lanes": "lanes.build",
+        "name_recent": "lanes.name_recent",
         "forget_expired": "counting.forget_expired",
     },
 )

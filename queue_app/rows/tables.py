@@ -1,5 +1,7 @@
 """What the statements of this room share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from django.db import Error
@@ -17,9 +19,16 @@ HASH: Final = (
 ADDRESS: Final = 'queue, task_type, capabilities, "user", concurrency_key, weight'
 
 
-def ask(operation: str, *statements: Statement) -> list[Row]:
-    """Run statements that return rows in one round trip; return those of the last. Raises ``IndexUnavailable``."""
+@contextmanager
+def translated(operation: str) -> Iterator[None]:
+    """Turn database errors into ``IndexUnavailable``."""
     try:
-        return fetch_prepared(*statements)
+        yield
     except Error as error:
         raise IndexUnavailable(f"PostgreSQL failed ({operation}): {in_one_line(error)}") from error
+
+
+def ask(operation: str, *statements: Statement) -> list[Row]:
+    """Run statements that return rows in one round trip; return those of the last. Raises ``IndexUnavailable``."""
+    with translated(operation):
+        return fetch_prepared(*statements)

@@ -2,7 +2,7 @@
 
 from queue_app import conf
 from queue_app.exceptions import IndexOfAnotherDatabase
-from queue_app.index import get_index, server_url
+from queue_app.index import Index, get_index, server_url
 from queue_app.sql.doctor import database_identity
 
 ADVICE = (
@@ -16,9 +16,9 @@ def is_foreign(owner: str) -> bool:
     return owner not in {"", database_identity()}
 
 
-def check_owner() -> None:
-    """Raise ``IndexOfAnotherDatabase`` if the index belongs to another database."""
-    index = get_index()
+def check_owner(index: Index | None = None) -> None:
+    """Raise ``IndexOfAnotherDatabase`` if the index, by default the one in force, belongs to another database."""
+    index = index or get_index()
     if index.way == conf.ROWS:  # its tables are in this database
         return
     owner, own = index.generation().owner, database_identity()

@@ -141,9 +141,27 @@ def types_of(ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
     return dict(fetch_all("SELECT id, task_type FROM queue_app_task WHERE id = ANY(%s)", [list(ids)]))
 
 
-def raise_generation(above: int = 0) -> int:
+class Way(NamedTuple):
+    """The generation that claims must belong to, and whether they read the rows, since when and why."""
+
+    number: int  # 0 before the first rebuild
+    is_rows: bool
+    since: datetime | None = None  # the last change, if there was one
+    because: str = ""
+
+
+def way() -> Way:
+    """Return which way is in force."""
+    sql = "SELECT number, rows_number = number, way_since, way_because FROM queue_app_indexgeneration WHERE id = 1"
+    found = fetch_all(sql)
+    return Way(*found[0]) if found else Way(0, is_rows=False)
+
+
+def raise_generation(above: int = 0, *, rows_because: str | None = None) -> int:
     """Begin a new generation; return its number, which is also above ``above``, that of the index.
 
+    With ``rows_because`` its claims read the rows (empty: for the known reason). Without it, claims that read the rows
+    go on under the new number.
     After a failover to a standby that lacks commits, the rows may be of an earlier generation than the index. A number
     that is a million ahead is damaged, and ignored.
     Waits for the claims that are being committed, so that the caller can then read every
@@ -151,16 +169,39 @@ def raise_generation(above: int = 0) -> int:
     """
     with atomic():
         _lock_generation()
-        number: int = fetch_value(
-            "INSERT INTO queue_app_indexgeneration (id, database, number, started_at, tasks, leases)"
-            " VALUES (1, gen_random_uuid(), 1, clock_timestamp(), 0, 0)"
-            " ON CONFLICT (id) DO UPDATE SET number = 1 + CASE"
-            " WHEN %(above)s BETWEEN queue_app_indexgeneration.number AND queue_app_indexgeneration.number + 1000000"
-            " THEN %(above)s ELSE queue_app_indexgeneration.number END,"
-            " abandoned_until = 0, damaged_at = NULL, started_at = clock_timestamp(), ready_at = NULL RETURNING number",
-            {"above": above},
+        before = way()
+        number = 1 + (above if before.number <= above <= before.number + 1_000_000 else before.number)
+        is_rows = before.is_rows or rows_because is not None
+        since = "clock_timestamp()" if is_rows and not before.is_rows else "g.way_since"
+        execute(
+            "INSERT INTO queue_app_indexgeneration AS g"
+            " (id, database, number, started_at, tasks, leases, rows_number, way_since, way_because)"
+            " VALUES (1, gen_random_uuid(), %(number)s, clock_timestamp(), 0, 0, %(rows)s, clock_timestamp(), %(why)s)"
+            " ON CONFLICT (id) DO UPDATE SET number = EXCLUDED.number, rows_number = EXCLUDED.rows_number,"
+            " abandoned_until = 0, damaged_at = NULL, started_at = clock_timestamp(), ready_at = NULL,"
+            f" way_since = {since}, way_because = COALESCE(NULLIF(EXCLUDED.way_because, ''), g.way_because)",
+            {"number": number, "rows": number if is_rows else -1, "why": (rows_because or "")[:300]},
         )
+        if is_rows and rows_because is None:
+            execute("UPDATE queue_app_rows_state SET number = %s WHERE number = %s", [number, before.number])
     return number
+
+
+def leave_rows(number: int) -> bool:
+    """Let claims use Redis from now on, if they read the rows in this generation; return whether they did.
+
+    Waits for the claim from rows that is being committed.
+    """
+    with atomic():
+        _lock_generation()
+        left = execute(
+            "UPDATE queue_app_indexgeneration SET rows_number = -1, way_since = clock_timestamp(), way_because = ''"
+            " WHERE number = %s AND rows_number = number",
+            [number],
+        )
+        if left:
+            execute("UPDATE queue_app_rows_state SET number = 0")
+    return bool(left)
 
 
 #: Whether the last rebuild helped: damage was found only some seconds later, or a task has started since.
@@ -180,8 +221,13 @@ AND (condemned_at IS NULL OR condemned_at NOT BETWEEN
 """
 
 
-def condemn(because: str) -> bool:
-    """Raise the generation, so that the present index is rebuilt; return false if it is too early to do so again."""
+def condemn(because: str, *, is_rows: bool = False) -> bool:
+    """Raise the generation, so that the present index is rebuilt; return false if it is too early to do so again.
+
+    Does nothing if that index, in Redis unless ``is_rows``, is not the one that claims use.
+    """
+    if way().is_rows != is_rows:
+        return False
     if not fetch_all(f"SELECT FROM queue_app_indexgeneration AS g WHERE {_MAY_CONDEMN}"):
         execute(  # without the lock, for which every grant would have to wait
             "UPDATE queue_app_indexgeneration SET damaged_at = clock_timestamp()"
@@ -193,6 +239,7 @@ def condemn(because: str) -> bool:
         return bool(
             execute(
                 "UPDATE queue_app_indexgeneration AS g SET number = number + 1, abandoned_until = 0, damaged_at = NULL,"
+                " rows_number = CASE WHEN rows_number = number THEN number + 1 ELSE -1 END,"
                 " started_at = clock_timestamp(), ready_at = NULL, condemned_because = %s,"
                 " condemned = CASE WHEN condemned_at > statement_timestamp() - interval '10 minutes'"
                 f" THEN LEAST(condemned + 1, CASE WHEN {_HELPED} THEN 3 ELSE 10 END) ELSE 1 END,"

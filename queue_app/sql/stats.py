@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from queue_app.core import rooms
 from queue_app.core.counters import BOUNDS, from_json, percentile
 from queue_app.core.priorities import Band
+from queue_app.sql import locks
 from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
 
@@ -31,6 +32,7 @@ class RowStats:
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
     is_read_only: bool  # whether the server refuses writes, like a standby
+    leader_lapses: float | None  # seconds after which the leadership of the schedulers expires; None without a leader
 
 
 def read() -> RowStats:
@@ -64,6 +66,7 @@ def read() -> RowStats:
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),
         is_read_only=is_read_only(),
+        leader_lapses=locks.lapses_in(locks.LEADER),
     )
 
 

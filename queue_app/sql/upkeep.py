@@ -271,7 +271,9 @@ _NEIGHBOURS: Final = f"ARRAY(SELECT pid || ' ' || process_identity FROM queue_ap
 
 #: {name: expression}. A question has at most one parameter, of the same name. Rooms have more (``questions``).
 QUESTIONS: Final[dict[str, str]] = {
-    "generation": "COALESCE((SELECT number FROM queue_app_indexgeneration WHERE id = 1), 0)",
+    # answers with the number, and that of the last generation in which claims read the rows
+    "generation": """COALESCE((SELECT ARRAY[number, rows_number] FROM queue_app_indexgeneration WHERE id = 1),
+        '{0, -1}')""",
     # answers with the seconds until a task is due; infinity: none is scheduled
     "due": _DUE.format(recently=""),
     "recently_due": _DUE.format(recently=f"AND {waiting.RECENTLY}"),

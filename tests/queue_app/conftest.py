@@ -15,7 +15,7 @@ django.setup()
 
 from queue_app import conf
 from queue_app.index import Index, get_index
-from queue_app.index.index import _of_rows
+from queue_app.index.index import rows_index
 from queue_app.services.notify import index as notify
 from tests.support.engine import built
 from tests.support.history import History, installed
@@ -28,7 +28,7 @@ def forgetful_process() -> Iterator[None]:
     """Let no test see what an earlier one taught the process: known queues, counts, an index out of reach."""
     forget_known_queues()
     notify.breaker.reset()
-    _of_rows.cache_clear()
+    rows_index.cache_clear()
     yield
     forget_known_queues()
     notify.breaker.reset()

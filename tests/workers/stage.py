@@ -15,8 +15,8 @@ from django.db import OperationalError
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
-from queue_app.index import get_index
 from queue_app.registry import type_of
+from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.services.worker import registration as service
 from queue_app.workers.claimer import Prefetch
 from queue_app.workers.context import ClaimedAttempt, record_interruption
@@ -27,7 +27,7 @@ from queue_app.workers.outcomes import failed
 from queue_app.workers.scheduler import Scheduler
 from queue_app.workers.transport.base import DirectTransport
 from queue_app.workers.worker import Worker
-from tests.support.engine import redis_client, status
+from tests.support.engine import status
 from tests.workers import chores
 
 QUICK, SLOW, ECHO, RAISES = (type_of(t) for t in (chores.quick, chores.slow, chores.echo, chores.raises))
@@ -289,4 +289,4 @@ def tick(scheduler: StillScheduler, *names: str) -> list[str]:
 
 def nobody_leads() -> bool:
     """Return whether no scheduler leads."""
-    return redis_client().exists(get_index().keys.lock("scheduler")) == 0
+    return leader_lapses() is None

@@ -18,13 +18,14 @@ from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, QueueStats, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.upkeep import maintenance
+from queue_app.services.upkeep.jobs import leader_lapses
+from queue_app.sql.database import execute, fetch_value
 from queue_app.workers import scheduler as module
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.scheduler import Job, Scheduler
 from tests.integration.app import tasks
 from tests.support.engine import (
     assert_index_agrees,
-    counted_calls,
     flush,
     index_away,
     put,
@@ -286,18 +287,14 @@ def test_a_task_becomes_due_at_its_time_even_between_two_turns(make):
 # -- backoff --------------------------------------------------------------------------------------------
 
 
-def test_jobs_on_rows_go_on_while_redis_is_away(make, caplog):
-    caplog.set_level(logging.WARNING, "taskqueue")
+def test_one_leads_without_redis_and_its_jobs_on_rows_go_on(make):
     task_id = put(QUICK, **bide())
     Task.objects.update(run_after=timezone.now())
     first, second = make(), make()
     with index_away():
-        for scheduler in (first, second):  # there is no lock to hold
-            assert scheduler.run_once()
-        tick(first, "rebuild")
+        assert first.run_once()
+        assert second.run_once() == []
     assert status(task_id) == Status.QUEUED
-    failed = [record.getMessage() for record in caplog.records if "without the index" in record.getMessage()]
-    assert len(failed) == 1, "once for each process, not once a turn"
     first.ask_again()
     tick(first)
     assert_index_agrees()
@@ -348,7 +345,7 @@ def test_two_processes(fleet):
     first = fleet.scheduler()
     until(lambda: "leads" in first.log, "the first leads")
     second = fleet.scheduler()
-    until(lambda: redis_client().pttl(get_index().keys.lock("scheduler")) > 0, "the lock is held")
+    until(lambda: not nobody_leads(), "the lock is held")
     first.kill()
     until(lambda: "leads" in second.log, "the second takes over")
     Task.objects.update(run_after=timezone.now())
@@ -389,7 +386,7 @@ def test_one_leads_and_each_says_what_it_does(make, caplog):
 def test_the_other_takes_over_when_the_lock_has_lapsed(make, index):
     first, second = make(), make()
     first.run_once()
-    redis_client().delete(index.keys.lock("scheduler"))  # what its expiry does
+    execute("DELETE FROM queue_app_rows_lock")  # what its expiry does
     assert second.run_once()
     assert tick(first, "due") == ["due"], "for a moment both do"
     first.renew_next()
@@ -402,39 +399,17 @@ def test_the_lead_is_renewed_five_times_before_it_lapses(make, clock, index):
     scheduler = make(leader_seconds=15)
     scheduler.run_once()
     renewed = []
-    with counted_calls(index) as calls:
-        for _ in range(30):
-            clock.now += 0.5
-            before = len(calls)
-            tick(scheduler, "requests")
-            renewed += [clock.now - began] if "lock" in calls[before:] else []
+    for _ in range(30):
+        clock.now += 0.5
+        before = fetch_value("SELECT xmin::text FROM queue_app_rows_lock")
+        tick(scheduler, "requests")
+        renewed += [clock.now - began] if before != fetch_value("SELECT xmin::text FROM queue_app_rows_lock") else []
     assert renewed == pytest.approx([3, 6, 9, 12, 15])
 
 
-def test_a_leader_that_rebuilt_a_lost_index_takes_the_lead_again(make, index):
-    scheduler = make()
-    scheduler.run_once()
-    flush()
-    tick(scheduler, "rebuild")
-    assert nobody_leads()
-    tick(scheduler, "due")
-    assert not nobody_leads()
-
-
-def test_after_an_outage_of_the_index_a_scheduler_takes_the_lock_again_first(make):
-    first, second = make(), make()
-    first.run_once()
-    with index_away():
-        tick(first, "rebuild")
-    first.ask_again()
-    redis_client().delete(get_index().keys.lock("scheduler"))
-    second.run_once()
-    assert tick(first, "due") == []
-
-
-def test_the_lock_lapses_by_itself(make, index):
+def test_the_lead_lapses_by_itself(make):
     make(leader_seconds=2).run_once()
-    assert 0 < redis_client().pttl(index.keys.lock("scheduler")) <= 2000
+    assert 0 < leader_lapses() <= 2
 
 
 def test_the_other_takes_over_at_once_when_the_first_leaves(make):

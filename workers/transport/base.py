@@ -8,7 +8,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Out
 from queue_app.diagnose import system
 from queue_app.index import Profile, WorkerMessage
 from queue_app.services.lifecycle import claim as claims, finish as outcomes
-from queue_app.services.repair import reap, rebuild, reconcile
+from queue_app.services.repair import detour, reap, rebuild, reconcile
 from queue_app.services.upkeep import jobs, promote
 from queue_app.services.worker import registration
 from queue_app.services.worker.registration import WorkerIdentity
@@ -129,6 +129,10 @@ class Transport(AttemptStore, Protocol):
         """Rebuild a lost index, unless another process does; return whether claims are allowed now."""
         return False
 
+    def leave_redis(self, voter: str, error: Exception) -> bool:
+        """Claim from the rows, if Redis is away for others too; return whether to claim again at once."""
+        return False
+
 
 # The transport of a worker that has access to PostgreSQL and Redis.
 
@@ -159,3 +163,4 @@ class DirectTransport(LocalStore):
     push_missing = staticmethod(reconcile.push_missing)
     wake_idle_workers = staticmethod(jobs.wake_idle_workers)
     rebuild_if_needed = staticmethod(rebuild.rebuild_until_open)
+    leave_redis = staticmethod(detour.leave_redis_with_others)

@@ -1,4 +1,4 @@
--- Takes, renews or releases a lock with expiry: the leadership of the schedulers, or a rebuild.
+-- Takes, renews or releases a lock with expiry, as that of a rebuild.
 --
 -- ARGV[1]  name of the lock    ARGV[2]  token of the holder    ARGV[3]  ms until it expires; 0 releases it
 -- Returns  1 when the token holds the lock, else 0

@@ -3,7 +3,7 @@
 -- ARGV[1]  cursor in the first queue ('0' at first)    ARGV[2..]  queues
 -- Returns  {queues that are done, cursor in the next one, header, queue, leases, count, oldest score or '', ...}
 --          with one pair for each band from critical on, then the next queue; a queue may come in parts.
---          header: {generation, state, ms until the leadership expires (< 0: no leader)}
+--          header: {generation, state}
 --
 -- Most lanes hold one band, the same as the lane before, and no task older than the oldest found so far. Three cheap reads
 -- confirm this: ZCOUNT beyond an end of a sorted set only reads that end and returns 0, at any size of the set.
@@ -60,4 +60,4 @@ local done, cursor = walk(1, 1000, function(q, cursor)
 end)
 local generation = call('HMGET', GENERATION, 'number', 'run_id', 'state')
 local state = generation[2] == server_run() and true_state(generation[3]) or 'missing'
-return { done, cursor, { tonumber(generation[1] or 0), state, call('PTTL', P .. ':lock:scheduler') }, unpack(counted) }
+return { done, cursor, { tonumber(generation[1] or 0), state }, unpack(counted) }

@@ -3,13 +3,10 @@
 import time
 import uuid
 from argparse import ArgumentParser
-from contextlib import suppress
 from typing import Any
 
 from queue_app.core.states import Status
-from queue_app.exceptions import IndexUnavailable, InvalidTaskData
-from queue_app.index import get_index
-from queue_app.index.server import has_leader
+from queue_app.exceptions import InvalidTaskData
 from queue_app.management.verbs import OK, REFUSED, USAGE, Call
 from queue_app.management.verbs._values import past_instant
 from queue_app.models import Operation
@@ -26,6 +23,7 @@ from queue_app.services.operations.request import (
 from queue_app.services.operations.run import advance
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.services.read.task_filter import TaskFilter
+from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.sql.database import atomic
 
 #: Seconds between two polls of an operation.
@@ -117,9 +115,8 @@ def _finish(call: Call, operation: Operation, done: str) -> int:
 
 def _continuation() -> str:
     """Say what continues the operation."""
-    with suppress(IndexUnavailable):
-        if not has_leader(get_index()):
-            return "; it waits for a scheduler: start `manage.py runscheduler`"
+    if leader_lapses() is None:
+        return "; it waits for a scheduler: start `manage.py runscheduler`"
     return "; the scheduler continues it"
 
 

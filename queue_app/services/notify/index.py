@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Concatenate
 
+from django.db import DatabaseError
 from django.dispatch import Signal
 
 from queue_app import conf, signals
@@ -24,6 +25,7 @@ from queue_app.core.records import Entry, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexUnavailable
 from queue_app.index import Index, get_index, import_client, is_loaded, is_open, operation_of
 from queue_app.services.owner import check_owner
+from queue_app.services.way import follow
 from queue_app.sql import snapshot
 from queue_app.sql.database import call_on_commit, is_in_transaction
 from queue_app.telemetry import transition_log
@@ -81,7 +83,8 @@ def condemn(because: str) -> bool:
 
     If the process dies after the commit, the next turn of the scheduler finds an outdated generation.
     """
-    if is_in_transaction() or not snapshot.condemn(because[:MAX_BECAUSE]):
+    is_rows = get_index().way == conf.ROWS
+    if is_in_transaction() or not snapshot.condemn(because[:MAX_BECAUSE], is_rows=is_rows):
         return False
     signals.index_condemned.send(None, because=because)
     return True
@@ -94,15 +97,26 @@ def notify_index[**P, R](
     began = time.monotonic()
     if began < breaker.open_until:
         return None
+    index = get_index()
     try:
-        index = get_index()
         return operation_of(index, operation)(index, *args, **kwargs)
     except IndexUnavailable as error:
         if isinstance(error, IndexDamaged):
             condemn(str(error))
         breaker.trip(time.monotonic() - began)
         signals.index_unreachable.send(None, operation=name, error=error)
-        return None
+        return _over_rows(index, operation, *args, **kwargs)
+
+
+def _over_rows[**P, R](
+    failed: Index, operation: Callable[Concatenate[Index, P], R], *args: P.args, **kwargs: P.kwargs
+) -> R | None:
+    """Notify the index in the rows instead, if claims read them."""
+    with suppress(IndexUnavailable, DatabaseError):
+        if failed.way == conf.REDIS and conf.get().index == conf.REDIS and follow().is_rows:
+            breaker.reset()
+            return operation_of(get_index(), operation)(get_index(), *args, **kwargs)
+    return None
 
 
 class FirstNotifications:

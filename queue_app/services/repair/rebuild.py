@@ -5,7 +5,8 @@
    Wait for claims under way, then raise the generation in PostgreSQL: from now on the rows refuse everything that the
    old index proposed.
 2. Begin the generation in the index, which now refuses claims. Copy the limits, then delete all else.
-3. Write the leases of executing rows, and the first queued rows of each queue and band.
+3. Write the first queued rows of each queue and band, leave the rows if claims read them, and write the leases of
+   executing rows.
 4. Allow claims, unless another rebuild has begun meanwhile, or PostgreSQL has started again since step 1.
 5. Write the other queued rows, in the order that the load below keeps.
 
@@ -40,11 +41,12 @@ from queue_app.index import Index, get_index
 from queue_app.models import PriorityPolicy, Queue
 from queue_app.services.owner import check_owner, is_foreign
 from queue_app.services.repair.reap import MIN_GAP_SECONDS, declare_dead
+from queue_app.services.way import CHOSEN, follow
 from queue_app.sql import snapshot, workers
 from queue_app.sql.claim import unanswered
 from queue_app.sql.database import alias, clock
 from queue_app.sql.doctor import database_identity
-from queue_app.sql.snapshot import BEGINNING, END, Part, ReadPosition
+from queue_app.sql.snapshot import BEGINNING, END, Part, ReadPosition, Way
 
 # The lock of rebuilds: one process rebuilds at a time, and soon after it has died another one begins.
 #
@@ -243,6 +245,9 @@ logger = logging.getLogger("taskqueue")
 OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
+#: Tasks that were queued so long (s) before, and so many of them, are pushed again when claims leave the rows.
+RECENT_SECONDS = 5.0
+RECENT_TASKS = 100_000
 #: Time between two looks whether the workers have named their grants.
 ANSWER_SECONDS = 0.2
 
@@ -257,11 +262,12 @@ class Rebuilt:
     seconds: float
 
 
-def is_needed(generation: int | None = None) -> bool:
-    """Whether the index is not ready, or not of the generation of the rows, now or as they had it a moment ago."""
+def is_needed(known: Way | None = None) -> bool:
+    """Whether the index in force is not ready, or not of the generation of the rows, now or as it was ``known``."""
+    follow(known)
     index = get_index().generation()  # read before the rows, or a rebuild that ends in between would look stale
     if index.state == "ready" or (index.state == "loading" and not unreleased):  # another process is at work
-        return index.number != (snapshot.generation() if generation is None else generation) or is_foreign(index.owner)
+        return index.number != (known.number if known else snapshot.generation()) or is_foreign(index.owner)
     return True
 
 
@@ -303,25 +309,32 @@ def rebuild_until_open() -> bool:
         return True
 
 
-def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None) -> Rebuilt | None:
-    """Rebuild the index; return ``None`` when another process is rebuilding it, or a server was lost meanwhile.
+def rebuild(
+    index: Index | None = None,
+    *,
+    adopt: bool = False,
+    because: str = "",
+    on_open: Callable[[], object] = lambda: None,
+) -> Rebuilt | None:
+    """Rebuild an index, by default the one in force, and let claims use it, ``because`` of what is recorded.
 
+    Returns ``None`` when another process is rebuilding it, or a server was lost meanwhile.
     Calls ``on_open`` when claims are allowed, before the rest is loaded. A process that loses the lock stops before it
     deletes anything. If two rebuilds run at once, the later generation wins. Raises ``IndexOfAnotherDatabase``, unless
     the caller wants to ``adopt`` such an index.
     """
     started = time.monotonic()
-    index = get_index()
+    index = index or get_index()
     if adopt:
         index.disown()
     try:
-        check_owner()
+        check_owner(index)
     except IndexOfAnotherDatabase:
         if index.generation().number == snapshot.generation():
             snapshot.raise_generation()  # the rows would accept claims from that index
         raise
     with rebuild_lock(index) as lock:
-        written = _write(index, lock, on_open) if lock else None
+        written = _write(index, lock, because, on_open) if lock else None
     if written is None:
         return None
     rebuilt = Rebuilt(*written, time.monotonic() - started)
@@ -332,35 +345,45 @@ def rebuild(*, adopt: bool = False, on_open: Callable[[], object] = lambda: None
     return rebuilt
 
 
-def _write(index: Index, lock: RebuildLock, on_open: Callable[[], object]) -> tuple[int, int, int] | None:
+def _write(index: Index, lock: RebuildLock, because: str, on_open: Callable[[], object]) -> tuple[int, int, int] | None:
     """Write a new generation; return it with the number of tasks and leases, ``None`` if the index was lost."""
     await_answers(lock.end_step)
-    number = snapshot.raise_generation(above=index.generation().number)
     if index.way == conf.ROWS:
-        if not rooms.part("build_lanes")(number):
-            return None
-        index.notify_workers(workers.live())
-        on_open()
-        return number, sum(size for _, size in index.lane_sizes()), len(snapshot.executing())
-
+        return _build_lanes(index, CHOSEN if conf.get().index == conf.ROWS else because, on_open)
+    number = snapshot.raise_generation(above=index.generation().number)
     left: list[Part] = []
+    began = time.monotonic()
 
     def prepare() -> None:
-        copy_limits()
+        copy_limits(index)
         left.extend(leave_to_load(index, number))
 
     if not index.begin_generation(number, lock.token, prepare, database_identity()):
         return None
-    leases = index.restore_leases(snapshot.executing())
     load = Loader(index, number, left, lock.end_step)
+    if not load.begin():
+        return None
+    is_return = snapshot.leave_rows(number)
+    leases = index.restore_leases(snapshot.executing())
+    if is_return:  # what was pushed to the rows meanwhile
+        index.push_lanes(snapshot.packed_recent(time.monotonic() - began + RECENT_SECONDS, RECENT_TASKS).lanes)
     # PostgreSQL may have crashed since step 1, unnoticed behind a pooler. Then the rows that were read lack grants.
-    if not load.begin() or unanswered() or not index.open_generation(number):
+    if unanswered() or not index.open_generation(number):
         return None
     index.notify_workers(workers.live())  # the new index has no idle workers: each worker must claim once
     on_open()
     if not (load.finish() and index.finish_generation(number)):
         return None
     return number, load.tasks, leases
+
+
+def _build_lanes(index: Index, because: str, on_open: Callable[[], object]) -> tuple[int, int, int] | None:
+    number = snapshot.raise_generation(above=index.generation().number, rows_because=because)
+    if not rooms.part("build_lanes")(number):
+        return None
+    index.notify_workers(workers.live())
+    on_open()
+    return number, sum(size for _, size in index.lane_sizes()), len(snapshot.executing())
 
 
 def await_answers(end_step: Callable[[], object] = lambda: None, pause: Callable[[float], object] = time.sleep) -> None:
@@ -379,24 +402,24 @@ def await_answers(end_step: Callable[[], object] = lambda: None, pause: Callable
         end_step()
 
 
-def copy_limits() -> int:
+def copy_limits(index: Index | None = None) -> int:
     """Copy all limits and the promotion thresholds from their rows to the index; return how many differed.
 
     Tells the index the rows' time first: throttles and ages are instants of the rows.
     An edit between reading a row and writing its copy would be overwritten. So after a change the rows
     are read again, until nothing differs.
     """
-    get_index().set_clock(clock())
-    differed = changed = _copy_limits_once()
+    index = index or get_index()
+    index.set_clock(clock())
+    differed = changed = _copy_limits_once(index)
     for _ in range(3):
         if not changed:
             break
-        changed = _copy_limits_once()
+        changed = _copy_limits_once(index)
     return differed
 
 
-def _copy_limits_once() -> int:
-    index = get_index()
+def _copy_limits_once(index: Index) -> int:
     found = snapshot.limits()
     changed = int(index.set_thresholds(PriorityPolicy.thresholds(alias())))
     gone = dict.fromkeys(index.limited() - found.keys())

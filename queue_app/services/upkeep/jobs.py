@@ -15,7 +15,7 @@ from queue_app.core.process import QueryPauses, machine_identity
 from queue_app.exceptions import in_one_line
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob
-from queue_app.sql import upkeep
+from queue_app.sql import locks, upkeep
 from queue_app.sql.database import alias
 from queue_app.sql.doctor import STALL_SECONDS
 
@@ -23,7 +23,6 @@ from queue_app.sql.doctor import STALL_SECONDS
 type Answers = Mapping[str, Any]
 
 MAX_ERROR = 1000  # characters
-LOCK = "scheduler"
 #: Number of intervals without a success after which even the scheduler should have run an upkeep job.
 LONG_OVERDUE_INTERVALS = 6
 
@@ -76,13 +75,18 @@ def save_progress(name: str, progress: dict[str, Any]) -> None:
 
 
 def take_lead(token: str, seconds: float) -> bool:
-    """Take or renew the leadership for ``seconds``; return whether ``token`` leads. Raises ``IndexUnavailable``."""
-    return get_index().lock(LOCK, token, seconds)
+    """Take or renew the leadership for ``seconds``; return whether ``token`` leads."""
+    return locks.hold(locks.LEADER, token, seconds)
 
 
 def resign(token: str) -> None:
-    """Release the leadership, if ``token`` has it. Raises ``IndexUnavailable``."""
-    get_index().lock(LOCK, token, 0)
+    """Release the leadership, if ``token`` has it."""
+    locks.hold(locks.LEADER, token, 0)
+
+
+def leader_lapses() -> float | None:
+    """Return the seconds after which the leadership expires unless it is renewed; ``None`` without a leader."""
+    return locks.lapses_in(locks.LEADER)
 
 
 def wake_idle_workers() -> int:

@@ -17,6 +17,7 @@ from queue_app.models.worker import WorkerStatus
 from queue_app.services.lifecycle.claim import compare
 from queue_app.services.notify.index import notify_index, on_commit
 from queue_app.services.repair.reap import mark_dead_locally, reap_orphans
+from queue_app.services.way import follow
 from queue_app.sql import workers as worker_rows
 from queue_app.sql.database import alias
 
@@ -73,6 +74,7 @@ def register(
 
 def heartbeat(worker_id: uuid.UUID, report: WorkerReport, held: Sequence[AttemptKey] = ()) -> HeartbeatAnswer:
     """Record that the worker lives and still has all of these grants; return also which of them it has lost."""
+    follow()
     found = compare(worker_id, held)
     return worker_rows.heartbeat(worker_id, report, names_all=found.is_complete)._replace(lost=found.lost)
 

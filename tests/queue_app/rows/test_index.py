@@ -76,7 +76,7 @@ def test_after_a_crash_of_postgresql_the_tables_are_filled_again(engine):
 
 def test_a_new_generation_refuses_claims_until_it_is_built(engine):
     hand, task = engine.worker(), put()
-    snapshot.raise_generation()
+    snapshot.raise_generation(rows_because="")
     with pytest.raises(IndexNotReady):
         take(hand)
     assert rebuild_until_open()
@@ -84,8 +84,8 @@ def test_a_new_generation_refuses_claims_until_it_is_built(engine):
 
 
 def test_a_rebuild_that_another_one_overtakes_builds_nothing(engine):
-    number = snapshot.raise_generation()
-    snapshot.raise_generation()
+    number = snapshot.raise_generation(rows_because="")
+    snapshot.raise_generation(rows_because="")
     assert not lanes.build(number)
     assert is_needed()
 

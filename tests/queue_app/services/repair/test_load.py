@@ -167,7 +167,7 @@ def test_a_process_that_dies_while_it_loads_stops_claims_until_the_next_rebuild(
     assert engine.index.generation().state == "rebuilding"
     with pytest.raises(IndexNotReady):
         take(hand)
-    assert is_needed(snapshot.generation())
+    assert is_needed(snapshot.way())
     assert rebuild_if_needed() is not None
     assert_index_agrees()
 
@@ -176,7 +176,7 @@ def test_nobody_else_rebuilds_while_one_loads(engine, between_steps):
     put_many(9)
     flush(engine)
     found = []
-    between_steps.append(lambda: found.append((is_needed(snapshot.generation()), rebuild_if_needed(), rebuild())))
+    between_steps.append(lambda: found.append((is_needed(snapshot.way()), rebuild_if_needed(), rebuild())))
     rebuild_if_needed()
     assert found == [(False, None, None)]
 

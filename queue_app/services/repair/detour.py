@@ -1,0 +1,85 @@
+"""Let claims read the rows while Redis is away, and return to Redis.
+
+Away: the generation rises, so that the rows grant nothing more that Redis proposed, and the lanes are built from the
+rows. The executing rows are the slots, so no cap is exceeded; rates start empty.
+
+Back: while claims still read the rows, the index in Redis is filled, and refuses claims. Then, between two claims, the
+rows are left (``sql.snapshot.leave_rows``): a claim from rows is one transaction, so no proposal of them is under way.
+Then Redis gets the leases of the executing rows, and the tasks that were pushed to the rows meanwhile, and opens.
+
+Crash points: after the generation rose away, any worker that claims builds the lanes. Before the rows are left, claims
+from rows go on. After it, the index in Redis is not open, and the next claim rebuilds it.
+"""
+
+import logging
+import time
+from typing import Final
+
+from django.db import DatabaseError
+
+from queue_app import conf
+from queue_app.core import rooms
+from queue_app.exceptions import IndexDamaged, IndexOfAnotherDatabase, IndexUnavailable, in_one_line
+from queue_app.index import redis_index, redis_is_away, rows_index
+from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.way import follow, vote
+from queue_app.sql.database import is_in_transaction
+
+logger = logging.getLogger("taskqueue")
+
+#: How often, and at which interval (s), a worker looks whether another one has found the same.
+LOOKS: Final = 4
+LOOK_SECONDS: Final = 0.1
+
+
+def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
+    """Let claims read the rows if Redis is away for others too; return whether they do now.
+
+    ``insists``: whether the leading scheduler has failed to reach Redis for so long that it needs no one else.
+    """
+    if (
+        redis_is_away.is_set()
+        or conf.get().index != conf.REDIS
+        or isinstance(error, (IndexDamaged, IndexOfAnotherDatabase))
+    ):
+        return False
+    if is_in_transaction() or "rows" not in {room.name for room in rooms.present()}:
+        return False
+    votes = vote(voter)
+    if follow().is_rows:
+        return True
+    if not (votes.is_confirmed or (insists and votes.leader == voter)):
+        return False
+    built = rebuild(rows_index(), because=in_one_line(error))
+    if built is not None:
+        rows_index().restart_counters()
+        logger.warning("Redis is away, so claims read the rows: %s", in_one_line(error))
+    return follow().is_rows
+
+
+def leave_redis_with_others(voter: str, error: Exception) -> bool:
+    """Do as ``leave_redis``, and give others a moment to find the same."""
+    for look in range(LOOKS):
+        if look:
+            time.sleep(LOOK_SECONDS)
+        if leave_redis(voter, error):
+            return True
+    return False
+
+
+def return_to_redis() -> bool:
+    """Fill the index in Redis and let claims use it; return whether they do now. Raises ``IndexUnavailable``."""
+    index = redis_index()
+    index.restart_counters()
+    if rebuild(index) is None:
+        return False
+    logger.info("Redis is back, so claims use it again")
+    return not follow().is_rows
+
+
+def name_recent() -> None:
+    """Find tasks whose processes have pushed them to Redis, while claims read the rows."""
+    try:
+        rooms.part("name_recent")()
+    except (DatabaseError, IndexUnavailable) as error:
+        logger.debug("recent tasks were not named: %s", in_one_line(error))
