@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from django.db import Error as DatabaseError, connections
@@ -154,8 +155,12 @@ class WakeListener:
         rest = 0.0
         try:
             call = self._transport.wait_for_wake(self._worker_id, WAIT_SECONDS)
-        except IndexUnavailable:  # the claim that follows meets it too, and may find another way
+        except IndexUnavailable as error:
             rest = RETRY_SECONDS
+            with suppress(DatabaseError):
+                if self._transport.leave_redis(str(self._worker_id), error):
+                    rest = 0.0
+            connections.close_all()  # this thread needs none else
         except Exception:  # without this thread the worker would hear no calls
             logger.exception("waiting for a wake-up call failed")
             rest = RETRY_SECONDS

@@ -23,6 +23,7 @@ from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
 from queue_app.logs import console
 from queue_app.services.owner import check_owner
+from queue_app.services.way import follow
 from queue_app.sql.connections import migrate_command, remedy_for
 
 logger = logging.getLogger("taskqueue")
@@ -49,10 +50,16 @@ class ServerCommand(BaseCommand):
     def prepare(self) -> None:
         """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
         check_postgresql()
-        check_redis()
         check_caller()
-        with _redis_errors():
-            check_owner()
+        try:
+            check_redis()
+            with _redis_errors():
+                check_owner()
+        except CommandError as error:
+            # The queue has worked before: claims may read the rows until Redis is back.
+            if error.returncode != EXIT_UNREACHABLE or not follow().number:
+                raise
+            logger.warning("%s", error)
         registry.discover()
 
     def print_log(self, options: dict[str, Any]) -> None:
@@ -115,8 +122,9 @@ def check_caller() -> None:
 
 
 def check_redis() -> None:
-    """Raise ``CommandError`` unless Redis answers."""
+    """Raise ``CommandError`` unless Redis answers, or claims read the rows."""
     with _redis_errors():
+        follow()
         get_index().ping()
 
 

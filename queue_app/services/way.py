@@ -14,11 +14,14 @@ from queue_app.sql.snapshot import Way
 
 #: Why claims read the rows if the project wants that.
 CHOSEN: Final = "INDEX is 'rows'"
+#: Share of a leadership that is left to a leader which has missed a renewal: it may have died with Redis.
+SILENT_SHARE: Final = 0.7
 #: How long it counts that a process could not reach Redis.
 VOTE_SECONDS: Final = 5.0
 
 _VOTES: Final = """
-SELECT (SELECT token FROM queue_app_rows_lock WHERE name = %s AND until > statement_timestamp()),
+SELECT (SELECT token FROM queue_app_rows_lock
+        WHERE name = %s AND until > statement_timestamp() + make_interval(secs => %s)),
     ARRAY(SELECT token FROM queue_app_rows_lock WHERE name LIKE 'away %%' AND until > statement_timestamp()),
     (SELECT count(*) FROM queue_app_worker WHERE status IN ('active', 'draining'))
 """
@@ -61,5 +64,6 @@ def is_detour(way: Way) -> bool:
 def vote(voter: str) -> Votes:
     """Record that a worker or the leading scheduler, by its token, cannot reach Redis; return who else cannot."""
     locks.hold(f"away {voter}", voter, VOTE_SECONDS)
-    leader, voters, workers = fetch_all(_VOTES, [locks.LEADER])[0]
+    lately = SILENT_SHARE * conf.get().scheduler.leader_seconds
+    leader, voters, workers = fetch_all(_VOTES, [locks.LEADER, lately])[0]
     return Votes(leader, frozenset(voters), workers)

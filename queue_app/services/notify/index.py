@@ -39,6 +39,8 @@ type OnLocated = Callable[[int | None], object]
 HOLD_BACK_SECONDS = 2.0
 #: The pause is at least this multiple of the time that the failure took, so callers wait at most 1/5 of the time.
 HOLD_BACK_FACTOR = 4
+#: Time between two looks of a process that holds notifications back, whether claims read the rows.
+LOOK_SECONDS = 0.5
 #: Maximum time for which notifications wait for the thread that imports the client library of Redis, and a fork for the
 #: first notification itself.
 PATIENCE_SECONDS = 2.0
@@ -56,6 +58,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.open_until = 0.0  # monotonic
+        self._look_at = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -65,6 +68,16 @@ class Breaker:
     def trip(self, waited: float = 0.0) -> None:
         """Hold notifications back from now on; longer when the caller ``waited`` long for the failure (s)."""
         self.open_until = time.monotonic() + max(HOLD_BACK_SECONDS, HOLD_BACK_FACTOR * waited)
+
+    def finds_rows(self) -> bool:
+        """Look, not too often, whether claims read the rows by now; then nothing needs to be held back."""
+        if (now := time.monotonic()) < self._look_at or conf.get().index != conf.REDIS:
+            return False
+        self._look_at = now + LOOK_SECONDS
+        with suppress(DatabaseError):
+            if follow().is_rows:
+                self.reset()
+        return not self.is_open
 
     def reset(self) -> None:
         self.open_until = 0.0
@@ -95,7 +108,7 @@ def notify_index[**P, R](
 ) -> R | None:
     """Call ``operation`` with the index and return its result; if the index is out of reach, log that instead."""
     began = time.monotonic()
-    if began < breaker.open_until:
+    if began < breaker.open_until and not breaker.finds_rows():
         return None
     index = get_index()
     try:
@@ -113,8 +126,7 @@ def _over_rows[**P, R](
 ) -> R | None:
     """Notify the index in the rows instead, if claims read them."""
     with suppress(IndexUnavailable, DatabaseError):
-        if failed.way == conf.REDIS and conf.get().index == conf.REDIS and follow().is_rows:
-            breaker.reset()
+        if failed.way == conf.REDIS and breaker.finds_rows():
             return operation_of(get_index(), operation)(get_index(), *args, **kwargs)
     return None
 

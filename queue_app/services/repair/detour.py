@@ -23,6 +23,7 @@ from queue_app.exceptions import IndexDamaged, IndexOfAnotherDatabase, IndexUnav
 from queue_app.index import redis_index, redis_is_away, rows_index
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.way import follow, vote
+from queue_app.sql import workers
 from queue_app.sql.database import is_in_transaction
 
 logger = logging.getLogger("taskqueue")
@@ -73,6 +74,7 @@ def return_to_redis() -> bool:
     index.restart_counters()
     if rebuild(index) is None:
         return False
+    rows_index().notify_workers(workers.live())
     logger.info("Redis is back, so claims use it again")
     return not follow().is_rows
 
