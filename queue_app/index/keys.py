@@ -82,6 +82,10 @@ class Keys:
         """The sorted set of a queue's leases: id -> leased at (µs)."""
         return f"{self.prefix}:leases:{queue}"
 
+    def limits_of(self, gate: str) -> str:
+        """The hash of the limits of a queue, a type, a key or a family."""
+        return f"{self.prefix}:queue:{gate[2:]}" if gate.startswith("q:") else f"{self.prefix}:limit:{gate}"
+
     def lanes(self, queue: str) -> str:
         """The set of a queue's lanes that hold tasks."""
         return f"{self.prefix}:lanes:{queue}"

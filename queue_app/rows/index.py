@@ -6,10 +6,11 @@ entries to remove, and no tasks to move when they are promoted: a claim reads al
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar, Never
+from typing import ClassVar, Final, Never
 
 from queue_app import conf
 from queue_app.core.events import Run, counted
@@ -28,6 +29,8 @@ from queue_app.services.read.stats import depths_of_rows, nothing
 from queue_app.sql import locks
 from queue_app.sql.database import clock
 
+#: While Redis is away, the claims of a process find tasks this often (s) that were pushed to Redis.
+NAME_SECONDS: Final = lanes.RECENT_SECONDS / 2
 NEEDS_REDIS = f"are a stream in Redis, which this project does not use for the queue (INDEX is {conf.ROWS!r})."
 
 
@@ -39,6 +42,7 @@ class RowsIndex(Index):
     def __init__(self) -> None:
         self.alias = conf.get().database_alias
         self._counts = counting.Counts()
+        self._name_at = 0.0  # monotonic
 
     # -- tasks ----------------------------------------------------------------
 
@@ -71,6 +75,9 @@ class RowsIndex(Index):
         """
         if self._counts.is_due:  # here, because the thread that waits for calls has no connection
             self._counts.write()
+        if redis_is_away.is_set() and time.monotonic() >= self._name_at:  # no scheduler may do it
+            self._name_at = time.monotonic() + NAME_SECONDS
+            lanes.name_recent()
         return claim.claim(profile, worker_id, want, reserve=reserve)
 
     def remove(self, _tasks: Iterable[TaskRef]) -> int:
@@ -96,10 +103,9 @@ class RowsIndex(Index):
             self._counts.write()
 
     def _push(self, entries: Sequence[Entry]) -> int:
-        """Name lanes; if claims have returned to Redis, push the tasks there, and use Redis from now on."""
+        """Name lanes, or push the tasks to Redis if claims have returned to it."""
         changed, is_in_force = lanes.push(entries, *self._counts.take())
-        if not is_in_force and conf.get().index == conf.REDIS:
-            redis_is_away.clear()
+        if not is_in_force and _returns():
             redis_index().notify(entries)
         return changed
 
@@ -206,9 +212,11 @@ class RowsIndex(Index):
 
     def release(self, leases: Iterable[Lease]) -> int:
         """Call a worker for what waits for these slots, unless the worker that had them can claim it."""
-        if freed := [lease.id for lease in leases]:
-            wake.wake(freed)
-        return 0
+        freed = list(leases)
+        if not freed:
+            return 0
+        _, is_in_force = wake.wake([lease.id for lease in freed])
+        return 0 if is_in_force or not _returns() else redis_index().release(freed)
 
     def post_release(self, leases: Iterable[Lease]) -> None:
         """Do as ``release``."""
@@ -258,7 +266,7 @@ class RowsIndex(Index):
 
     def wake_idle(self) -> int:
         """Wake one idle worker if it can run what waits; return how many were woken."""
-        return wake.wake()
+        return wake.wake()[0]
 
     # -- limits: a claim reads the rows -------------------------------------------
 
@@ -279,3 +287,9 @@ class RowsIndex(Index):
     def set_thresholds(self, thresholds: Thresholds) -> bool:
         """Nothing to do: a claim reads them."""
         return False
+
+
+def _returns() -> bool:
+    """Use Redis from now on, if this project has it; return whether it does."""
+    redis_is_away.clear()
+    return conf.get().index == conf.REDIS

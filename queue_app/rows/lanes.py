@@ -12,7 +12,7 @@ from typing import Any, Final
 from queue_app.core.limits import BAND_WIDTH, parse_lane, queued_at_of
 from queue_app.core.records import Entry
 from queue_app.rows import gates, wake
-from queue_app.rows.tables import ADDRESS, HASH, ask
+from queue_app.rows.tables import ADDRESS, HASH, IS_IN_FORCE, ask
 from queue_app.sql import snapshot
 from queue_app.sql.database import BY_KEYS_ONLY, GENERATION_LOCK, columns_of, execute, fetch_together
 from queue_app.sql.prepared import Statement
@@ -51,9 +51,9 @@ ORDER BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities''
 SELECT set_config('taskqueue.pushed', (SELECT array_agg(DISTINCT hash) FROM pushed)::text, true),
     set_config('taskqueue.changed', (SELECT count(*) FROM changed)::text, true)
 """
-_CALL: Final = """
+_CALL: Final = f"""
 SELECT current_setting('taskqueue.changed')::int,
-    EXISTS (SELECT FROM queue_app_indexgeneration WHERE id = 1 AND rows_number = number),
+    {IS_IN_FORCE},
     queue_app_wake_1(current_setting('taskqueue.pushed')::bigint[], NULL)
 """
 #: The lanes of the tasks that were queued lately.

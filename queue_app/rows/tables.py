@@ -17,6 +17,8 @@ HASH: Final = (
 )
 #: The columns of an address.
 ADDRESS: Final = 'queue, task_type, capabilities, "user", concurrency_key, weight'
+#: Whether claims read the lanes.
+IS_IN_FORCE: Final = "EXISTS (SELECT FROM queue_app_indexgeneration WHERE id = 1 AND rows_number = number)"
 
 
 @contextmanager

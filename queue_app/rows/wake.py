@@ -30,7 +30,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from queue_app.exceptions import in_one_line
 from queue_app.index import WorkerMessage
-from queue_app.rows.tables import ask
+from queue_app.rows.tables import IS_IN_FORCE, ask
 from queue_app.sql.database import alias
 
 #: Seconds between two looks where no bell rings, and between two tries to connect.
@@ -40,7 +40,7 @@ LOOK_SECONDS: Final = 8.0
 #: Seconds after its last wait after which a worker is forgotten: a remote one may wait in another process next.
 FORGET_SECONDS: Final = 30.0
 
-_WAKE: Final = "SELECT queue_app_wake_1(NULL, %s)"
+_WAKE: Final = f"SELECT queue_app_wake_1(NULL, %s), {IS_IN_FORCE}"
 _TELL: Final = """
 WITH told AS (
     UPDATE queue_app_rows_call SET told = true
@@ -66,10 +66,13 @@ RETURNING 1
 _log = logging.getLogger("taskqueue")
 
 
-def wake(freed: Sequence[uuid.UUID] | None = None) -> int:
-    """Call an idle worker if it can run what waits, or what waits for the slots of ended tasks; return how many."""
-    found: int = ask("wake", (_WAKE, [None if freed is None else list(freed)]))[0][0]
-    return found
+def wake(freed: Sequence[uuid.UUID] | None = None) -> tuple[int, bool]:
+    """Call an idle worker if it can run what waits, or what waits for the slots of ended tasks.
+
+    Returns how many were called, and whether claims read the rows.
+    """
+    woken, is_in_force = ask("wake", (_WAKE, [None if freed is None else list(freed)]))[0]
+    return woken, is_in_force
 
 
 def tell(worker_ids: Iterable[uuid.UUID]) -> None:

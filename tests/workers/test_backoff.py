@@ -2,6 +2,8 @@
 
 import logging
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 import redis
@@ -51,18 +53,19 @@ def test_an_error_that_a_log_handler_lost_is_logged_when_it_comes_again(caplog):
         def emit(self, record):
             raise OSError("no space left on device")
 
-    def register():
+    def register(*_):
         raise ValueError("no such profile")
 
+    transport = SimpleNamespace(register_again=register)
     backoff, broken, logger = ErrorBackoff("w"), Broken(), logging.getLogger("taskqueue")
     logger.addHandler(broken)
     try:
         with pytest.raises(OSError, match="no space left"):
-            backoff.recover(UnknownProfile("gone"), register, register)
+            backoff.recover(UnknownProfile("gone"), transport, None, uuid4())
     finally:
         logger.removeHandler(broken)
     caplog.clear()
-    backoff.recover(UnknownProfile("gone"), register, register)
+    backoff.recover(UnknownProfile("gone"), transport, None, uuid4())
     assert caplog.messages == ["worker w failed; trying again"]
 
 

@@ -365,7 +365,9 @@ def _write(index: Index, lock: RebuildLock, because: str, on_open: Callable[[], 
         return None
     is_return = snapshot.leave_rows(number)
     leases = index.restore_leases(snapshot.executing())
-    if is_return:  # what was pushed to the rows meanwhile
+    if is_return:  # claims from rows have used the rates, and tasks were pushed there
+        index.restart_rates(snapshot.limits())
+        copy_limits(index)
         index.push_lanes(snapshot.packed_recent(time.monotonic() - began + RECENT_SECONDS, RECENT_TASKS).lanes)
     # PostgreSQL may have crashed since step 1, unnoticed behind a pooler. Then the rows that were read lack grants.
     if unanswered() or not index.open_generation(number):
