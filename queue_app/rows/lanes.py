@@ -62,7 +62,7 @@ _NAME_RECENT: Final = _UPSERT.format(
 SELECT hash, band, {ADDRESS}, min(queued_at) - interval '20 microseconds', '00000000-0000-0000-0000-000000000000'::uuid
 FROM (
     SELECT {HASH} AS hash, priority AS band, {ADDRESS}, queued_at FROM queue_app_task
-    WHERE status = 'queued' AND queued_at > clock_timestamp() - make_interval(secs => %s)
+    WHERE status = 'queued' AND queued_at > statement_timestamp() - make_interval(secs => %s)
 ) AS recent GROUP BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities
 ORDER BY 1, 2, queue, task_type, "user", concurrency_key, weight, capabilities"""
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Concatenate
 
-from django.db import DatabaseError
+from django.db import Error as DatabaseError
 from django.dispatch import Signal
 
 from queue_app import conf, signals

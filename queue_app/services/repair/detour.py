@@ -15,7 +15,7 @@ import logging
 import time
 from typing import Final
 
-from django.db import DatabaseError
+from django.db import Error as DatabaseError
 
 from queue_app import conf
 from queue_app.core import rooms
@@ -38,11 +38,9 @@ def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
 
     ``insists``: whether the leading scheduler has failed to reach Redis for so long that it needs no one else.
     """
-    if (
-        redis_is_away.is_set()
-        or conf.get().index != conf.REDIS
-        or isinstance(error, (IndexDamaged, IndexOfAnotherDatabase))
-    ):
+    if redis_is_away.is_set():  # another thread has found it, unless PostgreSQL is the one that failed
+        return not isinstance(error.__cause__, DatabaseError)
+    if conf.get().index != conf.REDIS or isinstance(error, (IndexDamaged, IndexOfAnotherDatabase)):
         return False
     if is_in_transaction() or "rows" not in {room.name for room in rooms.present()}:
         return False
