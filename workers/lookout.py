@@ -12,18 +12,16 @@ from typing import Final
 from django.db import Error as DatabaseError, connections
 
 from queue_app import conf
-from queue_app.diagnose.health import Probe
 from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.index import redis_index, redis_is_away
-from queue_app.index.server import refused_writes
-from queue_app.services.repair.detour import leave_redis, name_recent, return_to_redis
+from queue_app.services.repair.detour import leave_redis, name_recent, return_to_redis, why_away
 from queue_app.services.way import follow, is_detour
 from queue_app.sql import workers
 from queue_app.workers.lifecycle import essential_thread
 
 logger = logging.getLogger("taskqueue")
 
-#: Time between two looks, and time in which Redis has to answer one.
+#: Time between two looks.
 LOOK_SECONDS: Final = 0.5
 #: Time for which Redis must have answered every look before claims return to it.
 STEADY_SECONDS: Final = 5.0
@@ -37,7 +35,6 @@ class Lookout:
     def __init__(self, token: str, leads: Callable[[], bool]) -> None:
         self._token = token
         self._leads = leads
-        self._probe = Probe(lambda: refused_writes(redis_index()), linger=LOOK_SECONDS * 4)
         self._away_since: float | None = None  # monotonic
         self._steady_since: float | None = None
         self._has_called = False  # whether the workers know that claims read the rows although Redis answers
@@ -57,8 +54,8 @@ class Lookout:
         if conf.get().index != conf.REDIS or not self._leads():
             self._away_since = self._steady_since = None
             return
-        refusal, now = self._probe.ask().result(LOOK_SECONDS), time.monotonic()
-        if refusal == "":
+        refusal, now = why_away(), time.monotonic()
+        if not refusal:
             self._away_since = None
             self._steady_since = self._steady_since or now
             if redis_is_away.is_set():
@@ -66,8 +63,7 @@ class Lookout:
             return
         self._steady_since, self._has_called = None, False
         self._away_since = self._away_since or now
-        error = IndexUnavailable(refusal or "It does not answer.")
-        leave_redis(self._token, error, insists=now - self._away_since > INSIST_SECONDS)
+        leave_redis(self._token, IndexUnavailable(refusal), insists=now - self._away_since > INSIST_SECONDS)
 
     def _return(self, steady_seconds: float) -> None:
         """Return to Redis once it is steady.

@@ -19,8 +19,10 @@ from django.db import Error as DatabaseError
 
 from queue_app import conf
 from queue_app.core import rooms
+from queue_app.core.probe import Probe
 from queue_app.exceptions import IndexDamaged, IndexOfAnotherDatabase, IndexUnavailable, in_one_line
 from queue_app.index import redis_index, redis_is_away, rows_index
+from queue_app.index.server import refused_writes
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.way import follow, vote
 from queue_app.sql import workers
@@ -28,9 +30,18 @@ from queue_app.sql.database import is_in_transaction
 
 logger = logging.getLogger("taskqueue")
 
+#: Time in which Redis has to answer.
+PROBE_SECONDS: Final = 0.5
+_probe: Final = Probe(lambda: refused_writes(redis_index()), linger=2.0)
 #: How often, and at which interval (s), a worker looks whether another one has found the same.
 LOOKS: Final = 4
 LOOK_SECONDS: Final = 0.1
+
+
+def why_away() -> str:
+    """Return why Redis cannot be used now; '' if it can."""
+    refusal = _probe.ask().result(PROBE_SECONDS)
+    return "It does not answer." if refusal is None else refusal
 
 
 def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
@@ -42,7 +53,7 @@ def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
         return not isinstance(error.__cause__, DatabaseError)
     if conf.get().index != conf.REDIS or isinstance(error, (IndexDamaged, IndexOfAnotherDatabase)):
         return False
-    if is_in_transaction() or "rows" not in {room.name for room in rooms.present()}:
+    if is_in_transaction() or "rows" not in {room.name for room in rooms.present()} or not why_away():
         return False
     votes = vote(voter)
     if follow().is_rows:

@@ -9,9 +9,9 @@ import time
 import pytest
 from django.core.cache import caches
 
+from queue_app.core.probe import Probe
 from queue_app.core.reasons import say
 from queue_app.diagnose import health
-from queue_app.diagnose.health import Probe
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.sql import snapshot

@@ -2,8 +2,8 @@
 
 import pytest
 
+from queue_app.core.probe import Probe
 from queue_app.diagnose import health as metrics
-from queue_app.diagnose.health import Probe
 
 ELSEWHERE = {"REMOTE_ADDR": "203.0.113.9"}
 

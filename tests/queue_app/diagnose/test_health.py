@@ -5,8 +5,9 @@ import threading
 import pytest
 from django.db import connection
 
-from queue_app.diagnose import health as probe_module
-from queue_app.diagnose.health import Probe
+from queue_app.core import probe as probe_module
+from queue_app.core.probe import Probe
+from queue_app.diagnose import health
 from queue_app.metrics.exposition import families
 from tests.support.engine import index_refusing
 
@@ -77,14 +78,14 @@ def read_only(engine):
 
 
 def test_a_read_only_database_is_not_ready(read_only):
-    reasons = probe_module.check(within=30).reasons
+    reasons = health.check(within=30).reasons
     assert reasons["database"] == "The database is read-only, like a standby: no task is accepted or started."
-    shown = {family.metric.name: family.samples for family in families(probe_module.collect(within=30))}
+    shown = {family.metric.name: family.samples for family in families(health.collect(within=30))}
     assert shown["up"] == {("redis",): 1.0, ("postgresql",): 0.0}
 
 
 def test_a_redis_that_refuses_writes_is_why_the_index_is_not_ready(engine):
     with index_refusing("maxmemory"):
-        reasons = probe_module.check(within=30).reasons
+        reasons = health.check(within=30).reasons
     assert reasons["index"].startswith("Redis refuses writes")
     assert reasons["scheduler"] == reasons["index"], "without writes no scheduler leads; to start one would not help"

@@ -6,8 +6,8 @@ import pytest
 from django.db import connections
 from django.db.backends.signals import connection_created
 
+from queue_app.core.probe import Probe
 from queue_app.diagnose import health as metrics
-from queue_app.diagnose.health import Probe
 from queue_app.sql.database import fetch_all
 from queue_app.workers import sessions
 
