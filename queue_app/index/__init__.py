@@ -3,6 +3,7 @@
 from queue_app.core.records import Lease, Proposal
 from queue_app.index.client import hide_password, import_client, is_loaded, is_refusal, server_url
 from queue_app.index.index import MAX_CLAIM, Index, get_index, is_open, operation_of
+from queue_app.index.patience import patience
 from queue_app.index.stats import IndexStats
 from queue_app.index.streams import Backlog, Request, TakenRequests
 from queue_app.index.workers import Generation, Profile, WorkerMessage
@@ -11,5 +12,5 @@ __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request",
     "TakenRequests", "WorkerMessage",
     "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "operation_of",
-    "server_url",
+    "patience", "server_url",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from queue_app.index.keys import KINDS, Placement
 from queue_app.index.leases import BATCH, SCANNED, Leases, is_id
 from queue_app.index.limits import LimitCopies
 from queue_app.index.notifier import lane_arguments, pack, publish_arguments, split
+from queue_app.index.patience import check
 from queue_app.index.stats import IndexStats, QueueDepth, depths_of, stats_of
 from queue_app.index.streams import RequestStream, read_events
 from queue_app.index.workers import Generation, Profile, Workers
@@ -311,11 +312,13 @@ def _of_rows() -> Index:
 
 
 def get_index() -> Index:
-    """Return the index of this process under the current settings."""
+    """Return the index of this process under the current settings. For a page, see ``patience``."""
     settings = conf.get()
     if settings.index == conf.ROWS:
         return _of_rows()
-    return _build(settings.redis_alias, settings.key_prefix)
+    index = _build(settings.redis_alias, settings.key_prefix)
+    check(index.generation)
+    return index
 
 
 def is_open() -> bool:
