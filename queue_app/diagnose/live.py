@@ -161,8 +161,9 @@ class Live:
     @property
     def counted_by(self) -> str:
         """The source of the numbers of queued and running tasks."""
-        index = sentence("counted by the index in Redis")
-        return index if self.system.index == READY else sentence("counted in the rows of PostgreSQL")
+        if self.system.index != READY or conf.get().index == conf.ROWS:
+            return sentence("counted in the rows of PostgreSQL")
+        return sentence("counted by the index in Redis")
 
 
 def is_late(worker: Worker, now: datetime) -> bool:

@@ -19,7 +19,7 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add_ids(parser, "dead letters")
+    add_ids(parser, "dead letters, or of their tasks")
     add("--died-of", metavar="WHAT", help="retries_exhausted, timeout or crash_loop")
     add("--type", dest="task_type", help="task type")
     add("--queue")
@@ -46,10 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _direction(task: Task) -> str:
-    """Return what to run for a task, whose id is not that of a dead letter."""
-    letter = DeadLetter.objects.using(alias()).open().filter(task_id=task.pk).first()
-    if letter is not None:
-        return f"{task.pk} is a task: run `taskqueue replay {letter.pk}`, the id of its dead letter."
+    """Return what to run for a task without an open dead letter."""
     if task.workflow_id is None:
         return f"{task.pk} is a task without an open dead letter: run `taskqueue explain {task.pk}`."
     return (
@@ -60,8 +57,13 @@ def _direction(task: Task) -> str:
 
 def run(call: Call) -> int:
     """Start the replay, or print what it would do."""
-    wanted = DeadLetterFilter.of(call.options | {"reason": call["died_of"]})  # `--reason` is that of the replay
-    for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
+    of_tasks = dict(
+        DeadLetter.objects.using(alias()).open().filter(task_id__in=call["ids"]).values_list("task_id", "pk")
+    )
+    for task in Task.objects.using(alias()).filter(pk__in=call["ids"]).exclude(pk__in=of_tasks):
         raise CommandError(_direction(task), returncode=REFUSED)
+    # `--reason` is that of the replay
+    ids = {"ids": [of_tasks.get(each, each) for each in call["ids"]], "reason": call["died_of"]}
+    wanted = DeadLetterFilter.of(call.options | ids)
     options = options_of(ReplayOptions, call, stop_after_failures=call["stop_after"])
     return run_operation(call, Action(kind=OperationKind.REPLAY), wanted, options, "replayed")
