@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
@@ -194,6 +195,10 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
         """Return the stack that staff have asked for, for those who may see it."""
         return stacks.read(task) if self.has_stack_permission(request) else None
 
+    def may_follow(self, request: HttpRequest) -> bool:
+        """Return whether the user may see a part of what the page shows of a running task."""
+        return self.may_view_payload(request) or self.has_stack_permission(request)
+
     @object_page("decrypt", "decrypt", post=True)
     def decrypt_view(self, request: HttpRequest, task: Task) -> HttpResponse:
         """Show the data of an encrypted task once; the audit log says who has seen them."""
@@ -348,6 +353,7 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
         may_view_audit = request.user.has_perm("queue_app.view_auditentry")
         return {
             "title": _("Task"),
+            "may_follow": self.may_follow(request),
             "detail": detail,
             "history": self.history_of(changes) if may_view_audit else [],
             "bands": [(band.label, band.value == found.priority) for band in Band],
@@ -364,6 +370,8 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
     @page("<uuid:pk>/live/", "live", permission="view")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
         """Return a task's progress, log lines and stack as HTML, and its status in a header, for the page's script."""
+        if not self.may_follow(request):
+            raise PermissionDenied
         task = self.get_object(request, str(pk))
         if task is None:
             raise Http404

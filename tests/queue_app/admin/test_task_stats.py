@@ -185,7 +185,9 @@ def test_the_page_of_a_type_compares_with_the_version_before(staff, slower_since
 def test_the_page_of_a_type_begins_with_what_changed(staff, slower_since_yesterday):
     page = text_of(staff.get(f"{LIST}type/shop.report/"))
     lead = " ".join(re.sub("<[^>]+>", " ", page[: page.index("Now, and before")]).split())
-    assert re.search(r"p95 [\d.]+ m?s ▲ \+659 % compared with a day ago; 40\.0 % failed ▲ \+40\.0 points", lead)
+    assert re.search(
+        r"p95 [\d.]+ m?s ▲ \+659 % compared with before version 2\.0; 40\.0 % failed ▲ \+40\.0 points", lead
+    )
 
 
 def test_users_are_compared_by_day(staff, this_hour):
