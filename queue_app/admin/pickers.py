@@ -66,7 +66,7 @@ def _capabilities() -> Iterable[str]:
 def _accounts() -> Iterable[str]:
     users: Any = get_user_model()
     active = users._default_manager.filter(is_active=True).order_by(users.USERNAME_FIELD)  # noqa: SLF001 - as Django says
-    return active.values_list(users.USERNAME_FIELD, flat=True)[:MOST]
+    return list(active.values_list(users.USERNAME_FIELD, flat=True)[:MOST])
 
 
 SOURCES: Final = {

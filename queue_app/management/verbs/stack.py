@@ -1,4 +1,4 @@
-"""Show where a running task is now: the calls of its thread, coroutine or process."""
+"""Show the stack of a running task: where its thread, coroutine or process is."""
 
 import time
 import uuid
