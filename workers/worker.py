@@ -245,12 +245,12 @@ class Worker(WorkerLoop):
         if answer.should_drain and not self._shutdown.draining:
             logger.info("worker %s was asked to drain", self.options.name)
             self.drain()
-        for attempt in self._in_flight.of(answer.stacks):
-            self._reports.stack(attempt, self._pool.stack(attempt))
         self._discovery.requested = self._check_cancelled = self._claimer.compare_rows = True
         self._wakeup.set()
         if not self._shutdown.draining:  # else its own scheduler has resigned
             self._look_for_scheduler()
+        for attempt in self._in_flight.of(answer.stacks):
+            self._reports.stack(attempt, self._pool.stack(attempt))
         return answer.alive
 
     def _on_recovery(self) -> None:
