@@ -64,7 +64,8 @@ def as_text(places: list[Place]) -> str:
     lines = [
         f"{_short(file)}:{line} {function}\n    {_source(file, line)}" for file, line, function in own[-MAX_PLACES:]
     ]
-    return storable_text("\n".join(lines)[-MAX_STACK:])
+    text = storable_text("\n".join(lines))
+    return text if len(text) <= MAX_STACK else text[-MAX_STACK:].partition("\n")[2]  # a part of a secret is not masked
 
 
 def _calls(frame: FrameType | None) -> list[Place]:
