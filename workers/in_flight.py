@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from django.db import DataError, IntegrityError
@@ -54,6 +54,10 @@ class InFlight:
     def grants(self) -> list[AttemptKey]:
         """The grants that the worker holds. Other threads may ask."""
         return list(self._held)
+
+    def of(self, tasks: Collection[uuid.UUID]) -> list[ClaimedAttempt]:
+        """Return the held attempts of these tasks. Other threads may ask."""
+        return [item for item in list(self._held.values()) if item.task.id in tasks] if tasks else []
 
     @property
     def slots(self) -> int:

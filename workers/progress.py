@@ -34,6 +34,7 @@ class _Pending:
     size: int = 0  # characters of the lines
     dropped: int = 0
     has_new_lines: bool = False
+    stack: str | None = None
 
     def take(self) -> ProgressReport:
         """Return the report to store, and start the next one."""
@@ -41,9 +42,9 @@ class _Pending:
         lines = "\n".join(self.lines) if self.has_new_lines else None
         report = ProgressReport(
             task.id, task.attempt, task.worker_id, self.progress, self.message, lines, self.dropped, self.extend,
-            task.leased_at,
+            task.leased_at, self.stack,
         )  # fmt: skip
-        self.progress, self.extend, self.has_new_lines = None, 0.0, False
+        self.progress, self.extend, self.has_new_lines, self.stack = None, 0.0, False, None
         return report
 
 
@@ -70,6 +71,13 @@ class ProgressReports(ProgressSink):
         """Record that the attempt needs more time; the next turn of the loop stores it."""
         with self._lock:
             self._of(held).extend += seconds
+            self._is_urgent = True
+        self._mark_changed(held, urgent=True)
+
+    def stack(self, held: ClaimedAttempt, text: str) -> None:
+        """Record where the attempt is now; the next turn of the loop stores it."""
+        with self._lock:
+            self._of(held).stack = text
             self._is_urgent = True
         self._mark_changed(held, urgent=True)
 

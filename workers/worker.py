@@ -249,6 +249,8 @@ class Worker(WorkerLoop):
         self._wakeup.set()
         if not self._shutdown.draining:  # else its own scheduler has resigned
             self._look_for_scheduler()
+        for attempt in self._in_flight.of(answer.stacks):
+            self._reports.stack(attempt, self._pool.stack(attempt))
         return answer.alive
 
     def _on_recovery(self) -> None:

@@ -17,8 +17,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonField, column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
+from queue_app.admin.pickers import Picker
 from queue_app.dashboard import labels
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import InvalidTaskData, suggestion
 from queue_app.models import ApiKey
 from queue_app.models.fields import NAME_LENGTH
 from queue_app.services.control.api_keys import NOTHING, PURPOSES, create_key, purposes_of, revoke_key
@@ -86,7 +87,8 @@ class KeyForm(CredentialForm):
         name = self.cleaned_data["username"]
         found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - as Django says
         if found is None:
-            raise forms.ValidationError(_("There is no user with this name."))
+            picker: Any = self.fields["username"].widget
+            raise forms.ValidationError(_("There is no user with this name.") + suggestion(name, picker.names()))
         return found
 
 
@@ -194,7 +196,9 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
     def make_form(self, request: HttpRequest) -> CredentialForm:
         """Ask superusers for the user; a key for another user would hand out that user's permissions."""
         form = super().make_form(request)
-        if not request.user.is_superuser:
+        if request.user.is_superuser:
+            form.fields["username"].widget = Picker(request.user, "account")
+        else:
             del form.fields["username"]
         return form
 

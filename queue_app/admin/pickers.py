@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from zoneinfo import available_timezones
 
 from django import forms
+from django.contrib.auth import get_user_model
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -62,7 +63,14 @@ def _capabilities() -> Iterable[str]:
     return {*_of_workers("capabilities"), *(each for task in tasks for each in getattr(task, "capabilities", ()))}
 
 
+def _accounts() -> Iterable[str]:
+    users: Any = get_user_model()
+    active = users._default_manager.filter(is_active=True).order_by(users.USERNAME_FIELD)  # noqa: SLF001 - as Django says
+    return list(active.values_list(users.USERNAME_FIELD, flat=True)[:MOST])
+
+
 SOURCES: Final = {
+    "account": Source(_accounts, "queue_app.add_apikey"),
     "task_type": Source(_types, is_complete=True),
     "queue": Source(
         lambda: Queue.objects.using(alias()).values_list("name", flat=True), "queue_app.view_queue", is_complete=True

@@ -52,11 +52,12 @@ from queue_app.dashboard.labels import translate_error
 from queue_app.encryption import hides, is_on
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import InvalidTaskData, TaskQueueError
-from queue_app.models import AuditEntry, DeadLetter, Task, TaskPayload, Workflow
+from queue_app.models import AuditEntry, DeadLetter, Task, TaskPayload, TaskStack, Workflow
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.encrypted import decrypt
+from queue_app.services.lifecycle import stacks
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.services.read.inspect import set_effective_bands
@@ -182,6 +183,22 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             explanation=_("A new task of this type, queue and priority will run with these arguments."),
         )  # fmt: skip
 
+    has_stack_permission = permission("view_stack")
+
+    @action_page("stack", "stack")
+    def stack_view(self, request: HttpRequest, task: Task, reason: str) -> str:
+        stacks.ask(task.pk)
+        self.audit(request, [task], "Asked for its stack.", action="stack", reason=reason)
+        return _("The worker was asked where the task is now.")
+
+    def stack_of(self, request: HttpRequest, task: Task) -> TaskStack | None:
+        """Return the stack that staff have asked for, for those who may see it."""
+        return stacks.read(task) if self.has_stack_permission(request) else None
+
+    def may_follow(self, request: HttpRequest) -> bool:
+        """Return whether the user may see a part of what the page shows of a running task."""
+        return self.may_view_payload(request) or self.has_stack_permission(request)
+
     @object_page("decrypt", "decrypt", post=True)
     def decrypt_view(self, request: HttpRequest, task: Task) -> HttpResponse:
         """Show the data of an encrypted task once; the audit log says who has seen them."""
@@ -204,6 +221,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             and task.cancel_requested_at is None
             and self.has_cancel_permission(request),
             "may_reprioritise": task.status in WAITING and self.has_reprioritise_permission(request),
+            "may_ask_stack": task.status == Status.EXECUTING and self.has_stack_permission(request),
             "may_run_now": task.status == Status.SCHEDULED and may_retry,
             "may_retry": task.status in RETRIABLE and may_retry and not may_replay,
             "may_decrypt": is_on() and self.has_decrypt_permission(request) and _has_secrets(task),
@@ -329,11 +347,13 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
         letter_id = labels.id_of(request.GET.get("letter", ""))
         may_view = self.may_view_payload(request)
         detail = load_detail(found, timezone.now(), may_view_payload=may_view, letter_id=letter_id)
+        detail["stack"] = self.stack_of(request, found)
         of_letter = Q(target="deadletter", target_id=str(detail["letter"].pk)) if detail["letter"] else Q(pk__in=())
         changes = AuditEntry.objects.filter(Q(target="task", target_id=str(found.pk)) | of_letter)[:RECENT]
         may_view_audit = request.user.has_perm("queue_app.view_auditentry")
         return {
             "title": _("Task"),
+            "may_follow": self.may_follow(request),
             "detail": detail,
             "history": self.history_of(changes) if may_view_audit else [],
             "bands": [(band.label, band.value == found.priority) for band in Band],
@@ -349,15 +369,17 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
 
     @page("<uuid:pk>/live/", "live", permission="view")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
-        """Return a task's progress and log lines as HTML, and its status in a header, for the page's script."""
-        if not self.may_view_payload(request):
+        """Return a task's progress, log lines and stack as HTML, and its status in a header, for the page's script."""
+        if not self.may_follow(request):
             raise PermissionDenied
         task = self.get_object(request, str(pk))
         if task is None:
             raise Http404
-        secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
-        progress, logs = progress_and_logs(task, secrets)
-        context: dict[str, Any] = {"detail": {"progress": progress, "logs": logs}}
+        detail: dict[str, Any] = {"stack": self.stack_of(request, task)}
+        if self.may_view_payload(request):
+            secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
+            detail["progress"], detail["logs"] = progress_and_logs(task, secrets)
+        context = {"detail": detail}
         response = render(request, "admin/queue_app/includes/task_progress.html", context)
         response["Cache-Control"] = "no-store"
         response["X-Task-Status"] = task.status

@@ -9,9 +9,11 @@ from typing import Any, Final
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
 from django.views.defaults import server_error
 
 from queue_app.exceptions import in_one_line
+from queue_app.index import patience
 from queue_app.sql.database import require_answer
 
 #: Seconds until the page tries again.
@@ -23,13 +25,18 @@ logger = logging.getLogger("taskqueue")
 
 
 def answers_without_database(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Return a view that answers 503 instead of a server error while PostgreSQL does not answer."""
+    """Return a view that answers 503 instead of a server error while PostgreSQL does not answer.
+
+    While Redis does not answer, the view goes on without it.
+    """
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             require_answer(ANSWER_SECONDS)
-            return view(request, *args, **kwargs)
+            with patience():
+                response = view(request, *args, **kwargs)
+                return response.render() if isinstance(response, TemplateResponse) else response
         except (OperationalError, InterfaceError) as error:
             return unavailable(error)
 

@@ -317,6 +317,8 @@ class Returned(NamedTuple):
 MAX_CLASS: Final = 255
 MAX_MESSAGE: Final = 2_000
 MAX_TRACEBACK: Final = 20_000
+#: Maximum characters of the stack of a running attempt.
+MAX_STACK: Final = 10_000
 UNMASKED_FACTOR: Final = 4
 #: The class of the failure of an attempt whose process ended.
 WORKER_DIED: Final = "queue_app.exceptions.WorkerDied"
@@ -397,6 +399,7 @@ class HeartbeatAnswer(NamedTuple):
     should_drain: bool = False
     lost: frozenset[AttemptKey] = frozenset()  # what it holds and the rows grant no more
     is_first: bool = False  # PostgreSQL has restarted since its last heartbeat: it sends another at once
+    stacks: Sequence[uuid.UUID] = ()  # tasks whose stacks staff want to see
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,3 +415,4 @@ class ProgressReport:
     dropped: int = 0  # number of earlier lines left out
     extend: float = 0.0  # seconds
     leased_at: int = 0  # 0: a remote worker that sends no stamp
+    stack: str | None = None  # where the attempt is now, if staff asked

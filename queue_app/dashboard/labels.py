@@ -108,6 +108,29 @@ def change(value: float | None, name: str) -> SafeString:
     return format_html('<small class="tq-change {}">{} {}</small>', worse, "▲" if value > 0 else "▼", number)
 
 
+def lead(compared: Sequence[tuple[Any, Any]]) -> SafeString:
+    """Return how long tasks run and how many fail now, each with its greatest change; empty if none ended now.
+
+    ``compared`` holds what each comparison is with, and the comparison. Of equal changes, the last one tells most: that
+    with the version before.
+    """
+    if not compared or not compared[0][1].now.total:
+        return SafeString("")
+    now, parts = compared[0][1].now, []
+    figures = {
+        "slower": _("p95 %(time)s") % {"time": duration(now.run_p95 or 0)},
+        "failing": _("%(n)s %% failed") % {"n": f"{now.failed_share:.1f}"},
+    }
+    for name, figure in figures.items():
+        changes = [
+            (getattr(each, name), label) for label, each in reversed(compared) if getattr(each, name) is not None
+        ]
+        value, label = max(changes, key=lambda found: abs(found[0]), default=(None, ""))
+        before = _("compared with %(before)s") % {"before": label} if abs(value or 0) >= CHANGES[name][1] else ""
+        parts.append((figure, change(value, name), before))
+    return format_html_join("; ", "{} {} {}", parts)
+
+
 def age_or_dash(seconds: float | None) -> str:
     """Return an age, or a dash for none."""
     return "-" if seconds is None else age(seconds)

@@ -31,6 +31,7 @@ _DONE: Final[Mapping[str, Any]] = {
     "replay_edited": _lazy("{who} replayed {what}, with edits"),
     "discard": _lazy("{who} discarded {what}"),
     "drain": _lazy("{who} drained {what}"),
+    "stack": _lazy("{who} asked where {what} is"),
     "stop": _lazy("{who} stopped {what}"),
     "run": _lazy("{who} ran {what}"),
     "backfill": _lazy("{who} backfilled {what}"),

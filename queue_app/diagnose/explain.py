@@ -37,6 +37,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.index.keys import GateState, Placement
 from queue_app.models import (
+    DeadLetter,
     Limit,
     Queue,
     RuntimeSettings,
@@ -45,7 +46,9 @@ from queue_app.models import (
     TaskAttempt,
     Worker,
 )
+from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.querysets import TaskQuerySet
+from queue_app.services.lifecycle.actions import undone_refusal
 from queue_app.services.read.inspect import effective_options, get_task
 from queue_app.services.read.stats import LOADING, UNREACHABLE
 from queue_app.sql.database import alias
@@ -118,7 +121,23 @@ def _finished(case: Case) -> Iterator[Reason]:
     task, status = case.task, Status(case.task.status)
     details = {"status": status.value, "finished_at": task.finished_at}
     text = f"It {predicate(status)}; it ended {moment(task.finished_at)}."
-    yield reason("finished", text=text, details=details)
+    yield reason("finished", *_next_step(case), text=text, details=details)
+
+
+def _next_step(case: Case) -> Iterator[str]:
+    """Yield what staff can do about a dead letter."""
+    if not case.named or case.task.status != Status.DEAD_LETTER:
+        return
+    letter = DeadLetter.objects.using(alias()).filter(task_id=case.task.id, replayed_at__isnull=True).first()
+    if letter is None or letter.state != OPEN_NAME:
+        yield sentence("Its dead letter was discarded or has expired: enqueue the task again if it is needed.")
+    elif undone := undone_refusal(case.task.id):
+        yield str(undone)
+    else:
+        yield sentence(
+            "Once the cause is mended, run `manage.py taskqueue replay %(id)s`; or discard its dead letter.",
+            id=str(case.task.id),
+        )
 
 
 @finds_tasks(*FAILURES)

@@ -5,7 +5,6 @@ late. Unless the last one had very many, one query counts the tasks that ended i
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -21,7 +20,7 @@ from queue_app.core.shared import Shared
 from queue_app.diagnose import stalls
 from queue_app.diagnose.system import System, troubles
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import get_index
+from queue_app.index import get_index, patience
 from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
@@ -162,8 +161,9 @@ class Live:
     @property
     def counted_by(self) -> str:
         """The source of the numbers of queued and running tasks."""
-        index = sentence("counted by the index in Redis")
-        return index if self.system.index == READY else sentence("counted in the rows of PostgreSQL")
+        if self.system.index != READY or conf.get().index == conf.ROWS:
+            return sentence("counted in the rows of PostgreSQL")
+        return sentence("counted by the index in Redis")
 
 
 def is_late(worker: Worker, now: datetime) -> bool:
@@ -218,29 +218,13 @@ def _read(_key: str) -> Live:
 
 #: When Redis last answered this process.
 _answered: dict[str, datetime] = {}
-#: Seconds for which the overview waits for Redis; a frozen one would keep it until the timeouts of its sockets.
-INDEX_SECONDS: Final = 1.5
-#: The last question, which may still wait.
-_asked: Future[IndexStats] = Future()
-_asked.cancel()
-_asker: Final = ThreadPoolExecutor(1, "taskqueue-live")
-
-
-def _ask() -> IndexStats:
-    """Return the numbers of the index. Raises ``IndexUnavailable``, also when Redis does not answer in time."""
-    global _asked  # noqa: PLW0603 - one question at a time
-    if _asked.done():
-        _asked = _asker.submit(lambda: get_index().stats())
-    try:
-        return _asked.result(INDEX_SECONDS)
-    except TimeoutError:
-        raise IndexUnavailable("Redis has not answered in time.") from None
 
 
 def _stats(now: datetime) -> tuple[IndexStats | None, datetime | None]:
     """Return the numbers of the index, and when Redis last answered this process or the upkeep job that needs Redis."""
     try:
-        found = _ask()
+        with patience():
+            found = get_index().stats()
     except IndexUnavailable:
         promoted = MaintenanceJob.objects.filter(pk=PROMOTE).values_list("succeeded_at", flat=True).first()
         return None, max((at for at in (_answered.get("at"), promoted) if at is not None), default=None)

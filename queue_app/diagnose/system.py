@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from queue_app import conf
 from queue_app.core.reasons import KINDS, Reason, moment, reason
 from queue_app.core.sentence import joined, sentence
 from queue_app.diagnose import stalls
@@ -73,11 +74,17 @@ def troubles(system: System) -> list[Reason]:
     return [found for finder in FINDERS for found in finder(system)]
 
 
+#: What is said where PostgreSQL is the index too (``INDEX``).
+OF_ROWS: Final = sentence(
+    "The tables of the index cannot be read in PostgreSQL, so no task starts. Tasks are safe in theirs."
+)
+
+
 @finds_troubles
 def _index(system: System) -> Iterator[Reason]:
     """Yield why the index does not propose every task."""
     if system.index == UNREACHABLE:
-        yield reason("index_unreachable")
+        yield reason("index_unreachable", text=OF_ROWS if conf.get().index == conf.ROWS else "")
     elif system.refusal:
         yield reason("index_refuses", error=system.refusal, details={"error": system.refusal})
     elif system.is_foreign:

@@ -12,6 +12,7 @@ from queue_app.index.index import (
     redis_is_away,
     rows_index,
 )
+from queue_app.index.patience import patience
 from queue_app.index.stats import IndexStats
 from queue_app.index.streams import Backlog, Request, TakenRequests
 from queue_app.index.workers import Generation, Profile, WorkerMessage
@@ -20,5 +21,5 @@ __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request",
     "TakenRequests", "WorkerMessage",
     "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "operation_of",
-    "redis_index", "redis_is_away", "rows_index", "server_url",
+    "patience", "redis_index", "redis_is_away", "rows_index", "server_url",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from queue_app.index.keys import KINDS, Placement
 from queue_app.index.leases import BATCH, SCANNED, Leases, is_id
 from queue_app.index.limits import LimitCopies
 from queue_app.index.notifier import lane_arguments, pack, publish_arguments, split
+from queue_app.index.patience import check
 from queue_app.index.stats import IndexStats, QueueDepth, depths_of, stats_of
 from queue_app.index.streams import RequestStream, read_events
 from queue_app.index.workers import Generation, Profile, Workers
@@ -324,10 +325,12 @@ def redis_index() -> Index:
 
 
 def get_index() -> Index:
-    """Return the index that is in force, as far as this process knows."""
+    """Return the index that is in force, as far as this process knows. For a page, see ``patience``."""
     if redis_is_away.is_set() or conf.get().index == conf.ROWS:
         return rows_index()
-    return redis_index()
+    index = redis_index()
+    check(index.generation)
+    return index
 
 
 def is_open() -> bool:

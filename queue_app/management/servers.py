@@ -147,7 +147,8 @@ def _redis_errors() -> Iterator[None]:
             remedy = "Name the certificate of its authority (rediss://…?ssl_ca_certs=/path/ca.pem)"
         else:
             remedy = "Start the server, or correct its address"
-        message = f"{_sentence(error)} {remedy} in CACHES[{conf.get().redis_alias!r}]."
+        of_rows = conf.get().index == conf.ROWS
+        message = _sentence(error) + ("" if of_rows else f" {remedy} in CACHES[{conf.get().redis_alias!r}].")
         raise CommandError(message, returncode=EXIT_UNREACHABLE) from None
 
 

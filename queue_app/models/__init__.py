@@ -8,7 +8,7 @@ from queue_app.models.queue import Queue
 from queue_app.models.schedule import Schedule, ScheduleTick
 from queue_app.models.stats import MaintenanceJob, QueueStats, TaskStats
 from queue_app.models.task import Signal, Task, TaskAttempt, TaskPayload, TaskResult
-from queue_app.models.worker import StepResult, TaskLog, TaskProgress, Worker
+from queue_app.models.worker import StepResult, TaskLog, TaskProgress, TaskStack, Worker
 from queue_app.models.workflow import DependencyCounter, TaskDependency, Workflow as Workflow, WorkflowNode
 
 #: ``from queue_app.models import *`` leaves out ``Workflow``, which is the builder in ``queue_app``.
@@ -16,5 +16,6 @@ __all__ = [
     "ApiKey", "AuditEntry", "DeadLetter", "DependencyCounter", "IdempotentRequest", "IndexGeneration", "Limit",
     "LimitStep", "MaintenanceJob", "Operation", "PriorityPolicy", "Queue", "QueueStats", "RuntimeSettings",
     "SavedView", "Schedule", "ScheduleTick", "Signal", "StepResult", "Task", "TaskAttempt", "TaskDependency",
-    "TaskLog", "TaskPayload", "TaskProgress", "TaskResult", "TaskStats", "Worker", "WorkerToken", "WorkflowNode"
+    "TaskLog", "TaskPayload", "TaskProgress", "TaskResult", "TaskStack", "TaskStats", "Worker",
+    "WorkerToken", "WorkflowNode",
 ]  # fmt: skip

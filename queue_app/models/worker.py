@@ -122,6 +122,26 @@ class TaskLog(models.Model):
         return f"log of {self.task_id}, attempt {self.attempt}"
 
 
+class TaskStack(models.Model):
+    """A question of staff for the stack of a running attempt, and the answer of its worker; kept for minutes."""
+
+    task = models.OneToOneField(
+        Task, on_delete=models.CASCADE, primary_key=True, db_constraint=False, related_name="stack"
+    )
+    attempt = models.IntegerField()
+    worker_id = models.UUIDField()
+    asked_at = models.DateTimeField()
+    answered_at = models.DateTimeField(null=True, blank=True)
+    text = models.TextField(blank=True, default="", db_default="")
+
+    class Meta:
+        default_permissions = ()
+        permissions: ClassVar = [("view_stack", "Can see the stacks of running tasks")]
+
+    def __str__(self) -> str:
+        return f"stack of {self.task_id}, attempt {self.attempt}"
+
+
 class StepResult(models.Model):
     """A step of a task: its result, which later attempts get instead of running it again."""
 

@@ -13,7 +13,15 @@ from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.api.serializers.rules import Rule, needs
 from queue_app.core.options import API_NAMES, MAX_TIMEOUT_SECONDS, OF_ROWS
 from queue_app.core.priorities import Band
-from queue_app.core.records import MAX_MESSAGE, MAX_TRACEBACK, UNMASKED_FACTOR, ClaimedTask, TaskFailure, Throttling
+from queue_app.core.records import (
+    MAX_MESSAGE,
+    MAX_STACK,
+    MAX_TRACEBACK,
+    UNMASKED_FACTOR,
+    ClaimedTask,
+    TaskFailure,
+    Throttling,
+)
 from queue_app.core.steps import STEP_NAME_LENGTH, Step, StepKind
 from queue_app.exceptions import MAX_DEFER_SECONDS, THROTTLE_SCOPES, InvalidTaskData
 from queue_app.models.fields import TYPE_LENGTH
@@ -210,6 +218,7 @@ class AttemptProgress(_Attempt):
     extend = kinds.number(0, MAX_TIMEOUT_SECONDS, default=0.0, help_text="Seconds by which the deadline moves.")
     lines = kinds.tail(lambda: conf.get().task_logs.max_characters, "\n", allow_null=True, help_text="All log lines.")
     dropped = kinds.whole(0, MAX_NUMBER, default=0, help_text="Number of earlier log lines that are not in lines.")
+    stack = kinds.tail(MAX_STACK, "\n", allow_null=True, help_text="Where the attempt is now, if the answer asked.")
 
 
 def _once(running: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
@@ -270,8 +279,8 @@ REGISTERED: Final = Shape(
     models.Worker, "id", "worker_id", "queues", "capabilities", "heartbeat_seconds", worker_id="id"
 )
 HEARTBEAT_REPLY: Final = Shape(
-    None, "cancel", "lost", "drain", "unserved", "again", cancel=listed(UUID), lost=listed(UUID),
-    drain=FLAG, unserved=listed(TEXT), again=FLAG,
+    None, "cancel", "lost", "drain", "unserved", "again", "stacks", cancel=listed(UUID), lost=listed(UUID),
+    drain=FLAG, unserved=listed(TEXT), again=FLAG, stacks=listed(UUID),
 )  # fmt: skip
 answer(
     "RegisteredWorker",

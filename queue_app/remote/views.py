@@ -173,7 +173,7 @@ class HeartbeatView(WorkerView):
         ``running`` names all tasks that the worker holds, and may report their progress. The answer names the tasks to
         stop, the tasks that the worker has lost, and whether it should drain. If PostgreSQL has restarted since the
         last heartbeat, ``again`` asks for another one at once. Tasks of the worker that PostgreSQL had forgotten then
-        belong to it again.
+        belong to it again. ``stacks`` names tasks whose ``stack``, where they are now, the next heartbeat may report.
         """
         worker = self.worker(worker_id)
         body = self.read_body(request)

@@ -104,6 +104,7 @@ class HeartbeatReply:
     drain: bool  # whether to finish the running tasks and exit
     unserved: list[str]  # task types that wait in the worker's queues and are not among its own
     again: bool  # whether to send another heartbeat at once: PostgreSQL has restarted since the last one
+    stacks: Sequence[uuid.UUID]  # tasks whose stacks staff want to see
 
 
 def register(token: WorkerToken, wanted: Registration) -> Worker:
@@ -301,7 +302,7 @@ def heartbeat(  # noqa: PLR0913 - what a worker reports, by keyword
     record_progress([report for key, report in by_key.items() if key not in answer.lost])
     lost = [key[0] for key in by_key if key in answer.lost]
     cancel = sorted(worker_rows.cancel_requests(worker_id, [report.task_id for report in reports] or None))
-    return HeartbeatReply(cancel, lost, answer.should_drain, unserved(worker), answer.is_first)
+    return HeartbeatReply(cancel, lost, answer.should_drain, unserved(worker), answer.is_first, answer.stacks)
 
 
 def change_task_types(token: WorkerToken, worker_id: uuid.UUID, task_types: Sequence[str]) -> None:

@@ -254,6 +254,13 @@ SET lines = EXCLUDED.lines, dropped = EXCLUDED.dropped, updated_at = EXCLUDED.up
 RETURNING task_id
 """
 
+_STACK: Final = f"""
+UPDATE queue_app_taskstack AS asked SET text = v.stack, answered_at = clock_timestamp()
+FROM unnest({FENCE}, %s::text[]) AS v (id, attempt, worker_id, leased_at, stack) {_HELD}
+WHERE asked.task_id = v.id AND asked.attempt = v.attempt
+RETURNING asked.task_id
+"""
+
 # At most a year from now: the same limit as in a claim.
 _EXTEND: Final = f"""
 UPDATE queue_app_task AS t
@@ -272,6 +279,11 @@ def store_progress(reports: Sequence[ProgressReport]) -> None:
 def store_lines(reports: Sequence[ProgressReport]) -> None:
     """Store the log lines of the attempts that still hold their task."""
     _store(_LINES, reports, "lines", "dropped")
+
+
+def store_stacks(reports: Sequence[ProgressReport]) -> None:
+    """Answer staff who asked for the stacks of attempts that still hold their task."""
+    _store(_STACK, reports, "stack")
 
 
 def extend(reports: Sequence[ProgressReport]) -> None:

@@ -25,6 +25,10 @@ NEIGHBOURS: Final = f"{_LIVE} AND starts_with(process_identity, %s)"
 
 _USED: Final = ", ".join(f"{name} = %s" for name in Usage._fields)
 _ANSWERED: Final = f", answered_run = {NEXT_ANSWER}"
+# The table holds what staff asked for in the last minutes.
+_STACKS: Final = """ARRAY(
+    SELECT task_id FROM queue_app_taskstack AS asked
+    WHERE asked.worker_id = queue_app_worker.id AND answered_at IS NULL)"""
 _MARK_DEAD: Final = f"""
 UPDATE queue_app_worker SET status = 'dead', stopped_at = clock_timestamp()
 WHERE {_LIVE} AND id {{which}} RETURNING id, name, profile
@@ -41,7 +45,7 @@ SELECT max(COALESCE(stopped_at, last_heartbeat_at)) FROM queue_app_worker WHERE 
 
 
 def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = True) -> HeartbeatAnswer:
-    """Record that the worker lives; return whether it was declared dead, and whether staff asked it to drain.
+    """Record that the worker lives; return whether it was declared dead, and what staff ask it for.
 
     With ``names_all`` the worker has just named all grants that it holds (``sql.claim``).
     """
@@ -49,15 +53,15 @@ def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = T
         "UPDATE queue_app_worker SET last_heartbeat_at = clock_timestamp(), status = %s, tasks_done = %s,"
         f" free_slots = %s, concurrency = COALESCE(%s, concurrency), {_USED}"
         f"{_ANSWERED if names_all else ''}"
-        f" WHERE id = %s AND {_LIVE} RETURNING drain_requested_at IS NOT NULL, right(answered_run, 1) = '?'"
+        f" WHERE id = %s AND {_LIVE} RETURNING drain_requested_at IS NOT NULL, right(answered_run, 1) = '?', {_STACKS}"
     )
     status = "draining" if report.draining else "active"
     params = [status, report.tasks_done, report.free_slots, report.slots, *report.usage, worker_id]
     found = fetch_all(sql, params)
     if not found:
         return HeartbeatAnswer(alive=False)
-    should_drain, is_first = found[0]
-    return HeartbeatAnswer(alive=True, should_drain=should_drain, is_first=names_all and is_first)
+    should_drain, is_first, stacks = found[0]
+    return HeartbeatAnswer(alive=True, should_drain=should_drain, is_first=names_all and is_first, stacks=stacks)
 
 
 def start(worker_id: uuid.UUID) -> None:

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
-from queue_app.models import AuditEntry, DeadLetter, IndexGeneration, Limit, Operation, Schedule
+from queue_app.models import AuditEntry, DeadLetter, IndexGeneration, Limit, Operation, Schedule, TaskStack
 from queue_app.remote import tokens
 from queue_app.schedules.edit import create_schedule
 from queue_app.services.control.api_keys import create_key
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 #: The pages that are saved as pictures, to be looked at.
 PICTURED = {
-    "overview", "pending", "failed", "waiting", "running", "edit", "causes", "queues", "queue", "paused queue",
-    "workers", "worker", "policies", "settings", "audit",
+    "overview", "pending", "failed", "waiting", "running", "edit", "type", "new key", "causes", "queues", "queue",
+    "paused queue", "workers", "worker", "policies", "settings", "audit",
 }  # fmt: skip
 #: The operations in the reference of the API: the first of each section is as colourful as the others.
 ALIKE = ("article ~ article",)
@@ -42,6 +43,12 @@ def everything(shop):  # noqa: F811
     key, _secret = create_key(User.objects.get(), "reports", scopes=["view_task"], by="alice")
     token, _secret = tokens.create("renderer", queues=["video"], capabilities=["gpu"])
     letter = DeadLetter.objects.open().first()
+    at = timezone.now()
+    TaskStack.objects.create(
+        task_id=shop["running"], attempt=1, worker_id=shop["worker"], asked_at=at, answered_at=at,
+        text="shop/tasks.py:71 charge_card\n    gateway.charge(order, token=token)\n"
+        "shop/gateway.py:204 charge\n    answer = session.post(url, timeout=30)",
+    )  # fmt: skip
     return {
         "overview": "",
         "tasks": "task/",

@@ -21,7 +21,7 @@ from django.db import connections
 
 from queue_app.exceptions import Interruption
 from queue_app.registry import AnyTask
-from queue_app.workers import sessions
+from queue_app.workers import sessions, stack
 from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
@@ -90,6 +90,9 @@ class AsyncPool(BacklogPool):
                 logger.error("%s blocks the event loop; later tasks run on a new one", held.task.task_type)
                 self._loop = _Loop()
                 self._loop.start()
+
+    def _stack(self, slot: _Run) -> str:
+        return "waiting" if slot.task is None else stack.as_text(stack.of_coroutine(slot.task, slot.loop.thread))
 
     def _abandon(self, slot: _Run, held: ClaimedAttempt) -> float:
         del self._running[id(held)]
@@ -162,6 +165,11 @@ class _Loop:
         """Call a function on the event loop."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
+
+    @property
+    def thread(self) -> int:
+        """The identity of its thread."""
+        return self._thread.ident or 0
 
     def turns_within(self, seconds: float) -> bool:
         """Whether the event loop turns once within ``seconds``."""

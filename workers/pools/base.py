@@ -124,6 +124,12 @@ class Pool(ABC):
                 if not self._cleans_up(slot):
                     self._raise(slot, held, held.interruption)
 
+    def stack(self, held: ClaimedAttempt) -> str:
+        """Return where an attempt is now, or why that is not known (``services.lifecycle.stacks``)."""
+        with self._lock:
+            slot = self._slot_of(held)
+        return "waiting" if slot is None else self._stack(slot)
+
     def give_up(self, held: ClaimedAttempt) -> None:  # noqa: B027 - a thread that is stuck stops nothing else
         """Let other attempts continue although this one is stuck; it keeps its slot."""
 
@@ -152,6 +158,10 @@ class Pool(ABC):
     @abstractmethod
     def _raise(self, slot: Any, held: ClaimedAttempt, interruption: type[Interruption]) -> None:
         """Raise the interruption in the slot that runs the attempt."""
+
+    @abstractmethod
+    def _stack(self, slot: Any) -> str:
+        """Return where the attempt in this slot is now; called without the lock."""
 
     def _cleans_up(self, slot: Any) -> bool:
         """Whether the slot is known to have received its interruption."""

@@ -94,7 +94,7 @@ class _ForkServer:
     def _serve(self) -> bool:
         """Fork a slot that uses the socket which comes with the request; return false if the worker hung up."""
         try:
-            request, descriptors, _, _ = socket.recv_fds(self._worker, 1, 1)
+            request, descriptors, _, _ = socket.recv_fds(self._worker, 1, 2)
         except ConnectionError:
             return False
         if not request:
@@ -105,8 +105,9 @@ class _ForkServer:
             self._worker.close()
             slot = socket.socket(fileno=descriptors[0])
             # In an empty context, as a thread: attempts get copies, and would share objects such as decimal's context.
-            _exit_after(lambda: Context().run(run_slot, slot, self._limits, self._store))
-        os.close(descriptors[0])
+            _exit_after(lambda: Context().run(run_slot, slot, self._limits, self._store, descriptors[1]))
+        for descriptor in descriptors:
+            os.close(descriptor)
         self._slots.add(pid)
         self._report({"started": pid})
         return True

@@ -89,6 +89,9 @@ class ProcessPool(BacklogPool):
         with self._lock:
             return [slot.pid for slot in self._slots if slot.pid]
 
+    def _stack(self, slot: Slot) -> str:
+        return slot.stack()
+
     def _abandon(self, slot: Slot, held: ClaimedAttempt) -> float:
         slot.held = None
         slot.kill(signal.SIGKILL, "it did not end when it was asked to")
@@ -122,14 +125,17 @@ class ProcessPool(BacklogPool):
 
     def _request_slot(self) -> None:
         ours, theirs = socket.socketpair()
-        slot = Slot(ours)
+        stacks, writes = socket.socketpair()
+        writes.setblocking(False)  # a task never waits for the reader
+        slot = Slot(ours, stacks)
         try:
-            socket.send_fds(self._fork_server, [b"F"], [theirs.fileno()])
+            socket.send_fds(self._fork_server, [b"F"], [theirs.fileno(), writes.fileno()])
         except OSError:
             if not self._stopping:
                 self._end_worker()
         finally:
             theirs.close()
+            writes.close()
         self._slots.add(slot)
         self._requested.append(slot)
         self._selector.register(ours, selectors.EVENT_READ, slot)

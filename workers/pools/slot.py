@@ -1,5 +1,6 @@
 """A slot of the process pool, as the worker sees it, and the process in it."""
 
+import faulthandler
 import logging
 import os
 import select
@@ -11,14 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from django.db import connections
 
 from queue_app.core.process import end_with_parent
 from queue_app.exceptions import AttemptLost, IndexUnavailable, Interruption, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
-from queue_app.workers import progress as capture
+from queue_app.workers import progress as capture, stack
 from queue_app.workers.context import AttemptStore, ClaimedAttempt, ProgressSink, record_interruption
 from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import close_stdin
@@ -28,12 +29,19 @@ from queue_app.workers.resources import REPLACE_SHARE, ResourceLimits, resident_
 from queue_app.workers.sessions import KEEP_SECONDS, renew, watch_sessions
 from queue_app.workers.transport.http import Reader, outcome_form, send, task_of
 
+#: The signal on which a process writes its stack. One that ignores it by default does a new process no harm.
+STACK: Final = signal.SIGWINCH
+#: Time for the process to begin, and after each part to go on.
+STACK_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 0.05
+
 
 class Slot:
     """A process, the connection to it, and the attempt that it runs (``held``)."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, stacks: socket.socket) -> None:
         self.connection = connection
+        self._stacks = stacks  # where the process writes its stack
         self.reader = Reader(connection)
         self.pid = 0  # unknown until the fork server reports it
         self.handle: int | None = None  # a pidfd: unlike a pid, it is never reused for another process
@@ -66,8 +74,27 @@ class Slot:
             elif self.held is not None and (self._delayed is None or number == signal.SIGKILL):
                 self._delayed = self.held, number
 
+    def stack(self) -> str:
+        """Return where the process is now. It writes its calls from the handler of a signal, whatever it does."""
+        if not self.pid:
+            return "waiting"
+        self._read_stack(0.0)  # one that came too late
+        self.kill(STACK)
+        text = self._read_stack(STACK_SECONDS)
+        return stack.as_text(stack.of_dump(text)) if text else "silent"
+
+    def _read_stack(self, seconds: float) -> str:
+        text = b""
+        with suppress(OSError):  # nothing more comes, or the process has just ended
+            self._stacks.settimeout(seconds)
+            while part := self._stacks.recv(65536):
+                text += part
+                self._stacks.settimeout(QUIET_SECONDS)
+        return text.decode("utf-8", "replace")
+
     def close(self) -> None:
         self.connection.close()
+        self._stacks.close()
         if self.handle is not None:
             os.close(self.handle)
             self.handle = None
@@ -112,8 +139,9 @@ class _SocketReports(ProgressSink):
         send(self._worker, {"log": line})
 
 
-def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore) -> None:
+def run_slot(worker: socket.socket, limits: ResourceLimits, store: AttemptStore, stacks: int) -> None:
     """Run the attempts that the worker sends, until it hangs up or this process has reached a limit."""
+    faulthandler.register(STACK, stacks, all_threads=False)
     end_with_parent()
     close_stdin()
     limits.apply()

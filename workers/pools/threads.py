@@ -10,6 +10,7 @@ from django.db import connections
 
 from queue_app.core.records import Outcome
 from queue_app.exceptions import Interruption
+from queue_app.workers import stack
 from queue_app.workers.context import ClaimedAttempt, shields
 from queue_app.workers.executor import Executor
 from queue_app.workers.lifecycle import essential_thread
@@ -102,6 +103,9 @@ class ThreadPool(Pool):
         with shields:
             if not held.shielded:  # otherwise the end of the shield raises it
                 _raise_in_thread(slot, interruption)
+
+    def _stack(self, slot: int) -> str:
+        return stack.as_text(stack.of_thread(slot))
 
     def _abandon(self, slot: int, held: ClaimedAttempt) -> float:
         return self._running.pop(slot)[1]

@@ -215,7 +215,8 @@ class HttpTransport(Transport):
         self._cancelled = {uuid.UUID(task_id) for task_id in answer["cancel"]}
         self._unserved = set(answer.get("unserved", ()))
         lost = frozenset(key for key in held if str(key[0]) in answer["lost"])
-        return HeartbeatAnswer(True, answer["drain"], lost, answer.get("again", False))  # an older server says less
+        stacks = [uuid.UUID(task_id) for task_id in answer.get("stacks", ())]  # an older server says less
+        return HeartbeatAnswer(True, answer["drain"], lost, answer.get("again", False), stacks)
 
     def deregister(self, worker_id: uuid.UUID, profile: Profile, *, tasks_done: int) -> None:
         self._call(worker_id, "deregister", {"tasks_done": tasks_done})
@@ -425,6 +426,8 @@ def _grant_form(key: AttemptKey) -> Form:
 def _report_form(report: ProgressReport) -> Form:
     form = asdict(report) | {"extend": min(report.extend, MAX_EXTENSION)}
     del form["worker_id"], form["leased_at"]
+    if report.stack is None:  # an older server does not ask, and does not know the field
+        del form["stack"]
     return form | _grant_form((report.task_id, report.attempt, report.leased_at))
 
 

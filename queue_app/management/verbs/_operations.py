@@ -3,6 +3,7 @@
 import time
 import uuid
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from typing import Any
 
 from queue_app.core.states import Status
@@ -10,7 +11,9 @@ from queue_app.exceptions import InvalidTaskData
 from queue_app.management.verbs import OK, REFUSED, USAGE, Call
 from queue_app.management.verbs._values import past_instant
 from queue_app.models import Operation
-from queue_app.models.operation import OperationState
+from queue_app.models.dead_letter import OPEN_NAME
+from queue_app.models.operation import OperationState, OperationTarget
+from queue_app.services.lifecycle.actions import undone_refusal
 from queue_app.services.operations.request import (
     OPTIONS,
     ORDERS,
@@ -21,11 +24,13 @@ from queue_app.services.operations.request import (
     start_operation,
 )
 from queue_app.services.operations.run import advance
-from queue_app.services.read.dead_letters import DeadLetterFilter
+from queue_app.services.read.dead_letters import DeadLetterFilter, matching, refusal
 from queue_app.services.read.task_filter import TaskFilter
 from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.sql.database import atomic
 
+#: Number of dead letters that are named because they were not replayed.
+NAMED = 5
 #: Seconds between two polls of an operation.
 POLL_SECONDS = 0.5
 
@@ -109,8 +114,22 @@ def _finish(call: Call, operation: Operation, done: str) -> int:
     text = f"operation {operation.id} {operation.state}: {operation.changed} of {operation.total} {done}"
     facts: dict[str, Any] = {"operation_id": operation.id, "state": operation.state, "total": operation.total}
     facts |= {done: operation.changed, "failed_again": operation.failed_again}
+    if operation.target == OperationTarget.DEAD_LETTERS and operation.state == OperationState.DONE:
+        facts["not_replayed"] = refused = dict(_not_replayed(operation))
+        text = "\n".join([text, *(f"  {letter}: {why}" for letter, why in refused.items())])
     call.answer(text + ("" if call["wait"] else _continuation()), facts)
     return REFUSED if operation.state == OperationState.STOPPED else OK
+
+
+def _not_replayed(operation: Operation) -> Iterator[tuple[str, str]]:
+    """Yield some of the dead letters that an ended replay has left as they are, and why."""
+    wanted = DeadLetterFilter.from_json(operation.filter)
+    letters = matching(wanted).exclude(operation_id=operation.pk).filter(died_at__lte=operation.created_at)
+    if wanted.ids is None:
+        letters = letters.open()
+    for letter in letters.order_by("died_at")[:NAMED]:
+        undone = undone_refusal(letter.task_id) if letter.state == OPEN_NAME else None
+        yield str(letter.pk), str(undone or refusal(letter.pk, "replayed"))
 
 
 def _continuation() -> str:

@@ -3,12 +3,14 @@
 from argparse import ArgumentParser
 
 from django.core.management import CommandError
+from django.db.models import Q
 
 from queue_app.management.verbs import REFUSED, Call, Needs, add_by_and_json
 from queue_app.management.verbs._operations import add_ids, add_options, options_of, run_operation
 from queue_app.management.verbs._values import past_instant
 from queue_app.models import DeadLetter, Task
 from queue_app.models.operation import OperationKind
+from queue_app.services.lifecycle.actions import undone_refusal
 from queue_app.services.operations.request import STOP_AFTER_FAILURES, Action, ReplayOptions
 from queue_app.services.read.dead_letters import DeadLetterFilter
 from queue_app.sql.database import alias
@@ -19,7 +21,7 @@ NEEDS = Needs.DATABASE
 
 def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add_ids(parser, "dead letters")
+    add_ids(parser, "dead letters, or of their tasks")
     add("--died-of", metavar="WHAT", help="retries_exhausted, timeout or crash_loop")
     add("--type", dest="task_type", help="task type")
     add("--queue")
@@ -46,10 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def _direction(task: Task) -> str:
-    """Return what to run for a task, whose id is not that of a dead letter."""
-    letter = DeadLetter.objects.using(alias()).open().filter(task_id=task.pk).first()
-    if letter is not None:
-        return f"{task.pk} is a task: run `taskqueue replay {letter.pk}`, the id of its dead letter."
+    """Return what to run for a task without an open dead letter."""
     if task.workflow_id is None:
         return f"{task.pk} is a task without an open dead letter: run `taskqueue explain {task.pk}`."
     return (
@@ -60,8 +59,15 @@ def _direction(task: Task) -> str:
 
 def run(call: Call) -> int:
     """Start the replay, or print what it would do."""
-    wanted = DeadLetterFilter.of(call.options | {"reason": call["died_of"]})  # `--reason` is that of the replay
-    for task in Task.objects.using(alias()).filter(pk__in=call["ids"]):
+    named = Q(pk__in=call["ids"]) | Q(task_id__in=call["ids"])
+    of_tasks = dict(DeadLetter.objects.using(alias()).open().filter(named).values_list("task_id", "pk"))
+    for task in Task.objects.using(alias()).filter(pk__in=call["ids"]).exclude(pk__in=of_tasks):
         raise CommandError(_direction(task), returncode=REFUSED)
+    for task_id in of_tasks:
+        if undone := undone_refusal(task_id):
+            raise CommandError(f"{task_id}: {undone}", returncode=REFUSED)
+    # `--reason` is that of the replay
+    ids = {"ids": [of_tasks.get(each, each) for each in call["ids"]], "reason": call["died_of"]}
+    wanted = DeadLetterFilter.of(call.options | ids)
     options = options_of(ReplayOptions, call, stop_after_failures=call["stop_after"])
     return run_operation(call, Action(kind=OperationKind.REPLAY), wanted, options, "replayed")

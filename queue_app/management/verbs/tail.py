@@ -122,7 +122,8 @@ class Tail:
                 self._last = events.last_id()
             found, self._last = events.read(self._last, count=events.MAX_COUNT, block_ms=BLOCK_MS, only=self._only)
         except IndexUnavailable as error:
-            yield from self._on_away("Redis", f"{error} Events follow when it answers again.")
+            follows = "" if conf.get().index == conf.ROWS else " Events follow when it answers again."
+            yield from self._on_away("Redis", f"{error}{follows}")
         else:
             yield from self._on_answer("Redis")
         yield from self._merge(found)

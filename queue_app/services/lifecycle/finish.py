@@ -67,7 +67,7 @@ class _Changes:
 
 
 def record_progress(reports: Sequence[ProgressReport]) -> None:
-    """Store progress, log lines and later deadlines; ignore attempts that lost their task."""
+    """Store progress, log lines, later deadlines and stacks; ignore attempts that lost their task."""
     extended = [report for report in reports if report.extend]
     if extended:  # first: the reaper acts on deadlines
         finish_rows.extend(extended)
@@ -77,6 +77,9 @@ def record_progress(reports: Sequence[ProgressReport]) -> None:
     logged = [report for report in reports if report.lines is not None]
     if logged:
         finish_rows.store_lines(_sealed_lines(logged) if is_on() else logged)
+    looked = [report for report in reports if report.stack is not None]
+    if looked:
+        finish_rows.store_stacks(looked)
 
 
 def _sealed_lines(reports: Sequence[ProgressReport]) -> list[ProgressReport]:

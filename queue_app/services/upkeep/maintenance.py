@@ -22,6 +22,7 @@ from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable, in_one_line
 from queue_app.models import Queue, QueueStats, Task
 from queue_app.services.enqueue.admission import expire_eager
+from queue_app.services.lifecycle import stacks
 from queue_app.services.lifecycle.actions import discard_open
 from queue_app.services.read.stats import summaries
 from queue_app.services.upkeep import jobs, task_stats
@@ -90,6 +91,7 @@ def purge(*, seconds: float = PURGE_SECONDS) -> int:
     ):
         upkeep.purge_old(table, seconds_kept, PURGE_BATCH)
     finish.forget(retention.stats_seconds, PURGE_BATCH)
+    stacks.forget()
     return deleted
 
 

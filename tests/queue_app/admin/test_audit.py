@@ -45,11 +45,12 @@ READS = "reads only"
 class Stage:
     """One object of each kind that staff can change."""
 
-    def __init__(self, make_task, make_worker, end_task):
+    def __init__(self, make_task, make_worker, end_task, run_task):
         self.waiting, self.scheduled = make_task(), make_task(run_after=timezone.now() + timedelta(days=1))
         self.failed, self.dead = end_task(make_task(), "failed"), end_task(make_task(), "dead_letter")
         self.letter = DeadLetterFactory(task=self.dead, fingerprint="f")
         self.worker = make_worker()
+        self.running = run_task(make_task(), self.worker)
         self.replay = start_replay(DeadLetterFilter(queue="none"), by="")
         self.operation = start_operation(Action(kind=OperationKind.CANCEL), TaskFilter(queues=["none"]), by="")
         self.view = SavedView.objects.create(name="mine", of="task", query="status=failed", user="superuser")
@@ -74,8 +75,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(make_task, make_worker, end_task):
-    return Stage(make_task, make_worker, end_task)
+def stage(make_task, make_worker, end_task, run_task):
+    return Stage(make_task, make_worker, end_task, run_task)
 
 
 def suggestion() -> str:
@@ -129,6 +130,7 @@ PAGES = {
     "queue_app_queue_charts": READS,
     "queue_app_task_live": READS,
     "queue_app_task_suggest": READS,
+    "queue_app_task_stack": lambda s: ([s.running.pk], {}),
     "queue_app_taskstats_type": READS,
     "queue_app_taskstats_user": READS,
     "queue_app_taskstats_key": READS,

@@ -1,5 +1,6 @@
 """API keys and worker tokens: made by staff, shown once, never stored, revoked, and recorded."""
 
+import html
 import re
 
 import pytest
@@ -80,7 +81,9 @@ def test_only_superusers_make_keys_for_others(keeper, staff):
     assert ApiKey.objects.get().user.username == "kim", "the field is ignored"
     key = find_key(secret_of(staff.post(f"{ADMIN}/apikey/add/", KEY | {"username": "ann"})))
     assert (key.user.username, key.created_by) == ("ann", "superuser")
-    assert "There is no user" in staff.post(f"{ADMIN}/apikey/add/", KEY | {"username": "zoe"}).content.decode()
+    assert '<option value="ann">' in staff.get(f"{ADMIN}/apikey/add/").content.decode(), "names to pick from"
+    refused = html.unescape(staff.post(f"{ADMIN}/apikey/add/", KEY | {"username": "anne"}).content.decode())
+    assert "There is no user with this name. Did you mean 'ann'?" in refused
 
 
 def test_a_revoked_key_is_refused_and_the_audit_log_says_why(keeper):

@@ -10,10 +10,11 @@ from django.utils import timezone
 
 from queue_app import registry
 from queue_app.core.states import WAITING, Status
-from queue_app.models import Queue, Schedule, ScheduleTick, StepResult, Task, TaskLog, TaskProgress, Worker
+from queue_app.models import Queue, Schedule, ScheduleTick, StepResult, Task, TaskLog, TaskProgress, TaskStack, Worker
 from queue_app.schedules.edit import create_schedule
 from queue_app.services import cancel
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.upkeep.maintenance import purge
 from tests.support.factories import AttemptFactory, DeadLetterFactory, move
 from tests.support.faults import failing
 from tests.support.pages import text_of, url
@@ -135,6 +136,33 @@ def test_the_page_works_if_the_task_module_cannot_be_imported(staff, make_task):
 
 
 # -- its live part ---------------------------------------------------------------------------------------------------
+
+
+def test_the_stack_of_a_running_task_or_why_there_is_none(staff, make_task, make_worker, run_task):
+    worker = make_worker(heartbeat_seconds=10)
+    task = run_task(make_task(parameters={"password": "hunter2"}), worker)
+    page, ask = url(Task, "change", task.pk), url(Task, "stack", task.pk)
+    asked = TaskStack.objects.filter(pk=task.pk)
+    staff.post(ask)
+    assert "Asked. The worker answers with a heartbeat, in 10 s at most." in text_of(staff.get(page))
+    asked.update(asked_at=timezone.now() - timedelta(seconds=21))
+    assert "has not answered for two heartbeats" in text_of(staff.get(page))
+    Worker.objects.filter(pk=worker.pk).update(status="dead")
+    assert "The worker has ended." in text_of(staff.get(page))
+    asked.update(answered_at=timezone.now(), text='shop.py:1 pay\n    pay("hunter2", token="abc")')
+    shown = text_of(staff.get(page))
+    assert "shop.py:1 pay" in shown
+    assert "hunter2" not in shown
+    assert "abc" not in shown
+    asked.update(text="silent")
+    assert "it is stopped or frozen" in text_of(staff.get(page))
+    asked.update(asked_at=timezone.now() - timedelta(minutes=11))
+    assert "Where it is now" not in text_of(staff.get(page)), "an answer is shown for some minutes"
+    purge()
+    assert not asked.exists()
+    waiting = make_task()
+    refused = staff.post(url(Task, "stack", waiting.pk), follow=True)
+    assert "Only a running task has a stack; this one is queued." in text_of(refused)
 
 
 def test_progress_and_log_lines_of_a_running_task(staff, client, django_user_model, make_task):

@@ -1,5 +1,6 @@
 """The pages of task types, users and concurrency keys."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -179,6 +180,14 @@ def test_the_page_of_a_type_compares_with_the_version_before(staff, slower_since
     chart = page[page.index("Run times by hour") :].split("</section>")[0]
     assert "tq-mark" in chart
     assert "│ version 2.0" in chart
+
+
+def test_the_page_of_a_type_begins_with_what_changed(staff, slower_since_yesterday):
+    page = text_of(staff.get(f"{LIST}type/shop.report/"))
+    lead = " ".join(re.sub("<[^>]+>", " ", page[: page.index("Now, and before")]).split())
+    assert re.search(
+        r"p95 [\d.]+ m?s ▲ \+659 % compared with before version 2\.0; 40\.0 % failed ▲ \+40\.0 points", lead
+    )
 
 
 def test_users_are_compared_by_day(staff, this_hour):

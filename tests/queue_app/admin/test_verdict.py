@@ -1,8 +1,10 @@
 """The verdict of the overview and of the home page, and the rows below it: what needs a person, the worst first."""
 
 import re
+import time
 from datetime import timedelta
 
+import psutil
 import pytest
 from django.db import connections
 from django.utils import timezone
@@ -12,11 +14,12 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard.labels import duration
 from queue_app.diagnose import live, stalls
 from queue_app.index import get_index
-from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Task
+from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Queue, Task
 from queue_app.models.stats import StatsKind, TaskStats
 from queue_app.services import pause
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
+from tests.queue_app.admin.test_audit import own_admins
 from tests.support.factories import (
     AttemptFactory,
     DeadLetterFactory,
@@ -27,7 +30,7 @@ from tests.support.factories import (
     move,
 )
 from tests.support.index_state import client_of
-from tests.support.pages import log_in, words_of
+from tests.support.pages import log_in, url, words_of
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
 
@@ -272,11 +275,36 @@ def test_the_run_time_of_a_failed_task_is_the_same_everywhere(staff):
 
 
 def test_the_overview_does_not_wait_for_a_frozen_redis(staff):
+    assert "All is well" in seen(staff), "a first page takes longer"
     client_of(get_index()).client_pause(4000)
     began = timezone.now()
     assert "Redis cannot be reached" in seen(staff)
     assert timezone.now() - began < timedelta(seconds=3.5), "1.5 s, and a slow machine"
     until(lambda: "All is well" in seen(staff), "Redis goes on")
+
+
+def test_no_page_waits_for_a_frozen_redis(staff):
+    """A frozen server keeps its connections, and a client would wait for its answer for ten seconds."""
+    task, letter = TaskFactory(status="queued"), DeadLetterFactory()
+    pages = [url(model, "changelist") for model in own_admins()]
+    pages += [HOME, OVERVIEW, LIVE, "/admin/queue_app/taskstats/", url(Queue, "change", "default")]
+    pages += [url(Task, "change", task.pk), url(DeadLetter, "change", letter.pk), f"{url(Queue, 'changelist')}now/"]
+    assert staff.get(url(Queue, "changelist")).status_code == 200, "connected before"
+    server = psutil.Process(client_of(get_index()).info()["process_id"])
+    server.suspend()
+    slow = {}
+    try:
+        for path in pages:
+            began = time.monotonic()
+            answer = staff.get(path, follow=True)
+            slow[path] = time.monotonic() - began
+            assert answer.status_code in {200, 404}, path
+            if path in {url(Queue, "changelist"), url(Queue, "change", "default"), url(Task, "change", task.pk)}:
+                assert "Redis cannot be reached" in words_of(answer), path
+    finally:
+        server.resume()
+    assert not {path: seconds for path, seconds in slow.items() if seconds > 3}
+    until(lambda: "Redis cannot be reached" not in words_of(staff.get(url(Queue, "changelist"))), "Redis goes on")
 
 
 @pytest.mark.django_db(transaction=True)

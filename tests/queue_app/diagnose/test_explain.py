@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from queue_app.core.priorities import Band
@@ -282,6 +283,20 @@ def test_an_index_that_is_away_or_being_rebuilt(engine):
         assert blocked(task_id) == "index_unreachable paused"
     flush(engine)
     assert blocked(task_id).split()[0] == "index_rebuilding"
+
+
+@pytest.mark.parametrize("index_way", ["rows"])
+def test_an_index_of_rows_that_is_away_names_postgresql(engine):
+    start_worker()
+    task_id = put()
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE queue_app_rows_state RENAME TO elsewhere")
+        try:
+            text = "\n".join(explain(task_id).lines())
+        finally:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO queue_app_rows_state")
+    assert "The tables of the index cannot be read in PostgreSQL, so no task starts." in text
+    assert "Redis" not in text
 
 
 def test_work_that_stands_still(engine):

@@ -26,9 +26,10 @@ from queue_app.management import verbs
 from queue_app.management.commands.taskqueue import Command
 from queue_app.management.verbs import top
 from queue_app.management.verbs.top import page
-from queue_app.models import ApiKey, AuditEntry, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
+from queue_app.models import ApiKey, AuditEntry, DeadLetter, Limit, Operation, Queue, RuntimeSettings, Task, TaskPayload
 from queue_app.registry import type_of
 from queue_app.services.control.api_keys import find_key, forget_keys
+from queue_app.services.lifecycle.actions import discard
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
@@ -333,6 +334,25 @@ def test_replay_says_that_it_waits_for_a_scheduler(dead):
 
 def test_a_duration_as_since_means_ago(dead):
     assert read("replay", "--since", "1h", "--dry-run")["count"] == 3
+
+
+def test_replay_takes_ids_of_tasks_as_explain_advises(dead):
+    task = Task.objects.filter(status="dead_letter").first()
+    assert f"run `manage.py taskqueue replay {task.pk}`" in call("explain", str(task.pk))[1]
+    assert read("replay", str(task.pk), "--wait", "--stop-after", "0")["replayed"] == 1
+    task.refresh_from_db()
+    assert task.status == "queued"
+    code, text = call("replay", str(task.pk))
+    assert (code, "without an open dead letter" in text) == (1, True)
+
+
+def test_replay_says_why_it_has_left_a_dead_letter(dead):
+    letter = DeadLetter.objects.first()
+    discard(letter.pk, by="ops")
+    text = call("replay", str(letter.pk), "--wait")[1]
+    assert "0 of 0 replayed" in text
+    assert f"{letter.pk}: The dead letter cannot be replayed: it was discarded by ops at" in text
+    assert "was discarded or has expired" in call("explain", str(letter.task_id))[1]
 
 
 def test_replay_requires_a_filter(dead):

@@ -1,5 +1,6 @@
 """What undoes a workflow is stopped only by name: every command said twice, in every order, at every door."""
 
+import io
 from contextlib import suppress
 from itertools import product
 from random import Random
@@ -239,6 +240,11 @@ def test_what_a_workflow_did_before_it_was_undone_does_not_run_again(engine, adm
                 again()
         with pytest.raises(InvalidTransition, match="What had completed was undone; enqueue a new workflow"):
             replay(letter.id, by="ina")
+        with pytest.raises(CommandError, match=f"{letter.task_id}: What had completed was undone"):
+            call_command("taskqueue", "replay", str(letter.id))
+        call_command("taskqueue", "replay", "--all", "--wait", stdout=(out := io.StringIO()))
+        assert f"0 of 1 replayed\n  {letter.id}: What had completed was undone" in out.getvalue()
+        assert "What had completed was undone" in "\n".join(explain(letter.task_id).lines())
         answer = admin_client.post(f"/api/v1/dlq/{letter.id}/replay", {}, content_type="application/json")
         assert answer.status_code == 409
         assert "was undone" in answer.content.decode()

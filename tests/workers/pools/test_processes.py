@@ -200,10 +200,12 @@ def test_options_refuse_limits_where_nothing_can_be_limited():
 @pytest.fixture
 def slot():
     ours, theirs = socket.socketpair()
-    slot = Slot(ours)
+    stacks, writes = socket.socketpair()
+    slot = Slot(ours, stacks)
     yield slot
     slot.close()
     theirs.close()
+    writes.close()
 
 
 @pytest.fixture
