@@ -221,6 +221,15 @@ def read_json(text: str) -> Any:
     return found
 
 
+class JSONText(forms.CharField):
+    """A field for JSON of any kind, which keeps a wrong text as it was typed; empty: null."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the value. Raises ``ValidationError``."""
+        text = super().clean(value)
+        return read_json(text) if text else None
+
+
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):

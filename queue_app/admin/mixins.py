@@ -1,5 +1,6 @@
 """Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
 
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -14,6 +15,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import FloatField, JSONField, Model
+from django.forms import Form
 from django.forms.widgets import MediaAsset, Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -459,6 +461,23 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         if request.POST.get("next") == "list":
             return HttpResponseRedirect(self.url_of("changelist"))
         return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
+
+    def carry_out(
+        self, form: Form, act: Callable[[dict[str, Any]], HttpResponse], field: str = ""
+    ) -> HttpResponse | None:
+        """Call ``act(values)`` in a transaction and return its answer; ``None`` if the form must be shown again.
+
+        What was wrong is then said at the field that the error names, else at ``field`` or above the form.
+        """
+        if not form.is_valid():
+            return None
+        try:
+            with atomic():
+                return act(form.cleaned_data)
+        except TaskQueueError as error:
+            names = (re.split(r"[.\[]", getattr(error, "field", ""))[0], field)
+            form.add_error(next((name for name in names if name in form.fields), None), translate_error(error))
+            return None
 
     def confirm(self, request: HttpRequest, obj: M, verb: Any, consequences: Iterable[Any]) -> HttpResponse:
         """Show what an action on an object will do, and ask for its reason."""

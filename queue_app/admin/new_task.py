@@ -13,11 +13,8 @@ from queue_app.admin.mixins import QueueAppAdmin, page
 from queue_app.admin.pickers import Picker
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
-from queue_app.dashboard.labels import translate_error
-from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.models import Task
 from queue_app.services.enqueue.store import submit
-from queue_app.sql.database import atomic
 
 
 class NewTaskForm(forms.Form):
@@ -48,22 +45,16 @@ class NewTaskMixin(QueueAppAdmin[Task]):
     @page("new/", "new", permission="submit")
     def new_view(self, request: HttpRequest) -> HttpResponse:
         form = NewTaskForm(request.POST or None, request.GET.dict(), request.user)
-        if form.is_valid():
-            values, by = form.cleaned_data, request.user.get_username()
+
+        def act(values: dict[str, Any]) -> HttpResponse:
             new = NewTask(
                 task_type=values["task_type"], parameters=values["parameters"], queue=values["queue"] or None,
-                priority=values["priority"] or None, user=by,
+                priority=values["priority"] or None, user=request.user.get_username(),
             )  # fmt: skip
-            try:
-                with atomic():
-                    task = Task.objects.get(pk=submit(new).id)
-                    self.audit(request, [task], "Submitted.", action="submit", reason=values["reason"])
-            except InvalidTaskData as error:
-                root = error.field.partition(".")[0]
-                form.add_error(root if root in form.fields else None, error.message)
-            except TaskQueueError as error:
-                form.add_error(None, translate_error(error))
-            else:
-                self.message_user(request, _("The task is enqueued. This is its page."), messages.SUCCESS)
-                return HttpResponseRedirect(self.url_of("change", task.pk))
-        return self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
+            task = Task.objects.get(pk=submit(new).id)
+            self.audit(request, [task], "Submitted.", action="submit", reason=values["reason"])
+            self.message_user(request, _("The task is enqueued. This is its page."), messages.SUCCESS)
+            return HttpResponseRedirect(self.url_of("change", task.pk))
+
+        page = self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
+        return self.carry_out(form, act) or page

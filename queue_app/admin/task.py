@@ -51,7 +51,7 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate_error
 from queue_app.encryption import hides, is_on
 from queue_app.encryption.displayed import displayed_payload
-from queue_app.exceptions import InvalidTaskData, TaskQueueError
+from queue_app.exceptions import TaskQueueError
 from queue_app.models import AuditEntry, DeadLetter, Task, TaskPayload, Workflow
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.querysets import TaskQuerySet
@@ -61,7 +61,6 @@ from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, ru
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.services.read.inspect import set_effective_bands
 from queue_app.services.read.search import listed, named
-from queue_app.sql.database import atomic
 
 # The page on which staff edit the parameters of a task before it runs again.
 
@@ -90,24 +89,15 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
             return self.gone(request, str(found.pk))
         args, parameters = displayed
         form = EditForm(request.POST or None, found.task_type, args, parameters)
-        if form.is_valid():
-            try:
-                with atomic():
-                    edited = {name: form.cleaned_data.get(name) for name in ("parameters", "args")}
-                    done, target = act(edited, form.cleaned_data["reason"])
-            except InvalidTaskData as error:
-                root = error.field.partition(".")[0].partition("[")[0]
-                form.add_error(
-                    next((name for name in (root, "parameters") if name in form.fields), None), error.message
-                )
-            except TaskQueueError as error:
-                self.message_user(request, translate_error(error), messages.ERROR)
-                return HttpResponseRedirect(self.url_of("change", found.pk))
-            else:
-                self.message_user(request, done, messages.SUCCESS)
-                return HttpResponseRedirect(self.url_of("change", target))
+
+        def edit(values: dict[str, Any]) -> HttpResponse:
+            done, target = act({name: values.get(name) for name in ("parameters", "args")}, values["reason"])
+            self.message_user(request, done, messages.SUCCESS)
+            return HttpResponseRedirect(self.url_of("change", target))
+
         context = {"original": found, "form": form, "submit": submit, "explanation": explanation}
-        return self.own_page(request, "deadletter/edit.html", title, **context)
+        page = self.own_page(request, "deadletter/edit.html", title, **context)
+        return self.carry_out(form, edit, "parameters") or page
 
 
 # Actions on one task, from its page.

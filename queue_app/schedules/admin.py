@@ -42,7 +42,6 @@ from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions
 from queue_app.services.upkeep.maintenance import JOBS
-from queue_app.sql.database import atomic
 
 # The forms of a schedule, its preview, and its backfill.
 
@@ -390,25 +389,22 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def backfill_view(self, request: HttpRequest, found: Schedule) -> HttpResponse:
         """Show the form, then the number of tasks, then start the operation."""
         form = BackfillForm(request.POST or None)
-        preview: dict[str, Any] = {}
-        if form.is_valid():
-            values = form.cleaned_data
-            try:
-                if "start_it" in request.POST:
-                    return self._start(request, found, values)
-                instants = preview_backfill(found, values["start"], values["end"])
-                preview = {"total": len(instants), "sample": instants[: pages.PREVIEWED], "is_preview": True}
-            except InvalidTaskData as error:
-                form.add_error(error.field if error.field in form.fields else None, error.message)
         title = _("Backfill %(name)s") % {"name": found.name}
-        return self.own_page(request, "schedule/backfill.html", title, original=found, form=form, **preview)
+        show = partial(self.own_page, request, "schedule/backfill.html", title, original=found, form=form)
+
+        def act(values: dict[str, Any]) -> HttpResponse:
+            if "start_it" in request.POST:
+                return self._start(request, found, values)
+            instants = preview_backfill(found, values["start"], values["end"])
+            return show(total=len(instants), sample=instants[: pages.PREVIEWED], is_preview=True)
+
+        return self.carry_out(form, act) or show()
 
     def _start(self, request: HttpRequest, found: Schedule, values: Mapping[str, Any]) -> HttpResponse:
         by, reason = request.user.get_username(), values["reason"]
-        with atomic():
-            options = OperationOptions(rate=values["rate"])
-            operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)
-            self.audit(request, [found], "Backfill.", action="backfill", after=operation.filter, reason=reason)
+        options = OperationOptions(rate=values["rate"])
+        operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)
+        self.audit(request, [found], "Backfill.", action="backfill", after=operation.filter, reason=reason)
         self.message_user(
             request, _("A scheduler enqueues %(count)d tasks.") % {"count": operation.total}, messages.SUCCESS
         )

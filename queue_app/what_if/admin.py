@@ -21,7 +21,7 @@ from queue_app.admin.mixins import action_page, page
 from queue_app.admin.operation import OperationAdmin
 from queue_app.admin.pickers import LIMITS, Picker
 from queue_app.dashboard.labels import translate, word
-from queue_app.exceptions import InvalidTaskData, SimulationRefused
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation
 from queue_app.models.limits import MAX_CAP
 from queue_app.models.operation import PERMISSIONS, OperationKind
@@ -136,22 +136,21 @@ class SimulatingAdmin(OperationAdmin):
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         form = WhatIfForm(request.POST or None, request.user)
-        if form.is_valid():
-            values = form.cleaned_data
+
+        def act(values: dict[str, Any]) -> HttpResponse:
             until = values["until"] or timezone.now()
-            try:
-                with atomic():
-                    operation = start_simulation(
-                        form.changes, until - timedelta(hours=values["hours"]), until,
-                        by=request.user.get_username(), reason=values["reason"],
-                    )  # fmt: skip
-                    self.audit(request, [operation], "What if.", action="simulate", after=operation.arguments,
-                               reason=operation.reason)  # fmt: skip
-            except (InvalidTaskData, SimulationRefused) as error:
-                form.add_error("scenario" if values["scenario"] else None, str(error))
-            else:
-                return HttpResponseRedirect(self.url_of("change", operation.pk))
-        return self.own_page(request, "operation/what_if.html", _("What if?"), form=form, submit=_("Simulate"))
+            operation = start_simulation(
+                form.changes, until - timedelta(hours=values["hours"]), until,
+                by=request.user.get_username(), reason=values["reason"],
+            )  # fmt: skip
+            self.audit(
+                request, [operation], "What if.", action="simulate", after=operation.arguments, reason=operation.reason
+            )
+            return HttpResponseRedirect(self.url_of("change", operation.pk))
+
+        title = _("What if?")
+        page = self.own_page(request, "operation/what_if.html", title, form=form, submit=_("Simulate"))
+        return self.carry_out(form, act, "scenario" if request.POST.get("scenario") else "") or page
 
     def outcome(self, operation: Operation) -> SafeString | str:
         """Return the result of a simulation: words, calibration, tables and bars."""
