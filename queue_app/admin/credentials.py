@@ -148,7 +148,7 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
 
         title = _("Add %(name)s") % {"name": self.opts.verbose_name}
         page = self.own_page(request, "credential/add.html", title, form=form, submit=title)
-        return self.carry_out(form, make) or page
+        return self.act_by_form(request, form, make) or page
 
     def show_secret(self, request: HttpRequest, found: M, secret: str) -> HttpResponse:
         """Return the only page that ever shows a secret; no cache keeps it."""

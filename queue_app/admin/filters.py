@@ -371,6 +371,11 @@ class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, _sorted
 
 
 WaitFilter = choice_filter(_lazy("waits because"), "wait", lambda: [*conditions(), *wait_codes()])
+#: The filters of the list of tasks.
+OF_TASKS: Final = (
+    StatusFilter, BandFilter, QueueFilter, TypeFilter, WorkerFilter, WaitFilter, SinceFilter, EndedFilter,
+    WorkflowFilter, ScheduleFilter, ErrorClassFilter, SortFilter,
+)  # fmt: skip
 
 
 def search[M: Model](

@@ -462,22 +462,24 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             return HttpResponseRedirect(self.url_of("changelist"))
         return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
 
-    def carry_out(
-        self, form: Form, act: Callable[[dict[str, Any]], HttpResponse], field: str = ""
+    def act_by_form(
+        self, request: HttpRequest, form: Form, act: Callable[[dict[str, Any]], HttpResponse], field: str = ""
     ) -> HttpResponse | None:
         """Call ``act(values)`` in a transaction and return its answer; ``None`` if the form must be shown again.
 
-        What was wrong is then said at the field that the error names, else at ``field`` or above the form.
+        What is wrong with the values is said at the field that the error names, else at ``field`` or above the form.
         """
         if not form.is_valid():
             return None
         try:
             with atomic():
                 return act(form.cleaned_data)
+        except InvalidTaskData as error:
+            names = (re.split(r"[.\[]", error.field)[0], field)
+            form.add_error(next((name for name in names if name in form.fields), None), error.message)
         except TaskQueueError as error:
-            names = (re.split(r"[.\[]", getattr(error, "field", ""))[0], field)
-            form.add_error(next((name for name in names if name in form.fields), None), translate_error(error))
-            return None
+            self.message_user(request, translate_error(error), messages.ERROR)
+        return None
 
     def confirm(self, request: HttpRequest, obj: M, verb: Any, consequences: Iterable[Any]) -> HttpResponse:
         """Show what an action on an object will do, and ask for its reason."""

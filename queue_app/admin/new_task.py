@@ -57,4 +57,4 @@ class NewTaskMixin(QueueAppAdmin[Task]):
             return HttpResponseRedirect(self.url_of("change", task.pk))
 
         page = self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
-        return self.carry_out(form, act) or page
+        return self.act_by_form(request, form, act) or page

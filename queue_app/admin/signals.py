@@ -91,7 +91,7 @@ class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
             self.message_user(request, done, messages.SUCCESS)
             return HttpResponseRedirect(self.next_page(request) or self.url_of("change", found.pk))
 
-        return self.carry_out(form, act)
+        return self.act_by_form(request, form, act)
 
 
 class TaskSignalMixin(SignalMixin[Task]):

@@ -17,26 +17,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app.admin import filters
 from queue_app.admin.arguments import EditForm
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
-from queue_app.admin.filters import (
-    SEARCH_HELP,
-    SORTED,
-    BandFilter,
-    EndedFilter,
-    ErrorClassFilter,
-    NotAllowed,
-    QueueFilter,
-    ScheduleFilter,
-    SinceFilter,
-    SortFilter,
-    StatusFilter,
-    TypeFilter,
-    WaitFilter,
-    WorkerFilter,
-    WorkflowFilter,
-    read_term,
-)
 from queue_app.admin.forms import column, permission, posted_reason, two_lines
 from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
 from queue_app.admin.new_task import NewTaskMixin
@@ -97,7 +80,7 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
 
         context = {"original": found, "form": form, "submit": submit, "explanation": explanation}
         page = self.own_page(request, "deadletter/edit.html", title, **context)
-        return self.carry_out(form, edit, "parameters") or page
+        return self.act_by_form(request, form, edit, "parameters") or page
 
 
 # Actions on one task, from its page.
@@ -221,7 +204,7 @@ class TaskChangeList(ChangeList):
         found = cast("TaskQuerySet", super().get_queryset(request, *args, **kwargs))
         if not NARROW.isdisjoint(request.GET):
             found = found.pending_or_ended()
-        if order := SORTED.get(request.GET.get("sort", "")):
+        if order := filters.SORTED.get(request.GET.get("sort", "")):
             found = cast("TaskQuerySet", order(found))
         return found.with_effective_priority()
 
@@ -232,14 +215,11 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
     exact_lookups = ("worker_id", *FILTERS)
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
-    list_filter = (
-        StatusFilter, BandFilter, QueueFilter, TypeFilter, WorkerFilter, WaitFilter, SinceFilter, EndedFilter,
-        WorkflowFilter, ScheduleFilter, ErrorClassFilter, SortFilter,
-    )  # fmt: skip
+    list_filter = filters.OF_TASKS
     suggestions = True
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
     search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
-    search_help_text = SEARCH_HELP
+    search_help_text = filters.SEARCH_HELP
 
     band = column(_lazy("priority"), labels.priority_label)
 
@@ -269,8 +249,8 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
         try:
-            wanted, notes = read_term(search_term, may_view_payload=self.may_view_payload(request))
-        except NotAllowed as error:
+            wanted, notes = filters.read_term(search_term, may_view_payload=self.may_view_payload(request))
+        except filters.NotAllowed as error:
             self.message_user(request, str(error), messages.WARNING)
             return queryset.none(), False
         found, more = listed(wanted, cast("TaskQuerySet", queryset))

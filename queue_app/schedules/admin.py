@@ -398,7 +398,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             instants = preview_backfill(found, values["start"], values["end"])
             return show(total=len(instants), sample=instants[: pages.PREVIEWED], is_preview=True)
 
-        return self.carry_out(form, act) or show()
+        return self.act_by_form(request, form, act) or show()
 
     def _start(self, request: HttpRequest, found: Schedule, values: Mapping[str, Any]) -> HttpResponse:
         by, reason = request.user.get_username(), values["reason"]

@@ -150,7 +150,7 @@ class SimulatingAdmin(OperationAdmin):
 
         title = _("What if?")
         page = self.own_page(request, "operation/what_if.html", title, form=form, submit=_("Simulate"))
-        return self.carry_out(form, act, "scenario" if request.POST.get("scenario") else "") or page
+        return self.act_by_form(request, form, act, "scenario" if request.POST.get("scenario") else "") or page
 
     def outcome(self, operation: Operation) -> SafeString | str:
         """Return the result of a simulation: words, calibration, tables and bars."""
