@@ -12,7 +12,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
-from django.forms import modelform_factory
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
@@ -22,10 +21,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.arguments import argument_fields, arguments_of
-from queue_app.admin.forms import ReasonField, ReasonForm, column, permission, two_lines
+from queue_app.admin.forms import PlainModelForm, ReasonField, ReasonForm, column, permission, two_lines
 from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
-from queue_app.core.recurrence import Recurrence
 from queue_app.core.redaction import unmask
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import translate
@@ -53,12 +51,15 @@ CHANGED: Final = _lazy(
     " again, and repeat your change."
 )
 
-WhenForm = modelform_factory(
-    Schedule,
-    fields=[name for name in edit.WHEN if name != "jitter"],
-    field_classes=_SPLIT,
-    widgets=dict.fromkeys(_SPLIT, AdminSplitDateTime),
-)
+
+class WhenForm(RepeatForm, PlainModelForm):
+    """When a schedule ticks, for its preview."""
+
+    class Meta:
+        model = Schedule
+        fields = [name for name in edit.WHEN if name != "jitter"]  # noqa: RUF012 - read by Django as it is
+        field_classes = _SPLIT
+        widgets = dict.fromkeys(_SPLIT, AdminSplitDateTime)
 
 
 class ScheduleForm(RepeatForm, ReasonForm):
@@ -76,22 +77,15 @@ class ScheduleForm(RepeatForm, ReasonForm):
                 self.fields[name].required = False
         self.shown: dict[str, Any] = {"args": [], "parameters": {}}
         if self.instance.pk is None:
-            for name, value in {
-                "zone": timezone.get_default_timezone_name(),
-                "repeats": "daily",
-                "at": "02:00",
-            }.items():
-                self.initial.setdefault(name, value)
-            self.initial = {"priority": None, "weight": None, **self.initial}
+            zone = timezone.get_default_timezone_name()
+            usual = {"zone": zone, "repeats": "daily", "at": "02:00", "priority": None, "weight": None}
+            self.initial = {**usual, **self.initial}
             if "task_type" in self.fields:
                 self.fields["task_type"].widget.attrs["data-tq-again"] = ""
                 self.fields["task_type"].help_text = _("Each of its arguments gets a field.")
         else:
             self.initial.update(fields_of(self.instance.cron, self.instance.every))
-            _secrets, shown_args, parameters = displayed_payload(
-                self.instance.task_type, self.instance, hide_encrypted=True
-            )
-            self.shown = {"args": shown_args, "parameters": parameters}
+            self.shown = _displayed(self.instance)
         if "zone" in self.fields:
             self.fields["zone"].help_text = ""
         if "parameters" in self.fields:
@@ -155,24 +149,21 @@ class BackfillForm(forms.Form):
     reason = ReasonField()
 
 
+def _displayed(schedule: Schedule) -> dict[str, Any]:
+    """Return the payload of a schedule without secrets."""
+    return dict(zip(PAYLOAD, displayed_payload(schedule.task_type, schedule, hide_encrypted=True)[1:], strict=True))
+
+
 def preview(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the next ticks of a posted form in words and as a list, or what is wrong with it."""
-    form, repeat = WhenForm(data), RepeatForm(data)
+    form = WhenForm(data)
     form.full_clean()
-    repeat.full_clean()
-    values = form.cleaned_data | (repeat.recurrence(repeat.cleaned_data) or {})
-    for name, errors in repeat.errors.items():
-        return {"problem": f"{repeat.fields[name].label}: {errors[0]}"}
+    values = form.cleaned_data | (form.recurrence(form.cleaned_data) or {})
+    for name in (each for each in REPEAT if each in form.errors):
+        return {"problem": f"{form.fields[name].label}: {form.errors[name][0]}"}
     try:
-        recurrence = Recurrence(
-            cron=values.get("cron") or "",
-            every=values.get("every"),
-            anchor=values.get("anchor"),
-            instants=tuple(edit.times(values.get("instants") or [])),
-            zone=values.get("zone") or "",
-            starts_at=values.get("starts_at"),
-            ends_at=values.get("ends_at"),
-        )
+        given = {name: values[name] for name in edit.WHEN if values.get(name) is not None}
+        recurrence = Schedule(**given | {"instants": edit.times(values.get("instants") or [])}).recurrence
         recurrence.check()
     except InvalidTaskData as error:
         return {"problem": error.message}
@@ -297,8 +288,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
                 for title, options in found]  # fmt: skip
 
     def displayed_value(self, found: Schedule, name: str) -> Any:
-        _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
-        return {"args": args, "parameters": parameters}.get(name, getattr(found, name))
+        return _displayed(found).get(name, getattr(found, name))
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: Any) -> None:
         values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
