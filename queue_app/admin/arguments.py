@@ -12,8 +12,6 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from django import forms
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
@@ -122,6 +120,7 @@ class Posted(dict[str, str]):
 class ArgumentsWidget(forms.Widget):
     """The fields of some arguments; a posted JSON text for all of them counts too."""
 
+    template_name = "admin/queue_app/includes/arguments.html"
     use_fieldset = True
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
@@ -139,17 +138,13 @@ class ArgumentsWidget(forms.Widget):
     def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
         return False
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        if not self.arguments:
-            return format_html('<p class="tq-quiet">{}</p>', _("It takes none."))
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
         wrong = {key: text for key, text in (attrs or {}).items() if key == "aria-invalid"}
         rows = []
         for each in self.arguments:
-            field_name, text = f"{name}-{each.name}", str(value.get(each.name, ""))
-            field = each.field.widget.render(field_name, text, {"id": f"id_{field_name}"} | wrong)
-            rows.append((f"id_{field_name}", each.name, field, each.label))
-        line = '<div class="tq-argument"><label for="{}"><code>{}</code></label> {} <span class="help">{}</span></div>'
-        return format_html_join("", line, rows)
+            field, text = f"{name}-{each.name}", str(value.get(each.name, ""))
+            rows.append((field, each, each.field.widget.render(field, text, {"id": f"id_{field}"} | wrong)))
+        return super().get_context(name, value, attrs) | {"rows": rows}
 
 
 class ArgumentsField(forms.Field):

@@ -12,7 +12,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.utils import timezone
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
@@ -44,19 +43,12 @@ RUNS: Final = {"actual": _lazy("happened"), "predicted": _lazy("with the changes
 #: Length of the longest bar of the picture.
 WIDTH: Final = 300
 TABLES: Final = ("limit", "queue", "band", "type", "user")
-EXAMPLE: Final = '[limits."queue:imports"]\nmax_concurrent = 4\n'
 
 
 class Folded(forms.Textarea):
     """A text area that opens when it is needed."""
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the area behind a heading; open once it has a text."""
-        area = super().render(name, value, attrs, renderer)
-        is_open = "open" if value else ""
-        return format_html(
-            "<details {}><summary>{}</summary>{}<pre>{}</pre></details>", is_open, _("More"), area, EXAMPLE
-        )
+    template_name = "admin/queue_app/operation/folded.html"
 
 
 class WhatIfForm(forms.Form):
