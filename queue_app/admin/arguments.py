@@ -16,7 +16,9 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.forms import JSONText, ReasonField, read_json
+from queue_app.admin.pickers import Picker
 from queue_app.admin.task_detail import pretty
+from queue_app.core.priorities import Band
 from queue_app.core.redaction import MASK
 from queue_app.core.signatures import hints_of, taken_by
 from queue_app.encryption.displayed import argument_names
@@ -233,4 +235,26 @@ class EditForm(forms.Form):
             del self.fields["args"]
         elif self.fields["parameters"].arguments == []:  # type: ignore[attr-defined]
             del self.fields["parameters"]
+        self.order_fields(self.field_order)
+
+
+class NewTaskForm(forms.Form):
+    """A new task: its type, its arguments, and where it waits."""
+
+    task_type = forms.CharField(label=_lazy("Task type"), help_text=_lazy("Each of its arguments gets a field."))
+    queue = forms.CharField(label=_lazy("Queue"), required=False, help_text=_lazy("Empty: that of the task type."))
+    priority = forms.ChoiceField(
+        label=_lazy("Priority"), required=False,
+        choices=[("", _lazy("that of the task type")), *((band.label, _lazy(band.label)) for band in Band)],
+    )  # fmt: skip
+    reason = ReasonField()
+    field_order = ("task_type", "parameters", "queue", "priority", "reason")
+
+    def __init__(self, data: Any, initial: dict[str, str], user: Any) -> None:
+        super().__init__(data, initial=initial)
+        for name in ("task_type", "queue"):
+            self.fields[name].widget = Picker(user, name)
+        self.fields["task_type"].widget.attrs["data-tq-again"] = ""
+        task_type = (data or initial).get("task_type", "")
+        self.fields["parameters"] = argument_fields(task_type, [], {})["parameters"]
         self.order_fields(self.field_order)

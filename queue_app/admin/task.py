@@ -18,16 +18,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin import filters
-from queue_app.admin.arguments import EditForm
+from queue_app.admin.arguments import EditForm, NewTaskForm
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.forms import column, permission, posted_reason, two_lines
 from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
-from queue_app.admin.new_task import NewTaskMixin
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_detail import in_short, load_detail, pretty, progress_and_logs
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band, parse_band
+from queue_app.core.records import NewTask
 from queue_app.core.redaction import is_sealed
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard import labels
@@ -40,6 +40,7 @@ from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.encrypted import decrypt
+from queue_app.services.enqueue.store import submit
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.services.read.inspect import set_effective_bands
@@ -92,6 +93,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     """Actions that call the services; staff never edit the rows themselves."""
 
     has_decrypt_permission = permission("view_encrypted")
+    has_submit_permission = permission("add_task")  # of the API, too
 
     def _of_cancel(self, _request: HttpRequest, task: Task) -> list[Any]:
         if task.workflow_id is None or task.status not in PENDING:
@@ -155,6 +157,23 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             explanation=_("A new task of this type, queue and priority will run with these arguments."),
         )  # fmt: skip
 
+    @page("new/", "new", permission="submit")
+    def new_view(self, request: HttpRequest) -> HttpResponse:
+        form = NewTaskForm(request.POST or None, request.GET.dict(), request.user)
+
+        def act(values: dict[str, Any]) -> HttpResponse:
+            new = NewTask(
+                task_type=values["task_type"], parameters=values["parameters"], queue=values["queue"] or None,
+                priority=values["priority"] or None, user=request.user.get_username(),
+            )  # fmt: skip
+            task = Task.objects.get(pk=submit(new).id)
+            self.audit(request, [task], "Submitted.", action="submit", reason=values["reason"])
+            self.message_user(request, _("The task is enqueued. This is its page."), messages.SUCCESS)
+            return HttpResponseRedirect(self.url_of("change", task.pk))
+
+        page = self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
+        return self.act_by_form(request, form, act) or page
+
     @object_page("decrypt", "decrypt", post=True)
     def decrypt_view(self, request: HttpRequest, task: Task) -> HttpResponse:
         """Show the data of an encrypted task once; the audit log says who has seen them."""
@@ -209,7 +228,7 @@ class TaskChangeList(ChangeList):
         return found.with_effective_priority()
 
 
-class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("worker_id", *FILTERS)

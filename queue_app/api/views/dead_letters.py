@@ -6,14 +6,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
+from queue_app.api.access import check_payload, require_staff, visible_letters
 from queue_app.api.base import ApiView, accepts, for_staff, parse_id
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import dead_letters as serializers
 from queue_app.api.serializers.control import WithReason
 from queue_app.api.serializers.tasks import options_of
 from queue_app.api.views.operations import REPLAY, accepted, previewed
-from queue_app.api.visibility import check_payload, visible_letters
 from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound

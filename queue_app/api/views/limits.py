@@ -10,10 +10,9 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from queue_app.api import representation
-from queue_app.api.authentication import check_scope
+from queue_app.api.access import check_scope, is_staff_with, require_staff
 from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_number
 from queue_app.api.paging import each, paged
-from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import control as serializers
 from queue_app.api.serializers.tasks import NumberPage
 from queue_app.exceptions import LimitNotFound
