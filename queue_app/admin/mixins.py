@@ -141,6 +141,7 @@ else:
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 #: Maximum number of rows that a list counts, pages through and acts on.
 COUNT_LIMIT = 10_000
+NO_STORE: Final = {"Cache-Control": "no-store"}
 #: Number of changes shown on an object's page.
 RECENT = 10
 #: Stands in the route of a page for ``object_route``.
@@ -454,13 +455,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             self.message_user(request, translate_error(error), messages.ERROR)
         else:
             self.message_user(request, done, messages.SUCCESS)
-        if request.POST.get("next") == "overview":  # a button of the overview leads back to it
-            return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
-        if flow := self.next_page(request):
-            return HttpResponseRedirect(flow)
-        if request.POST.get("next") == "list":
-            return HttpResponseRedirect(self.url_of("changelist"))
-        return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
+        return HttpResponseRedirect(self.next_page(request) or self.url_of("change", quote(obj.pk)))
 
     def act_by_form(
         self, request: HttpRequest, form: Form, act: Callable[[dict[str, Any]], HttpResponse], field: str = ""
@@ -500,8 +495,12 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         )
 
     def next_page(self, request: HttpRequest) -> str:
-        """Return the address of the workflow to whose page a button leads back; empty if it leads elsewhere."""
+        """Return the address of the page to which a button leads back; empty for that of the object."""
         kind, _separator, pk = request.POST.get("next", "").partition("/")
+        if kind == "overview":
+            return reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name)
+        if kind == "list":
+            return self.url_of("changelist")
         return self.url_of_model("workflow", "change", quote(pk)) if kind == "workflow" and pk else ""
 
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:

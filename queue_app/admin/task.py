@@ -11,7 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.shortcuts import render
+from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -21,7 +21,16 @@ from queue_app.admin import filters
 from queue_app.admin.arguments import EditForm, NewTaskForm
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
 from queue_app.admin.forms import column, permission, posted_reason, two_lines
-from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
+from queue_app.admin.mixins import (
+    NO_STORE,
+    RECENT,
+    QueueAppAdmin,
+    ReadOnlyAdmin,
+    action_page,
+    object_page,
+    page,
+    with_workers,
+)
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_detail import in_short, load_detail, pretty, progress_and_logs
@@ -334,7 +343,7 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
         text = request.GET.get("q", "").strip()[:100]
         found = named(text) if text and "\x00" not in text else {}
         names = [name for each in found.values() for name in each][:SUGGESTED]
-        return JsonResponse({"names": names}, headers={"Cache-Control": "no-store"})
+        return JsonResponse({"names": names}, headers=NO_STORE)
 
     @page("<uuid:pk>/live/", "live", permission="view")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
@@ -347,7 +356,5 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
         secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
         progress, logs = progress_and_logs(task, secrets)
         context: dict[str, Any] = {"detail": {"progress": progress, "logs": logs}}
-        response = render(request, "admin/queue_app/includes/task_progress.html", context)
-        response["Cache-Control"] = "no-store"
-        response["X-Task-Status"] = task.status
-        return response
+        headers = NO_STORE | {"X-Task-Status": task.status}
+        return TemplateResponse(request, "admin/queue_app/includes/task_progress.html", context, headers=headers)
