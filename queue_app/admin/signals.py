@@ -55,19 +55,15 @@ def _form_field(name: str, field: dict[str, Any]) -> forms.Field:
     if "enum" in field:
         choices = [(each, each) for each in field["enum"]]
         return forms.ChoiceField(choices=choices if required else [("", "-"), *choices], **common)
-    match field["type"]:
-        case "boolean":  # yes and no are both answers, so neither is the default
-            return forms.TypedChoiceField(
-                choices=[("true", _lazy("Yes")), ("false", _lazy("No"))], coerce=lambda text: text == "true",
-                empty_value=None, widget=forms.RadioSelect, **common,
-            )  # fmt: skip
-        case "integer":
-            return forms.IntegerField(**common)
-        case "number":
-            return forms.FloatField(**common)
-    return forms.CharField(
-        max_length=MAX_TEXT, widget=forms.Textarea({"class": "vLargeTextField", "rows": 3}), **common
-    )
+    if field["type"] == "boolean":  # yes and no are both answers, so neither is the default
+        return forms.TypedChoiceField(
+            choices=[("true", _lazy("Yes")), ("false", _lazy("No"))], coerce=lambda text: text == "true",
+            empty_value=None, widget=forms.RadioSelect, **common,
+        )  # fmt: skip
+    if field["type"] in ("integer", "number"):
+        return (forms.IntegerField if field["type"] == "integer" else forms.FloatField)(**common)
+    area = forms.Textarea({"class": "vLargeTextField", "rows": 3})
+    return forms.CharField(max_length=MAX_TEXT, widget=area, **common)
 
 
 class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
