@@ -4,7 +4,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import django
 from django.contrib import admin, messages
@@ -55,18 +55,8 @@ from queue_app.sql.database import atomic
 #: Name of the field for the reason of edits in a list.
 EDIT_REASON = "edit_reason"
 
-if TYPE_CHECKING:
 
-    class BaseAdmin[M: Model](admin.ModelAdmin[M]):
-        """The admin of a model ``M``."""
-
-else:
-
-    class BaseAdmin[M](admin.ModelAdmin):
-        """The admin of a model ``M``."""
-
-
-class AuditedAdmin[M: Model](BaseAdmin[M]):
+class AuditedAdmin[M: Model](admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs only
     """An admin whose edits and actions are recorded with old and new values and a reason."""
 
     def audit(  # noqa: PLR0913 - who did what to what, from which value to which, and why
@@ -131,11 +121,6 @@ def _plain(value: Any) -> Any:
     """Return a form's value as JSON can store it."""
     return value if isinstance(value, bool | int | float | str | dict | list) or value is None else str(value)
 
-
-if TYPE_CHECKING:
-    _Paginator = Paginator[Any]
-else:
-    _Paginator = Paginator
 
 #: Django 6.0 has the link to the history inside the block that these pages replace.
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
@@ -229,7 +214,7 @@ def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
     return tasks
 
 
-class CappedPaginator(_Paginator):
+class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic in the stubs only
     """A paginator that stops counting at ``COUNT_LIMIT``, so that a page never counts millions of rows."""
 
     @cached_property

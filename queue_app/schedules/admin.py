@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
 from queue_app.admin.arguments import argument_fields, arguments_of
-from queue_app.admin.forms import PlainModelForm, ReasonField, ReasonForm, column, permission, two_lines
+from queue_app.admin.forms import ReasonField, ReasonForm, column, permission, two_lines
 from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
 from queue_app.core.redaction import unmask
@@ -52,7 +52,7 @@ CHANGED: Final = _lazy(
 )
 
 
-class WhenForm(RepeatForm, PlainModelForm):
+class WhenForm(RepeatForm, forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
     """When a schedule ticks, for its preview."""
 
     class Meta:
