@@ -19,7 +19,6 @@ from queue_app.exceptions import suggestion
 from queue_app.models import Limit, Queue, TaskStats, Worker
 from queue_app.models.stats import StatsKind
 from queue_app.models.worker import LIVING
-from queue_app.services.read.search import known_types
 from queue_app.sql.database import alias
 
 #: Maximum number of names that a field lists, and age of the statistics that know names.
@@ -47,7 +46,8 @@ def _of_workers(field: str) -> Iterable[str]:
 
 def _types() -> Iterable[str]:
     registry.discover()
-    return [name for name in known_types() if not name.startswith(registry.OWN)]
+    code = {name for name in registry.known_types() if not name.startswith(registry.OWN)}
+    return {*code, *_of_workers("task_types"), *_counted(StatsKind.TYPE)}
 
 
 def _keys() -> Iterable[str]:
