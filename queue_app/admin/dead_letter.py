@@ -25,7 +25,6 @@ from queue_app.admin.task import EditParametersMixin
 from queue_app.admin.task_detail import in_short
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import word
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
@@ -80,10 +79,10 @@ def cause_texts(request: HttpRequest, fingerprints: Iterable[str]) -> dict[str, 
 
 def _texts(letter: DeadLetter, payloads: Mapping[Any, TaskPayload], *, may_view: bool) -> tuple[str, str]:
     if not may_view:
-        return word(letter.reason), ""
+        return labels.word(letter.reason), ""
     secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
     name, message = (redact(text, secrets)[:200] for text in (letter.exception_class, letter.message))
-    return name or word(letter.reason), message
+    return name or labels.word(letter.reason), message
 
 
 # Replay and discard dead letters: one, a selection, or all that match a filter.
@@ -386,7 +385,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         """Return the class of the last error, and the beginning of its message without secrets."""
         name = redact(letter.exception_class, letter.secrets).rpartition(".")[2]  # type: ignore[attr-defined]
         message = Truncator(" ".join(redact(letter.message, letter.secrets).split()))  # type: ignore[attr-defined]
-        text = name or word(letter.reason)
+        text = name or labels.word(letter.reason)
         return format_html('{}<br><small class="tq-below tq-message">{}</small>', text, message.chars(120))
 
     @admin.display(description=_lazy("queue, user"))
@@ -406,7 +405,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:
-        return forms.two_lines(word(letter.reason), _("attempt %(n)d") % {"n": letter.attempts})
+        return forms.two_lines(labels.word(letter.reason), _("attempt %(n)d") % {"n": letter.attempts})
 
     @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
@@ -414,7 +413,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("state"))
     def fate(self, letter: DeadLetter) -> SafeString:
-        label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, word(letter.state))
+        label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, labels.word(letter.state))
         at = letter.replayed_at or letter.discarded_at
         if at is None:
             return label

@@ -30,9 +30,7 @@ from queue_app.core import rooms
 from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.labels import translate, translate_error
 from queue_app.diagnose import live
-from queue_app.diagnose.live import oldest_seconds, summaries
 from queue_app.diagnose.overview import LENGTHS, of_one_queue, overview_context
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
 from queue_app.models import DeadLetter, Limit, Queue, RuntimeSettings, Schedule, Task, Worker
@@ -289,17 +287,17 @@ class QueueAdmin(PausingAdmin[Queue]):
         )
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
-    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
+    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(live.oldest_seconds(_summary(queue))))
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Ask the index once for the depth of each of the page's queues."""
         if request.method != "GET":
             return
-        found, error = summaries(rows)
+        found, error = live.summaries(rows)
         for queue in rows:
             queue.summary = found.get(queue.name)
         if error:
-            messages.warning(request, translate(error))
+            messages.warning(request, labels.translate(error))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         to_delete, model_count, perms_needed, protected = super().get_deleted_objects(objs, request)
@@ -333,13 +331,13 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         """Return what waits, runs and serves the queue at this moment."""
-        known, error = summaries([found])
+        known, error = live.summaries([found])
         summary = known.get(found.name)
         return {
             "original": found,
             "summary": summary,
-            "oldest_seconds": oldest_seconds(summary),
-            "unreachable": translate(error),
+            "oldest_seconds": live.oldest_seconds(summary),
+            "unreachable": labels.translate(error),
             "reasons": of_one_queue(found.name),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
             .filter(Q(queues=[]) | Q(queues__contains=[found.name]))
@@ -383,7 +381,7 @@ class QueueAdmin(PausingAdmin[Queue]):
                 found = dismiss(key, by=request.user.get_username(), via=audit.ADMIN, reason=reason)
                 self.log_action_of(request, Queue.objects.filter(pk=found.queue), "Dismissed a suggestion.", reason)
         except TaskQueueError as error:
-            self.message_user(request, translate_error(error), messages.ERROR)
+            self.message_user(request, labels.translate_error(error), messages.ERROR)
         else:
             self.message_user(request, _("The suggestion is hidden for 30 days."), messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))

@@ -19,7 +19,6 @@ from queue_app.admin.forms import column, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin, page
 from queue_app.core.shared import Shared
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.labels import translate, word
 from queue_app.diagnose import stalls
 from queue_app.models.stats import StatsKind
 from queue_app.models.worker import WorkerStatus
@@ -169,7 +168,7 @@ ABOUT: Final = {
 
 def _error(job: models.MaintenanceJob) -> str:
     """Return the error of a job; what the watchdog found stands still is a sentence."""
-    return " ".join(translate(stall.text) for stall in stalls.stored(job)) or job.error
+    return " ".join(labels.translate(stall.text) for stall in stalls.stored(job)) or job.error
 
 
 class MaintenanceJobAdmin(ReadOnlyAdmin[models.MaintenanceJob]):
@@ -211,7 +210,7 @@ class QueueStatsAdmin(ReadOnlyAdmin[models.QueueStats]):
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(
         _lazy("queued"),
-        lambda stats: ", ".join(f"{word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
+        lambda stats: ", ".join(f"{labels.word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
     )
     oldest = column(
         _lazy("oldest waited"),
@@ -228,4 +227,4 @@ class IndexGenerationAdmin(SingletonAdmin[models.IndexGeneration], ReadOnlyAdmin
     condemned_last = time_column("condemned_at", _lazy("found damaged last"))
     started = time_column("started_at", _lazy("started"))
     ready = time_column("ready_at", _lazy("ready"))
-    state = column(_lazy("index now"), lambda _generation: word(index_state()))
+    state = column(_lazy("index now"), lambda _generation: labels.word(index_state()))

@@ -40,7 +40,6 @@ from queue_app.core.records import NewTask
 from queue_app.core.redaction import is_sealed
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate_error
 from queue_app.encryption import hides, is_on
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import TaskQueueError
@@ -191,7 +190,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
             shown = decrypt(task.pk, record)
         except TaskQueueError as error:
-            self.message_user(request, translate_error(error), messages.ERROR)
+            self.message_user(request, labels.translate_error(error), messages.ERROR)
             return HttpResponseRedirect(self.url_of("change", task.pk))
         parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)

@@ -14,7 +14,6 @@ from django.utils.translation import get_language, gettext, gettext as _, gettex
 
 from queue_app.core import sentence
 from queue_app.core.priorities import Band
-from queue_app.core.sentence import Sentence, filled
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 
@@ -50,11 +49,11 @@ TEXTS: Final = (
 
 def translate(text: str) -> str:
     """Return a sentence in the active language; text that is none, such as an error of a program, stays as it is."""
-    if not isinstance(text, Sentence) or (get_language() or "en").startswith("en"):
+    if not isinstance(text, sentence.Sentence) or (get_language() or "en").startswith("en"):
         return text
     if text.plural:
-        return filled(text, ngettext(text.template, text.plural, int(text.values["n"])), _written)
-    return filled(text, gettext(text.template), _written)
+        return sentence.filled(text, ngettext(text.template, text.plural, int(text.values["n"])), _written)
+    return sentence.filled(text, gettext(text.template), _written)
 
 
 def translate_error(error: Exception) -> str:

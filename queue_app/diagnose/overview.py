@@ -26,7 +26,6 @@ from queue_app.services.control.advice import advice
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.stats import READY, UNREACHABLE
 from queue_app.sql import attention
-from queue_app.sql.attention import GAP_SECONDS, FailingType
 from queue_app.sql.database import alias
 
 #: Maximum number of reasons of one kind that the banner names.
@@ -83,7 +82,7 @@ class OverviewReason:
     links: tuple[Link, ...] = ()
     is_note: bool = False
     #: The failed attempts of a type, whose errors only those see who may see payloads.
-    cause: FailingType | None = None
+    cause: attention.FailingType | None = None
 
     @property
     def short_type(self) -> str:
@@ -112,7 +111,7 @@ FRESH_TROUBLE: Final = 3.0
 FRESH_LETTERS: Final = 10.0
 
 
-def _read_failing(_key: str) -> list[tuple[FailingType, float | None, Any]]:
+def _read_failing(_key: str) -> list[tuple[attention.FailingType, float | None, Any]]:
     """Return the types that fail, each with its share of the day before, and its limit if that is paused."""
     found = [each for each in attention.failing() if each.failed >= FEWEST_FAILED and each.share >= LEAST_SHARE]
     names = [each.task_type for each in found]
@@ -137,7 +136,7 @@ def _failing_types() -> Iterator[OverviewReason]:
     """Yield the task types that fail now: how many against before, since when, and the ways to act."""
     now, dead = timezone.now(), {each.task_type for each in _deaths.get() if each.number}
     for each, before, paused in _failing.get():
-        is_over = (now - each.until).total_seconds() > GAP_SECONDS
+        is_over = (now - each.until).total_seconds() > attention.GAP_SECONDS
         span = ((each.until if is_over else now) - each.begin).total_seconds()
         began = age((now - each.since).total_seconds())
         text = joined(

@@ -26,7 +26,6 @@ from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
 from queue_app.core.redaction import unmask
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Schedule
@@ -35,7 +34,6 @@ from queue_app.schedules import edit, sql as schedule_health, week as pages
 from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.schedules.pause import pause_schedule, resume_schedule
 from queue_app.schedules.repeat import FIELDS as REPEAT, RepeatForm, fields_of
-from queue_app.schedules.sql import MANY_FAILURES, RECENT, SOUGHT, times
 from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions
@@ -167,7 +165,7 @@ def preview(data: Mapping[str, Any]) -> dict[str, Any]:
         recurrence.check()
     except InvalidTaskData as error:
         return {"problem": error.message}
-    return {"words": translate(recurrence.words), "coming": pages.coming(recurrence, timezone.now())}
+    return {"words": labels.translate(recurrence.words), "coming": pages.coming(recurrence, timezone.now())}
 
 
 #: Schedules that the week shows.
@@ -237,7 +235,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         schedules = list(rows)
         found = recent(schedules)
-        failing = {each.name: each.times for each in schedule_health.failing(MANY_FAILURES)}
+        failing = {each.name: each.times for each in schedule_health.failing(schedule_health.MANY_FAILURES)}
         for schedule in schedules:
             schedule.recent = found[schedule.pk]
             schedule.failing = failing.get(schedule.name)
@@ -254,7 +252,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:
-        words = translate(schedule.recurrence.words)
+        words = labels.translate(schedule.recurrence.words)
         task = schedule.task_type.rpartition(".")[2]
         return format_html('<span class="tq-type">{}<small>{}: {}</small></span>', schedule.name, task, words)
 
@@ -328,13 +326,13 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             edit.delete_schedule(found.name)
 
     def page_context(self, request: HttpRequest, found: Schedule) -> dict[str, Any]:
-        ticks, now = recent([found], SOUGHT)[found.pk], timezone.now()
+        ticks, now = recent([found], schedule_health.SOUGHT)[found.pk], timezone.now()
         failures = failures_in_a_row(ticks)
         return super().page_context(request, found) | {
-            "words": translate(found.recurrence.words),
+            "words": labels.translate(found.recurrence.words),
             "coming": [] if found.paused else pages.coming(found.recurrence, now),
-            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks[:RECENT]],
-            "failures": times(failures) if failures >= MANY_FAILURES else "",
+            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks[: schedule_health.RECENT]],
+            "failures": schedule_health.times(failures) if failures >= schedule_health.MANY_FAILURES else "",
             "last_success": last_success(ticks),
             "overridden": edit.overridden(found),
         }

@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate, word
 from queue_app.models import Schedule
 from queue_app.schedules.tick import RecentTick
 
@@ -45,7 +44,7 @@ def strip(ticks: Sequence[RecentTick]) -> SafeString:
 
 def _outcome(each: RecentTick) -> str:
     if each.status is not None:
-        return word(str(each.status))
+        return labels.word(str(each.status))
     return _("skipped") if each.tick.task_id is None else _("unknown")
 
 
@@ -90,7 +89,7 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
         ahead = takewhile(lambda instant: instant < end, schedule.recurrence.instants_after(now))
         instants = list(islice(ahead, OFTEN + 1))
         if len(instants) > OFTEN:
-            often.append((schedule, translate(schedule.recurrence.words)))
+            often.append((schedule, labels.translate(schedule.recurrence.words)))
             continue
         for instant in instants:
             local = timezone.localtime(instant)

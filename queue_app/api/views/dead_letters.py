@@ -20,7 +20,6 @@ from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.actions import discard, discard_many, replay
 from queue_app.services.operations.request import ReplayOptions, start_replay
 from queue_app.services.read import dead_letters
-from queue_app.services.read.dead_letters import DeadLetterFilter, get_dead_letter, list_dead_letters, matching
 from queue_app.services.read.inspect import queue_position
 
 VIEW, DISCARD = "queue_app.view_deadletter", "queue_app.discard_deadletter"
@@ -36,11 +35,11 @@ class DeadLetterListView(ApiView):
         """
         query = self.read_query(request)
         state, size, before = query.pop("state"), query.pop("page_size"), query.pop("cursor", None)
-        wanted = DeadLetterFilter(**query)
-        letters = matching(wanted, visible_letters(request.user, wanted))
+        wanted = dead_letters.DeadLetterFilter(**query)
+        letters = dead_letters.matching(wanted, visible_letters(request.user, wanted))
         if state != serializers.ALL:
             letters = letters.in_state(state)
-        page = list_dead_letters(letters, page_size=size, before=before)
+        page = dead_letters.list_dead_letters(letters, page_size=size, before=before)
         secrets = dead_letters.secrets_by_task([letter.task_id for letter in page.letters])
         results = [
             representation.dead_letter(letter, secrets.get(letter.task_id, NO_SECRETS), request.user)
@@ -53,7 +52,7 @@ class _OneLetterView(ApiView):
     def letter(self, request: Request, name: str, permission: str | None = None) -> DeadLetter:
         """Return a dead letter that the caller may see, and change if ``permission`` is given."""
         missing = DeadLetterNotFound(name)
-        letter = get_dead_letter(DeadLetter.objects.visible_to(request.user), parse_id(name, missing))
+        letter = dead_letters.get_dead_letter(DeadLetter.objects.visible_to(request.user), parse_id(name, missing))
         if permission is not None:
             require_staff(request, permission)
         return letter
@@ -109,10 +108,10 @@ class ReplayView(_OneLetterView):
 
 
 class _ManyLettersView(ApiView):
-    def selection(self, request: Request) -> tuple[dict[str, Any], DeadLetterFilter]:
+    def selection(self, request: Request) -> tuple[dict[str, Any], dead_letters.DeadLetterFilter]:
         """Return what the body says, and what it selects; refuse a filter that searches hidden payloads."""
         body = self.read_body(request)
-        wanted = body.get("filter") or DeadLetterFilter(ids=body.get("ids"))
+        wanted = body.get("filter") or dead_letters.DeadLetterFilter(ids=body.get("ids"))
         visible_letters(request.user, wanted)
         return body, wanted
 

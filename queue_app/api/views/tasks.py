@@ -17,7 +17,6 @@ from queue_app.api.headers import KEY_HEADER, KEY_META, REPLAYED
 from queue_app.api.paging import page_of
 from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import WithReason
-from queue_app.api.serializers.tasks import SUMMARY_FIELDS
 from queue_app.core.states import TERMINAL
 from queue_app.diagnose.explain import explain
 from queue_app.exceptions import TaskNotFound
@@ -97,7 +96,7 @@ class TaskExportView(ApiView):
         The stream leaves out tasks that are stored after it starts.
         """
         query = self.read_query(request)
-        fields, name = query.pop("fields", SUMMARY_FIELDS), query.pop("format")
+        fields, name = query.pop("fields", serializers.SUMMARY_FIELDS), query.pop("format")
         wanted = TaskFilter(**query)
         pages = export_pages(visible_tasks(request.user, wanted), wanted)
         pages = chain([next(pages, [])], pages)  # an error while reading the first page can still be answered
