@@ -12,18 +12,17 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from django import forms
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import registry
-from queue_app.admin.forms import ReasonField, read_json
+from queue_app.admin.forms import JSONText, ReasonField, read_json
+from queue_app.admin.pickers import Picker
 from queue_app.admin.task_detail import pretty
+from queue_app.core.priorities import Band
 from queue_app.core.redaction import MASK
 from queue_app.core.signatures import hints_of, taken_by
 from queue_app.encryption.displayed import argument_names
 
-_TEXT: Final = {"class": "vTextField", "autocomplete": "off"}
 _PLAIN: Final = {str: _lazy("text"), int: _lazy("whole number"), float: _lazy("number")}
 _MANY: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 MISSING: Final = object()
@@ -31,22 +30,36 @@ JSON_AREA: Final = {"class": "vLargeTextField tq-json", "rows": 8, "spellcheck":
 
 
 class Argument:
-    """One parameter: its name, the values that it takes, and how a form shows it."""
+    """One parameter: its name, and the field for the values that it takes."""
 
     def __init__(self, name: str, hint: Any, *, has_default: bool, value: Any = MISSING) -> None:
         self.name, self.has_default, self.value = name, has_default, value
         options = [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else [hint]
         self.may_be_none = hint is None or (_is_union(hint) and NoneType in get_args(hint))
         self.kind: Any = options[0] if len(options) == 1 else None
-        self.choices: tuple[Any, ...] = (True, False) if self.kind is bool else ()
-        if get_origin(self.kind) is Literal:
-            self.choices = get_args(self.kind)
-        fits = value is MISSING or (value is None and self.may_be_none)
-        if not (fits or value in self.choices or self._is_plain(value)):
+        choices: tuple[Any, ...] = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        self.choices = (True, False) if self.kind is bool else choices
+        fits = value is MISSING or (value is None and self.may_be_none) or value in self.choices
+        if not (fits or type(value) is self.kind in _PLAIN or (self.kind is float and type(value) is int)):
             self.kind, self.choices = None, ()  # JSON
+        self.field = self._field()
 
-    def _is_plain(self, value: Any) -> bool:
-        return self.kind in _PLAIN and (type(value) is self.kind or (self.kind is float and type(value) is int))
+    def _field(self) -> forms.Field:
+        required = not (self.has_default or self.may_be_none)
+        if self.choices:
+            blank = [] if required and self.value is not MISSING else [("", "---------")]
+            return forms.TypedChoiceField(
+                choices=[*blank, *((self.shown(each), str(each)) for each in self.choices)], coerce=json.loads,
+                required=required, empty_value=None, error_messages={"invalid_choice": _("Choose one of the values.")},
+            )  # fmt: skip
+        if self.kind in (int, float):
+            return (forms.IntegerField if self.kind is int else forms.FloatField)(required=required)
+        if self.kind is not str:
+            return JSONText(required=required, widget=forms.Textarea(JSON_AREA | {"rows": 3}))
+        is_long = "\n" in self.shown(self.value)
+        line = forms.TextInput({"class": "vTextField", "autocomplete": "off"})
+        area = forms.Textarea(JSON_AREA | {"rows": 3})
+        return forms.CharField(required=False, strip=False, widget=area if is_long else line)
 
     @property
     def label(self) -> str:
@@ -62,46 +75,21 @@ class Argument:
             return ""
         return value if self.kind is str and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    def render(self, name: str, text: str, *, is_wrong: bool) -> SafeString:
-        attrs = {"id": f"id_{name}"} | ({"aria-invalid": "true"} if is_wrong else {})
-        if self.choices:
-            known = [(self.shown(each), str(each)) for each in self.choices]
-            blank = [("", "---------")] if self.has_default or self.may_be_none or not text else []
-            return forms.Select(attrs, [*blank, *known]).render(name, text)
-        if self.kind in _PLAIN and self.kind is not str:
-            return forms.NumberInput(attrs | {"step": "any" if self.kind is float else "1"}).render(name, text)
-        if self.kind is str and "\n" not in text:
-            return forms.TextInput(_TEXT | attrs).render(name, text)
-        return forms.Textarea(JSON_AREA | attrs | {"rows": 3}).render(name, text)
-
     def read(self, text: str) -> Any:
         """Return the value of a posted text; ``MISSING`` for the function's default. Raises ``ValidationError``."""
         text = text.replace("\r\n", "\n")
-        if text == self.shown(self.value) and self.value is not MISSING:
+        if self.value is not MISSING and text == self.shown(self.value):
             return self.value
-        if not text.strip() and not (self.kind is str and not self.has_default):
-            if self.has_default:
-                return MISSING
-            if self.may_be_none:
-                return None
-            raise forms.ValidationError(forms.Field.default_error_messages["required"])
-        if self.kind is str and not self.choices:
-            return text
-        try:
-            value = read_json(text.strip())
-        except forms.ValidationError:
-            if self.kind not in _PLAIN:
-                raise
-            value = None
-        if self.choices and value not in self.choices:
-            raise forms.ValidationError(_("Choose one of the values."))
-        if self.kind in _PLAIN and not self._is_plain(value):
-            raise forms.ValidationError(_("Enter a %(kind)s.") % {"kind": _PLAIN[self.kind]})
-        return value
+        return MISSING if self.has_default and not text.strip() else self.field.clean(text)
 
 
 def _is_union(hint: Any) -> bool:
     return get_origin(hint) in (Union, UnionType)
+
+
+def _positions(args: Any) -> list[Any]:
+    """Return positional arguments, which a page shows by their names if it knows them."""
+    return list(args.values()) if isinstance(args, Mapping) else list(args)
 
 
 def arguments_of(
@@ -114,7 +102,7 @@ def arguments_of(
         return None
     hints = hints_of(task.func)
     takes = list(taken.signature.parameters.values())
-    positions = list(args.values()) if isinstance(args, Mapping) else list(args)
+    positions = _positions(args)
     first, rest = takes[: len(positions)], takes[len(positions) :]
     is_positional = any(each.kind is each.POSITIONAL_ONLY for each in rest)
     if len(positions) > len(takes) or parameters.keys() - {each.name for each in rest} or is_positional:
@@ -134,6 +122,7 @@ class Posted(dict[str, str]):
 class ArgumentsWidget(forms.Widget):
     """The fields of some arguments; a posted JSON text for all of them counts too."""
 
+    template_name = "admin/queue_app/includes/arguments.html"
     use_fieldset = True
 
     def __init__(self, arguments: Sequence[Argument]) -> None:
@@ -151,33 +140,24 @@ class ArgumentsWidget(forms.Widget):
     def value_omitted_from_data(self, data: Any, files: Any, name: str) -> bool:
         return False
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        if not self.arguments:
-            return format_html('<p class="tq-quiet">{}</p>', _("It takes none."))
-        is_wrong = bool((attrs or {}).get("aria-invalid"))
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
+        wrong = {key: text for key, text in (attrs or {}).items() if key == "aria-invalid"}
         rows = []
         for each in self.arguments:
-            field = each.render(f"{name}-{each.name}", str(value.get(each.name, "")), is_wrong=is_wrong)
-            rows.append((f"id_{name}-{each.name}", each.name, field, each.label))
-        line = '<div class="tq-argument"><label for="{}"><code>{}</code></label> {} <span class="help">{}</span></div>'
-        return format_html_join("", line, rows)
+            field, text = f"{name}-{each.name}", str(value.get(each.name, ""))
+            rows.append((field, each, each.field.widget.render(field, text, {"id": f"id_{field}"} | wrong)))
+        return super().get_context(name, value, attrs) | {"rows": rows}
 
 
 class ArgumentsField(forms.Field):
-    """Arguments as a list (``is_list``) or an object: each in its field; all as JSON if ``arguments`` is ``None``."""
+    """Arguments, each in its field, or all as JSON if ``arguments`` is ``None``: an object; with ``names``, a list."""
 
     def __init__(
-        self,
-        arguments: Sequence[Argument] | None,
-        shown: Any,
-        *,
-        is_list: bool,
-        names: Sequence[str] = (),
-        **options: Any,
+        self, arguments: Sequence[Argument] | None, shown: Any, *, names: Sequence[str] | None = None, **options: Any
     ) -> None:
         widget = forms.Textarea(JSON_AREA) if arguments is None else ArgumentsWidget(arguments)
         super().__init__(required=False, widget=widget, initial=shown, **options)
-        self.arguments, self.is_list, self.names = arguments, is_list, names
+        self.arguments, self.is_list, self.names = arguments, names is not None, names or ()
 
     def prepare_value(self, value: Any) -> Any:
         """Return what the widget shows: what was posted, or the arguments as they are."""
@@ -224,25 +204,22 @@ class ArgumentsField(forms.Field):
 
 def argument_fields(task_type: str, args: Any, parameters: Mapping[str, Any]) -> dict[str, ArgumentsField]:
     """Return the fields ``args`` and ``parameters`` of a call as it is shown; of a secret argument, with its mask."""
-    found = arguments_of(task_type, args, parameters)
-    positions = list(args.values()) if isinstance(args, Mapping) else list(args)
+    by_position, by_name = arguments_of(task_type, args, parameters) or (None, None)
+    positions = _positions(args)
     names = list(args) if isinstance(args, Mapping) else argument_names(task_type, len(positions))
-    keep = ""
+    about, of_list = "", ""
     if MASK in json.dumps([positions, dict(parameters)]):
-        keep = _("To keep a hidden value, leave its mask (%(mask)s); to replace it, write a new value.") % {
-            "mask": MASK
-        }
-    by_position, by_name = found or (None, None)
+        about = _("To keep a hidden value, leave its mask (%(mask)s); to replace it, write a new value.")
+        about %= {"mask": MASK}
+    if by_name is None:
+        of_list, about = (
+            _("By their names in the function, in this order; or a JSON list."),
+            f"{_('A JSON object.')} {about}",
+        )
     return {
-        "args": ArgumentsField(
-            by_position, positions, is_list=True, names=names, label=_("Positional arguments"),
-            help_text="" if found else _("By their names in the function, in this order; or a JSON list."),
-        ),
-        "parameters": ArgumentsField(
-            by_name, dict(parameters), is_list=False, label=_("Parameters"),
-            help_text=keep if found else f"{_('A JSON object.')} {keep}",
-        ),
-    }  # fmt: skip
+        "args": ArgumentsField(by_position, positions, names=names, label=_("Positional arguments"), help_text=of_list),
+        "parameters": ArgumentsField(by_name, dict(parameters), label=_("Parameters"), help_text=about),
+    }
 
 
 class EditForm(forms.Form):
@@ -258,4 +235,26 @@ class EditForm(forms.Form):
             del self.fields["args"]
         elif self.fields["parameters"].arguments == []:  # type: ignore[attr-defined]
             del self.fields["parameters"]
+        self.order_fields(self.field_order)
+
+
+class NewTaskForm(forms.Form):
+    """A new task: its type, its arguments, and where it waits."""
+
+    task_type = forms.CharField(label=_lazy("Task type"), help_text=_lazy("Each of its arguments gets a field."))
+    queue = forms.CharField(label=_lazy("Queue"), required=False, help_text=_lazy("Empty: that of the task type."))
+    priority = forms.ChoiceField(
+        label=_lazy("Priority"), required=False,
+        choices=[("", _lazy("that of the task type")), *((band.label, _lazy(band.label)) for band in Band)],
+    )  # fmt: skip
+    reason = ReasonField()
+    field_order = ("task_type", "parameters", "queue", "priority", "reason")
+
+    def __init__(self, data: Any, initial: dict[str, str], user: Any) -> None:
+        super().__init__(data, initial=initial)
+        for name in ("task_type", "queue"):
+            self.fields[name].widget = Picker(user, name)
+        self.fields["task_type"].widget.attrs["data-tq-again"] = ""
+        task_type = (data or initial).get("task_type", "")
+        self.fields["parameters"] = argument_fields(task_type, [], {})["parameters"]
         self.order_fields(self.field_order)

@@ -17,9 +17,7 @@ from queue_app.admin.filters import choice_filter
 from queue_app.admin.forms import column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import word
 from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
-from queue_app.models import AuditEntry, SavedView
 
 #: Kind of an object -> its model, and the field by which people know it.
 _NAMES: Final[Mapping[str, tuple[Any, str]]] = {
@@ -35,7 +33,7 @@ def _recent(name: str) -> Callable[[], list[str]]:
     """Return a function that returns the values of a field among the newest entries."""
 
     def names() -> list[str]:
-        return sorted(set(AuditEntry.objects.order_by("-id").values_list(name, flat=True)[:RECENT_NAMES]) - {""})
+        return sorted(set(models.AuditEntry.objects.order_by("-id").values_list(name, flat=True)[:RECENT_NAMES]) - {""})
 
     return names
 
@@ -44,7 +42,7 @@ def _of(name: str) -> Callable[[QuerySet[Any], str], QuerySet[Any]]:
     return lambda rows, value: rows.filter(**{name: value})
 
 
-class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
+class AuditEntryAdmin(ReadOnlyAdmin[models.AuditEntry]):
     """Every change that a person made by admin, API or command, newest first."""
 
     actions = None
@@ -66,12 +64,12 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
     change = column(_lazy("change"), lambda entry: labels.with_times(change_text(entry)))
 
     @admin.display(description=_lazy("when"))
-    def when(self, entry: AuditEntry) -> SafeString:
+    def when(self, entry: models.AuditEntry) -> SafeString:
         return two_lines(labels.exact_moment(entry.at), labels.ago(entry.at, timezone.now()))
 
     @admin.display(description=_lazy("what"))
-    def what(self, entry: AuditEntry) -> SafeString:
-        via = _("via %(interface)s") % {"interface": word(entry.via)}
+    def what(self, entry: models.AuditEntry) -> SafeString:
+        via = _("via %(interface)s") % {"interface": labels.word(entry.via)}
         return two_lines(entry_sentence(entry, self.page_of), via)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
@@ -94,7 +92,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
             if wanted.get("fingerprint"):
                 wanted["cause"] = causes[wanted.pop("fingerprint")]
 
-    def page_context(self, request: HttpRequest, found: AuditEntry) -> dict[str, Any]:
+    def page_context(self, request: HttpRequest, found: models.AuditEntry) -> dict[str, Any]:
         self.annotate_rows(request, [found])
         return {
             "title": capfirst(self.opts.verbose_name),  # "Change" is a verb in Django's catalogue
@@ -104,7 +102,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[AuditEntry]):
         }
 
 
-class SavedViewAdmin(ReadOnlyAdmin[SavedView]):
+class SavedViewAdmin(ReadOnlyAdmin[models.SavedView]):
     """The views that staff have saved. Staff save and delete them above the lists."""
 
     actions = None

@@ -4,9 +4,11 @@ A selection of up to ``STEP`` tasks is done within the request, and each task's 
 entry. A larger selection, or all tasks that match the list, continues in the background.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -133,6 +135,16 @@ class OperationsMixin[M: Model](QueueAppAdmin[M]):
         )  # fmt: skip
 
 
+def _action(kind: OperationKind, verb: Any, description: Any, permission: str) -> Callable[..., HttpResponse | None]:
+    """Return an action of the list of tasks."""
+
+    @admin.action(description=description, permissions=[permission])
+    def act(self: TaskBulkMixin, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
+        return self.act_on_many(request, queryset, str(verb), kind)
+
+    return act
+
+
 class TaskBulkMixin(OperationsMixin[Task]):
     """Actions on a selection of tasks, or on all that match the list."""
 
@@ -140,23 +152,12 @@ class TaskBulkMixin(OperationsMixin[Task]):
     has_reprioritise_permission = permission("reprioritise_task")
     has_retry_permission = permission("retry_task")
 
-    @admin.action(description=_lazy("Cancel…"), permissions=["cancel"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        """Cancel pending tasks; ask the workers of running ones to stop them."""
-        return self.act_on_many(request, queryset, _("Cancel"), OperationKind.CANCEL)
-
-    @admin.action(description=_lazy("Retry…"), permissions=["retry"])
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        return self.act_on_many(request, queryset, _("Retry"), OperationKind.RETRY)
-
-    @admin.action(description=_lazy("Run now…"), permissions=["retry"])
-    def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        return self.act_on_many(request, queryset, _("Run now"), OperationKind.RUN_NOW)
-
-    @admin.action(description=_lazy("Change priority…"), permissions=["reprioritise"])
-    def reprioritise_selected(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        """Move waiting tasks to a band, which the page that confirms asks for."""
-        return self.act_on_many(request, queryset, _("Change priority"), OperationKind.REPRIORITISE)
+    cancel_selected = _action(OperationKind.CANCEL, _lazy("Cancel"), _lazy("Cancel…"), "cancel")
+    retry_selected = _action(OperationKind.RETRY, _lazy("Retry"), _lazy("Retry…"), "retry")
+    run_now_selected = _action(OperationKind.RUN_NOW, _lazy("Run now"), _lazy("Run now…"), "retry")
+    reprioritise_selected = _action(
+        OperationKind.REPRIORITISE, _lazy("Change priority"), _lazy("Change priority…"), "reprioritise"
+    )
 
     def act_on_many(
         self, request: HttpRequest, queryset: QuerySet[Task], verb: str, kind: OperationKind

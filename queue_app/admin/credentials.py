@@ -19,11 +19,10 @@ from queue_app.admin.forms import ReasonField, column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.admin.pickers import Picker
 from queue_app.dashboard import labels
-from queue_app.exceptions import InvalidTaskData, suggestion
+from queue_app.exceptions import suggestion
 from queue_app.models import ApiKey
 from queue_app.models.fields import NAME_LENGTH
 from queue_app.services.control.api_keys import NOTHING, PURPOSES, create_key, purposes_of, revoke_key
-from queue_app.sql.database import atomic
 
 DAY: Final = 86_400
 LIFETIMES: Final = (
@@ -143,18 +142,16 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         if not self.has_add_permission(request):
             raise PermissionDenied
         form = self.make_form(request)
-        if form.is_valid():
-            try:
-                with atomic():
-                    made, secret = self.create(request, form)
-                    request.taskqueue_edit = {"after": self.facts(made), "reason": form.cleaned_data["reason"]}  # type: ignore[attr-defined]
-                    self.log_addition(request, made, _("Added."))
-            except InvalidTaskData as error:
-                form.add_error(error.field if error.field in form.fields else None, error.message)
-            else:
-                return self.show_secret(request, made, secret)
+
+        def make(values: dict[str, Any]) -> HttpResponse:
+            made, secret = self.create(request, form)
+            request.taskqueue_edit = {"after": self.facts(made), "reason": values["reason"]}  # type: ignore[attr-defined]
+            self.log_addition(request, made, _("Added."))
+            return self.show_secret(request, made, secret)
+
         title = _("Add %(name)s") % {"name": self.opts.verbose_name}
-        return self.own_page(request, "credential/add.html", title, form=form, submit=title)
+        page = self.own_page(request, "credential/add.html", title, form=form, submit=title)
+        return self.act_by_form(request, form, make) or page
 
     def show_secret(self, request: HttpRequest, found: M, secret: str) -> HttpResponse:
         """Return the only page that ever shows a secret; no cache keeps it."""

@@ -16,26 +16,15 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
+from queue_app.admin import forms
 from queue_app.admin.bulk import PATIENCE_SECONDS, OperationsMixin
 from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
-from queue_app.admin.forms import (
-    ConfirmForm,
-    OperationForm,
-    column,
-    counted,
-    json_block,
-    permission,
-    preformatted,
-    two_lines,
-    with_number,
-)
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task import EditParametersMixin
 from queue_app.admin.task_detail import in_short
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import word
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
@@ -90,10 +79,10 @@ def cause_texts(request: HttpRequest, fingerprints: Iterable[str]) -> dict[str, 
 
 def _texts(letter: DeadLetter, payloads: Mapping[Any, TaskPayload], *, may_view: bool) -> tuple[str, str]:
     if not may_view:
-        return word(letter.reason), ""
+        return labels.word(letter.reason), ""
     secrets = displayed_payload(letter.task_type, payloads.get(letter.task_id))[0]
     name, message = (redact(text, secrets)[:200] for text in (letter.exception_class, letter.message))
-    return name or word(letter.reason), message
+    return name or labels.word(letter.reason), message
 
 
 # Replay and discard dead letters: one, a selection, or all that match a filter.
@@ -124,15 +113,15 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
     """Actions that call the services; staff never edit the rows themselves."""
 
     change_form_template = "admin/queue_app/deadletter/change_form.html"
-    has_replay_permission = permission("replay_deadletter")
-    has_discard_permission = permission("discard_deadletter")
+    has_replay_permission = forms.permission("replay_deadletter")
+    has_discard_permission = forms.permission("discard_deadletter")
 
     # -- on a selection -------------------------------------------------------------
 
     @admin.action(description=_lazy("Replay…"), permissions=["replay"])
     def replay_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
         """Queue the tasks again: a small selection at once; a large one, or one with a rate, in the background."""
-        form = self.posted_form(request, OperationForm)
+        form = self.posted_form(request, forms.OperationForm)
         if not form.is_valid():
             return self._ask(request, form, queryset, _("Replay"), _WILL_REPLAY)
         selected, options = self._selected(request, queryset), form.options_of(ReplayOptions)
@@ -144,7 +133,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
 
     @admin.action(description=_lazy("Discard…"), permissions=["discard"])
     def discard_selected(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> HttpResponse | None:
-        form = self.posted_form(request, ConfirmForm)
+        form = self.posted_form(request, forms.ConfirmForm)
         if not form.is_valid():
             return self._ask(request, form, queryset, _("Discard"), _WILL_DISCARD, _NOT_AGAIN, is_final=True)
         selected, reason = self._selected(request, queryset), form.cleaned_data["reason"]
@@ -156,14 +145,14 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         return None
 
     def _ask(
-        self, request: HttpRequest, form: ConfirmForm, queryset: QuerySet[DeadLetter], verb: str, will: Any,
+        self, request: HttpRequest, form: forms.ConfirmForm, queryset: QuerySet[DeadLetter], verb: str, will: Any,
         *more: Any, **context: Any,
     ) -> HttpResponse:  # fmt: skip
         found = cast("DeadLetterQuerySet", queryset)
         done, all_of_them = (rows.order_by()[: COUNT_LIMIT + 1].count() for rows in (found.open(), found))
-        lines = [with_number(will, done), *more]
+        lines = [forms.with_number(will, done), *more]
         if done < all_of_them:
-            lines.append(with_number(_LEFT_CLOSED, all_of_them - done))
+            lines.append(forms.with_number(_LEFT_CLOSED, all_of_them - done))
         sample = [
             (self.url_of("change", letter.pk), letter.task_type, letter.queue)
             for letter in found.open().order_by("died_at")[:SAMPLE]
@@ -274,7 +263,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             self.message_user(request, _("The filter contains an invalid value."), messages.ERROR)
             return HttpResponseRedirect(self.url_of("changelist"))
         act = request.POST.get("act", "")
-        form = OperationForm(request.POST if act else None, initial=data.dict())
+        form = forms.OperationForm(request.POST if act else None, initial=data.dict())
         if act in {"replay", "discard"} and self._act_on_all(request, act, wanted, form):
             return HttpResponseRedirect(self.url_of("groups"))
         dry_run = preview(wanted)
@@ -295,7 +284,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             form=form,
         )
 
-    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter, form: OperationForm) -> bool:
+    def _act_on_all(self, request: HttpRequest, act: str, wanted: DeadLetterFilter, form: forms.OperationForm) -> bool:
         """Replay or discard what a filter matches; return false if the form is invalid."""
         if not (self.has_replay_permission(request) if act == "replay" else self.has_discard_permission(request)):
             raise PermissionDenied
@@ -311,7 +300,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         with atomic():
             sample = list(DeadLetter.objects.filter(pk__in=preview(wanted).sample[:1]))
             count = discard_many(wanted, by=by, reason=reason, limit=options.limit)
-            logged = f"Discarded {counted(count, 'dead letter')} by filter {wanted.as_json()}."
+            logged = f"Discarded {forms.counted(count, 'dead letter')} by filter {wanted.as_json()}."
             if sample:
                 self.log_action_of(request, sample, logged, reason)
             record(
@@ -343,15 +332,17 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     search_fields = ("task_id", "task_type", "user")  # shows the box; get_search_results searches
     search_help_text = LETTER_SEARCH_HELP
 
-    band = column(_lazy("priority"), lambda letter: labels.band_label(letter.priority))
-    masked_class = column(_lazy("exception"), lambda letter: redact(letter.exception_class, _displayed(letter)[0]))
-    masked_message = column(
-        _lazy("message"), lambda letter: preformatted(redact(letter.message, _displayed(letter)[0]))
+    band = forms.column(_lazy("priority"), lambda letter: labels.band_label(letter.priority))
+    masked_class = forms.column(
+        _lazy("exception"), lambda letter: redact(letter.exception_class, _displayed(letter)[0])
     )
-    masked_args = column(_lazy("positional arguments"), lambda letter: json_block(_displayed(letter)[1]))
-    masked_parameters = column(_lazy("arguments"), lambda letter: json_block(_displayed(letter)[2]))
-    died = column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
-    expires = column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
+    masked_message = forms.column(
+        _lazy("message"), lambda letter: forms.preformatted(redact(letter.message, _displayed(letter)[0]))
+    )
+    masked_args = forms.column(_lazy("positional arguments"), lambda letter: forms.json_block(_displayed(letter)[1]))
+    masked_parameters = forms.column(_lazy("arguments"), lambda letter: forms.json_block(_displayed(letter)[2]))
+    died = forms.column(_lazy("died"), lambda letter: labels.ago(letter.died_at, timezone.now()))
+    expires = forms.column(_lazy("expires"), lambda letter: labels.ago(letter.expires_at, timezone.now()))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -394,7 +385,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         """Return the class of the last error, and the beginning of its message without secrets."""
         name = redact(letter.exception_class, letter.secrets).rpartition(".")[2]  # type: ignore[attr-defined]
         message = Truncator(" ".join(redact(letter.message, letter.secrets).split()))  # type: ignore[attr-defined]
-        text = name or word(letter.reason)
+        text = name or labels.word(letter.reason)
         return format_html('{}<br><small class="tq-below tq-message">{}</small>', text, message.chars(120))
 
     @admin.display(description=_lazy("queue, user"))
@@ -414,22 +405,22 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
 
     @admin.display(description=_lazy("reason"))
     def why(self, letter: DeadLetter) -> SafeString:
-        return two_lines(word(letter.reason), _("attempt %(n)d") % {"n": letter.attempts})
+        return forms.two_lines(labels.word(letter.reason), _("attempt %(n)d") % {"n": letter.attempts})
 
     @admin.display(description=_lazy("died, expires"))
     def when(self, letter: DeadLetter) -> SafeString:
-        return two_lines(self.died(letter), self.expires(letter))
+        return forms.two_lines(self.died(letter), self.expires(letter))
 
     @admin.display(description=_lazy("state"))
     def fate(self, letter: DeadLetter) -> SafeString:
-        label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, word(letter.state))
+        label = format_html('<span class="tq-label tq-letter-{}">{}</span>', letter.state, labels.word(letter.state))
         at = letter.replayed_at or letter.discarded_at
         if at is None:
             return label
         by = letter.replayed_by if letter.replayed_at else letter.discarded_by
         who = _("by %(name)s") % {"name": by} if by else _("by a program")
         reason = f": {letter.discard_reason}" if letter.discard_reason else ""
-        return two_lines(label, format_html("{} {}{}", who, labels.ago(at, timezone.now()), reason))
+        return forms.two_lines(label, format_html("{} {}{}", who, labels.ago(at, timezone.now()), reason))
 
 
 def _displayed(letter: DeadLetter) -> Any:

@@ -22,7 +22,6 @@ from queue_app.core.priorities import Band
 from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING_NAME, Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import word
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
@@ -212,7 +211,7 @@ def choice_filter(
     parameter: str,
     choices: Callable[[], Iterable[str]],
     keep: Callable[[QuerySet[Any], str], QuerySet[Any]] | None = None,
-    label: Callable[[str], str] = word,
+    label: Callable[[str], str] = labels.word,
 ) -> type[admin.SimpleListFilter]:
     """Return a filter by one of ``choices()``.
 
@@ -313,7 +312,7 @@ StatusFilter = choice_filter(
     _lazy("status"),
     "status",
     lambda: [PENDING_NAME, *Status, FAILED_ANY],
-    label=lambda name: str(_lazy("failed or dead letter")) if name == FAILED_ANY else word(name),
+    label=lambda name: str(_lazy("failed or dead letter")) if name == FAILED_ANY else labels.word(name),
 )
 #: The effective band: what the lists, the overview's counts and the targets go by.
 BandFilter = choice_filter(_lazy("priority"), "priority", lambda: BANDS)
@@ -371,6 +370,11 @@ class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, _sorted
 
 
 WaitFilter = choice_filter(_lazy("waits because"), "wait", lambda: [*conditions(), *wait_codes()])
+#: The filters of the list of tasks.
+OF_TASKS: Final = (
+    StatusFilter, BandFilter, QueueFilter, TypeFilter, WorkerFilter, WaitFilter, SinceFilter, EndedFilter,
+    WorkflowFilter, ScheduleFilter, ErrorClassFilter, SortFilter,
+)  # fmt: skip
 
 
 def search[M: Model](

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin
@@ -79,13 +79,8 @@ def json_block(value: Any) -> SafeString | str:
 
 HALF_PAIR: Final = _lazy("It contains half of a surrogate pair (\\ud800 to \\udfff), which is no text: remove it.")
 
-if TYPE_CHECKING:
-    PlainModelForm = forms.ModelForm[Any]
-else:
-    PlainModelForm = forms.ModelForm
 
-
-class NamedFieldsForm(PlainModelForm):
+class NamedFieldsForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
     """A row that staff edit in a list. Django gives its fields no labels; screen readers need them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -114,7 +109,7 @@ def posted_reason(request: HttpRequest) -> str:
     return check_reason(request.POST.get("reason", "").strip())
 
 
-class ReasonForm(PlainModelForm):
+class ReasonForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
     reason = ReasonField(
         label=_lazy("Reason of the change"), help_text=_lazy("Shown in the history and the audit log.")
     )
@@ -219,6 +214,15 @@ def read_json(text: str) -> Any:
     if _has_surrogates(found):
         raise forms.ValidationError(HALF_PAIR)
     return found
+
+
+class JSONText(forms.CharField):
+    """A field for JSON of any kind, which keeps a wrong text as it was typed; empty: null."""
+
+    def clean(self, value: Any) -> Any:
+        """Return the value. Raises ``ValidationError``."""
+        text = super().clean(value)
+        return read_json(text) if text else None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

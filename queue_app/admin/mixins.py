@@ -1,9 +1,10 @@
 """Shared parts of the admin's pages: strict lookups, capped counts, the audit log, actions on one object."""
 
+import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import django
 from django.contrib import admin, messages
@@ -14,6 +15,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import FloatField, JSONField, Model
+from django.forms import Form
 from django.forms.widgets import MediaAsset, Script
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -53,18 +55,8 @@ from queue_app.sql.database import atomic
 #: Name of the field for the reason of edits in a list.
 EDIT_REASON = "edit_reason"
 
-if TYPE_CHECKING:
 
-    class BaseAdmin[M: Model](admin.ModelAdmin[M]):
-        """The admin of a model ``M``."""
-
-else:
-
-    class BaseAdmin[M](admin.ModelAdmin):
-        """The admin of a model ``M``."""
-
-
-class AuditedAdmin[M: Model](BaseAdmin[M]):
+class AuditedAdmin[M: Model](admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs only
     """An admin whose edits and actions are recorded with old and new values and a reason."""
 
     def audit(  # noqa: PLR0913 - who did what to what, from which value to which, and why
@@ -130,15 +122,11 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | dict | list) or value is None else str(value)
 
 
-if TYPE_CHECKING:
-    _Paginator = Paginator[Any]
-else:
-    _Paginator = Paginator
-
 #: Django 6.0 has the link to the history inside the block that these pages replace.
 TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 #: Maximum number of rows that a list counts, pages through and acts on.
 COUNT_LIMIT = 10_000
+NO_STORE: Final = {"Cache-Control": "no-store"}
 #: Number of changes shown on an object's page.
 RECENT = 10
 #: Stands in the route of a page for ``object_route``.
@@ -226,7 +214,7 @@ def with_workers(request: HttpRequest, tasks: list[Any]) -> list[Any]:
     return tasks
 
 
-class CappedPaginator(_Paginator):
+class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic in the stubs only
     """A paginator that stops counting at ``COUNT_LIMIT``, so that a page never counts millions of rows."""
 
     @cached_property
@@ -452,13 +440,26 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             self.message_user(request, translate_error(error), messages.ERROR)
         else:
             self.message_user(request, done, messages.SUCCESS)
-        if request.POST.get("next") == "overview":  # a button of the overview leads back to it
-            return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
-        if flow := self.next_page(request):
-            return HttpResponseRedirect(flow)
-        if request.POST.get("next") == "list":
-            return HttpResponseRedirect(self.url_of("changelist"))
-        return HttpResponseRedirect(self.url_of("change", quote(obj.pk)))
+        return HttpResponseRedirect(self.next_page(request) or self.url_of("change", quote(obj.pk)))
+
+    def act_by_form(
+        self, request: HttpRequest, form: Form, act: Callable[[dict[str, Any]], HttpResponse], field: str = ""
+    ) -> HttpResponse | None:
+        """Call ``act(values)`` in a transaction and return its answer; ``None`` if the form must be shown again.
+
+        What is wrong with the values is said at the field that the error names, else at ``field`` or above the form.
+        """
+        if not form.is_valid():
+            return None
+        try:
+            with atomic():
+                return act(form.cleaned_data)
+        except InvalidTaskData as error:
+            names = (re.split(r"[.\[]", error.field)[0], field)
+            form.add_error(next((name for name in names if name in form.fields), None), error.message)
+        except TaskQueueError as error:
+            self.message_user(request, translate_error(error), messages.ERROR)
+        return None
 
     def confirm(self, request: HttpRequest, obj: M, verb: Any, consequences: Iterable[Any]) -> HttpResponse:
         """Show what an action on an object will do, and ask for its reason."""
@@ -479,8 +480,12 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         )
 
     def next_page(self, request: HttpRequest) -> str:
-        """Return the address of the workflow to whose page a button leads back; empty if it leads elsewhere."""
+        """Return the address of the page to which a button leads back; empty for that of the object."""
         kind, _separator, pk = request.POST.get("next", "").partition("/")
+        if kind == "overview":
+            return reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name)
+        if kind == "list":
+            return self.url_of("changelist")
         return self.url_of_model("workflow", "change", quote(pk)) if kind == "workflow" and pk else ""
 
     def act_on_each(self, objects: Iterable[M], act: Callable[[M], Any]) -> tuple[int, int]:

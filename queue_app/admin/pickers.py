@@ -12,8 +12,6 @@ from zoneinfo import available_timezones
 from django import forms
 from django.contrib.auth import get_user_model
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from queue_app import conf, registry
@@ -91,6 +89,8 @@ LIMITS: Final = {"queue": "queue:{}", "task_type": "type:{}", "concurrency_key":
 class Picker(forms.TextInput):
     """A text field with a list of the names of some kinds that a user may see; ``pattern`` says how it writes them."""
 
+    template_name = "admin/queue_app/includes/picker.html"
+
     def __init__(self, user: Any, *kinds: str, patterns: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__({"class": "vTextField", "autocomplete": "off"})
         self.user, self.kinds, self.patterns = user, kinds, patterns
@@ -103,12 +103,11 @@ class Picker(forms.TextInput):
     def _may_see(self, permission: str) -> bool:
         return not permission or bool(self.user.has_perm(permission))
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the field, and the list behind it."""
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
+        """Add the list behind the field."""
         names_id = f"{(attrs or {}).get('id', name)}_names"
-        field = super().render(name, value, {**(attrs or {}), "list": names_id}, renderer)
-        options = format_html_join("", '<option value="{}">', ((each,) for each in self.names()[:MOST]))
-        return format_html('{}<datalist id="{}">{}</datalist>', field, names_id, options)
+        context: dict[str, Any] = super().get_context(name, value, {**(attrs or {}), "list": names_id})
+        return context | {"names_id": names_id, "names": self.names()[:MOST]}
 
     def check(self, kind: str, name: str) -> None:
         """Raise ``ValidationError`` for a name that nothing has, with similar names that the user may see."""

@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.shortcuts import render
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -23,16 +23,14 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.forms import ReasonForm, column, posted_reason
-from queue_app.admin.mixins import QueueAppAdmin, action_page, page, with_workers
+from queue_app.admin.mixins import NO_STORE, QueueAppAdmin, action_page, page, with_workers
 from queue_app.admin.pickers import Picker
 from queue_app.admin.stats import named_changes
 from queue_app.core import rooms
 from queue_app.core.shared import Shared
 from queue_app.core.states import PENDING, Status
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.labels import translate, translate_error
 from queue_app.diagnose import live
-from queue_app.diagnose.live import oldest_seconds, summaries
 from queue_app.diagnose.overview import LENGTHS, of_one_queue, overview_context
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
 from queue_app.models import DeadLetter, Limit, Queue, RuntimeSettings, Schedule, Task, Worker
@@ -289,17 +287,17 @@ class QueueAdmin(PausingAdmin[Queue]):
         )
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
-    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(oldest_seconds(_summary(queue))))
+    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(live.oldest_seconds(_summary(queue))))
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Ask the index once for the depth of each of the page's queues."""
         if request.method != "GET":
             return
-        found, error = summaries(rows)
+        found, error = live.summaries(rows)
         for queue in rows:
             queue.summary = found.get(queue.name)
         if error:
-            messages.warning(request, translate(error))
+            messages.warning(request, labels.translate(error))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         to_delete, model_count, perms_needed, protected = super().get_deleted_objects(objs, request)
@@ -333,13 +331,13 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         """Return what waits, runs and serves the queue at this moment."""
-        known, error = summaries([found])
+        known, error = live.summaries([found])
         summary = known.get(found.name)
         return {
             "original": found,
             "summary": summary,
-            "oldest_seconds": oldest_seconds(summary),
-            "unreachable": translate(error),
+            "oldest_seconds": live.oldest_seconds(summary),
+            "unreachable": labels.translate(error),
             "reasons": of_one_queue(found.name),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
             .filter(Q(queues=[]) | Q(queues__contains=[found.name]))
@@ -348,16 +346,13 @@ class QueueAdmin(PausingAdmin[Queue]):
             "running": self._running(request, found),
         }
 
-    @page("<path:object_id>/now/", "now")
+    @page("<path:object_id>/now/", "now", permission="view")
     def now_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Return the part of a queue's page that changes all the time, for its script."""
-        _check(request)
         found = self.get_object(request, unquote(object_id))
         if found is None:
             raise Http404
-        response = render(request, "admin/queue_app/queue/now.html", self._now(request, found))
-        response["Cache-Control"] = "no-store"
-        return response
+        return TemplateResponse(request, "admin/queue_app/queue/now.html", self._now(request, found), headers=NO_STORE)
 
     def _running(self, request: HttpRequest, queue: Queue) -> list[Task]:
         """Return the running tasks of a queue, the longest first."""
@@ -368,13 +363,11 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     # -- the overview -------------------------------------------------------------
 
-    @page("live/", "live")
+    @page("live/", "live", permission="view")
     def live_view(self, request: HttpRequest) -> HttpResponse:
         """Return the live part of the overview as HTML, for the overview's script."""
-        _check(request)
-        response = render(request, "admin/queue_app/includes/live.html", overview_context(request.user))
-        response["Cache-Control"] = "no-store"
-        return response
+        context = overview_context(request.user)
+        return TemplateResponse(request, "admin/queue_app/includes/live.html", context, headers=NO_STORE)
 
     @page("advice/dismiss/", "dismiss", post=True)
     def dismiss_view(self, request: HttpRequest) -> HttpResponse:
@@ -388,14 +381,13 @@ class QueueAdmin(PausingAdmin[Queue]):
                 found = dismiss(key, by=request.user.get_username(), via=audit.ADMIN, reason=reason)
                 self.log_action_of(request, Queue.objects.filter(pk=found.queue), "Dismissed a suggestion.", reason)
         except TaskQueueError as error:
-            self.message_user(request, translate_error(error), messages.ERROR)
+            self.message_user(request, labels.translate_error(error), messages.ERROR)
         else:
             self.message_user(request, _("The suggestion is hidden for 30 days."), messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:app_list", args=["queue_app"], current_app=self.admin_site.name))
 
-    @page("charts/", "charts")
+    @page("charts/", "charts", permission="view")
     def charts_view(self, request: HttpRequest) -> HttpResponse:
-        _check(request)
         try:
             name = request.GET.get("range", charts.DEFAULT)
             data = charts.chart_data(name, request.GET.get("queue", "")[:100])
@@ -403,12 +395,7 @@ class QueueAdmin(PausingAdmin[Queue]):
                 data |= {"marks": charts.marks(name)}
         except KeyError:
             return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
-        return JsonResponse(data, headers={"Cache-Control": "no-store"})
-
-
-def _check(request: HttpRequest) -> None:
-    if not request.user.has_perm("queue_app.view_queue"):
-        raise PermissionDenied
+        return JsonResponse(data, headers=NO_STORE)
 
 
 def _summary(queue: Queue) -> QueueSummary | None:

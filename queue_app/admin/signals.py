@@ -10,17 +10,16 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
-from queue_app.admin.forms import ReasonField, permission, read_json
+from queue_app.admin.arguments import JSON_AREA
+from queue_app.admin.forms import JSONText, ReasonField, permission
 from queue_app.admin.mixins import QueueAppAdmin, object_page
 from queue_app.admin.task_detail import load_detail
 from queue_app.core.states import Status
 from queue_app.core.steps import MAX_TEXT, Fields
-from queue_app.dashboard.labels import translate_error
-from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
+from queue_app.exceptions import InvalidTransition
 from queue_app.models import Task, Workflow
 from queue_app.services.control.audit import ADMIN
 from queue_app.services.lifecycle.steps import signal
-from queue_app.sql.database import atomic
 from queue_app.sql.steps import awaited as awaited_by_task
 
 
@@ -31,9 +30,9 @@ class SignalForm(forms.Form):
         super().__init__(data)
         self._declared = fields
         if fields is None:
-            self.fields["payload"] = forms.CharField(
+            self.fields["payload"] = JSONText(
                 required=False, label=_("Payload"), help_text=_('JSON, such as {"approved": true}. Empty: null.'),
-                widget=forms.Textarea({"class": "vLargeTextField tq-json", "rows": 6, "spellcheck": "false"}),
+                widget=forms.Textarea(JSON_AREA | {"rows": 6}),
             )  # fmt: skip
         for name, field in (fields or {}).items():
             self.fields[f"field_{name}"] = _form_field(name, field)
@@ -41,8 +40,7 @@ class SignalForm(forms.Form):
 
     def payload(self) -> Any:
         if self._declared is None:
-            text = self.cleaned_data["payload"].strip()
-            return read_json(text) if text else None
+            return self.cleaned_data["payload"]
         given = {name: self.cleaned_data[f"field_{name}"] for name in self._declared}
         return {name: value for name, value in given.items() if value not in (None, "")}
 
@@ -57,47 +55,39 @@ def _form_field(name: str, field: dict[str, Any]) -> forms.Field:
     if "enum" in field:
         choices = [(each, each) for each in field["enum"]]
         return forms.ChoiceField(choices=choices if required else [("", "-"), *choices], **common)
-    match field["type"]:
-        case "boolean":  # yes and no are both answers, so neither is the default
-            return forms.TypedChoiceField(
-                choices=[("true", _lazy("Yes")), ("false", _lazy("No"))], coerce=lambda text: text == "true",
-                empty_value=None, widget=forms.RadioSelect, **common,
-            )  # fmt: skip
-        case "integer":
-            return forms.IntegerField(**common)
-        case "number":
-            return forms.FloatField(**common)
-    return forms.CharField(
-        max_length=MAX_TEXT, widget=forms.Textarea({"class": "vLargeTextField", "rows": 3}), **common
-    )
+    if field["type"] == "boolean":  # yes and no are both answers, so neither is the default
+        return forms.TypedChoiceField(
+            choices=[("true", _lazy("Yes")), ("false", _lazy("No"))], coerce=lambda text: text == "true",
+            empty_value=None, widget=forms.RadioSelect, **common,
+        )  # fmt: skip
+    if field["type"] in ("integer", "number"):
+        return (forms.IntegerField if field["type"] == "integer" else forms.FloatField)(**common)
+    area = forms.Textarea({"class": "vLargeTextField", "rows": 3})
+    return forms.CharField(max_length=MAX_TEXT, widget=area, **common)
 
 
 class SignalMixin[M: Task | Workflow](QueueAppAdmin[M]):
     has_send_permission = permission("send_signal")
 
-    def send_signal(self, request: HttpRequest, found: M, name: str, form: SignalForm) -> bool:
-        """Send the signal of a valid form; return false if the page must be shown again."""
-        by, reason = request.user.get_username(), form.cleaned_data["reason"]
-        try:
-            with atomic():
-                sent = signal(found.pk, name, form.payload(), by=by, via=ADMIN, reason=reason)
-                if isinstance(found, Task) and not sent.is_awaited:  # then it is rolled back
-                    raise InvalidTransition(_("The task no longer waits for this signal. Nothing was sent."), status="")
-                self.log_action_of(request, [found], f"Sent the signal {name}.", reason)
-        except (InvalidTaskData, forms.ValidationError) as error:
-            field = getattr(error, "field", "")
-            form.add_error(field if field in form.fields else None, str(getattr(error, "message", error)))
-            return False
-        except TaskQueueError as error:
-            self.message_user(request, translate_error(error), messages.ERROR)
-            return True
-        if isinstance(found, Task):
-            done = _("The signal %(name)s is sent; the task continues.") % {"name": name}
-        else:
-            waits = _("a task continues.") if sent.is_awaited else _("it is kept until a task waits for it.")
-            done = _("The signal %(name)s is sent; %(what)s") % {"name": name, "what": waits}
-        self.message_user(request, done, messages.SUCCESS)
-        return True
+    def send_signal(self, request: HttpRequest, found: M, form: SignalForm, name: str = "") -> HttpResponse | None:
+        """Send the signal of a form, which may name it; return ``None`` if the page must be shown again."""
+
+        def act(values: dict[str, Any]) -> HttpResponse:
+            sought, reason = name or values["name"], values["reason"]
+            by = request.user.get_username()
+            sent = signal(found.pk, sought, form.payload(), by=by, via=ADMIN, reason=reason)
+            if isinstance(found, Task) and not sent.is_awaited:  # then it is rolled back
+                raise InvalidTransition(_("The task no longer waits for this signal. Nothing was sent."), status="")
+            self.log_action_of(request, [found], f"Sent the signal {sought}.", reason)
+            if isinstance(found, Task):
+                done = _("The signal %(name)s is sent; the task continues.") % {"name": sought}
+            else:
+                waits = _("a task continues.") if sent.is_awaited else _("it is kept until a task waits for it.")
+                done = _("The signal %(name)s is sent; %(what)s") % {"name": sought, "what": waits}
+            self.message_user(request, done, messages.SUCCESS)
+            return HttpResponseRedirect(self.next_page(request) or self.url_of("change", found.pk))
+
+        return self.act_by_form(request, form, act)
 
 
 class TaskSignalMixin(SignalMixin[Task]):
@@ -108,9 +98,7 @@ class TaskSignalMixin(SignalMixin[Task]):
             self.message_user(request, _("The task waits for no signal now."), messages.WARNING)
             return HttpResponseRedirect(self.url_of("change", task.pk))
         form = SignalForm(wanted.fields, request.POST or None)
-        if form.is_valid() and self.send_signal(request, task, wanted.signal, form):
-            return HttpResponseRedirect(self.next_page(request) or self.url_of("change", task.pk))
-        return self.own_page(
+        return self.send_signal(request, task, form, wanted.signal) or self.own_page(
             request, "task/signal.html", _("Send the signal %(name)s") % {"name": wanted.signal},
             original=task, form=form, awaited=wanted, submit=_("Send"),
             detail=load_detail(task, timezone.now(), may_view_payload=self.may_view_payload(request)),

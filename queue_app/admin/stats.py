@@ -12,42 +12,20 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app import models
 from queue_app.admin.dead_letter import causes_of
 from queue_app.admin.filters import NARROW, QueueFilter
 from queue_app.admin.forms import column, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin, page
 from queue_app.core.shared import Shared
 from queue_app.dashboard import charts, labels
-from queue_app.dashboard.labels import translate, word
 from queue_app.diagnose import stalls
-from queue_app.models import (
-    DeadLetter,
-    IndexGeneration,
-    Limit,
-    MaintenanceJob,
-    QueueStats,
-    Schedule,
-    Task,
-    TaskStats,
-    Worker,
-)
 from queue_app.models.stats import StatsKind
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.read.inspect import list_tasks
 from queue_app.services.read.stats import index_state
 from queue_app.services.read.task_filter import TaskFilter
-from queue_app.services.upkeep.task_stats import (
-    BEFORE,
-    PERIODS,
-    QUEUE,
-    UNITS,
-    Compared,
-    Listed,
-    compare,
-    compare_history,
-    history,
-    releases,
-)
+from queue_app.services.upkeep import task_stats
 
 RECENT: Final = 20
 #: Seconds for which viewers share a list.
@@ -59,7 +37,7 @@ AGAINST: Final = {"1h": _lazy("an hour ago"), "1d": _lazy("a day ago"), "7d": _l
 #: Snapshots of queues are many; those of a longer time would take seconds to read.
 QUEUE_PERIODS: Final = ("1h", "24h")
 #: Column of a list -> the value it is sorted by; names sort upwards, numbers downwards, changes the worst first.
-_ORDERS: Final[dict[str, Callable[[Listed], Any]]] = {
+_ORDERS: Final[dict[str, Callable[[task_stats.Listed], Any]]] = {
     "name": lambda found: found.name,
     "total": lambda found: -found.period.total,
     "failed": lambda found: (-found.period.failed_share, -found.period.failed),
@@ -72,17 +50,17 @@ _ORDERS: Final[dict[str, Callable[[Listed], Any]]] = {
 }
 
 
-def _read(key: str) -> list[Listed]:
-    return compare(*key.split())
+def _read(key: str) -> list[task_stats.Listed]:
+    return task_stats.compare(*key.split())
 
 
 _shared: Final = Shared(_read, lambda key: FRESH[key.split()[1]])
 
 
-class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
+class TaskStatsAdmin(ReadOnlyAdmin[models.TaskStats]):
     """A sortable list of all task types (or users, or keys), and a page for each."""
 
-    def has_view_permission(self, request: HttpRequest, obj: TaskStats | None = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: models.TaskStats | None = None) -> bool:
         """Return whether the user may see tasks, for these are their sums."""
         return request.user.has_perm("queue_app.view_task")
 
@@ -94,8 +72,8 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
             return HttpResponseRedirect(request.path)
         titles = _titles(request)
         kind = _one_of(request.GET.get("kind"), list(titles), StatsKind.TYPE.value)
-        periods = list(QUEUE_PERIODS if kind == QUEUE else PERIODS)
-        againsts = {key: text for key, text in AGAINST.items() if BEFORE[key] >= UNITS[kind]}
+        periods = list(QUEUE_PERIODS if kind == task_stats.QUEUE else task_stats.PERIODS)
+        againsts = {key: text for key, text in AGAINST.items() if task_stats.BEFORE[key] >= task_stats.UNITS[kind]}
         period = _one_of(request.GET.get("period"), periods, DEFAULT_PERIOD)
         against = _one_of(request.GET.get("against"), list(againsts), DEFAULT_AGAINST)
         order = _one_of(request.GET.get("o"), list(_ORDERS), "total")
@@ -110,11 +88,11 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
     @page("type/<path:name>/", "type", permission="view")
     def type_view(self, request: HttpRequest, name: str) -> HttpResponse:
         context = self._context(StatsKind.TYPE, name)
-        limit = Limit.objects.filter(scope="type", name=name).first()
-        live = Worker.objects.filter(status=WorkerStatus.ACTIVE, task_types__contains=[name])
+        limit = models.Limit.objects.filter(scope="type", name=name).first()
+        live = models.Worker.objects.filter(status=WorkerStatus.ACTIVE, task_types__contains=[name])
         return self._page(
-            request, name, limit=limit, causes=causes_of(request, DeadLetter.objects.filter(task_type=name)),
-            schedules=list(Schedule.objects.filter(task_type=name).order_by("name")[:RECENT]),
+            request, name, limit=limit, causes=causes_of(request, models.DeadLetter.objects.filter(task_type=name)),
+            schedules=list(models.Schedule.objects.filter(task_type=name).order_by("name")[:RECENT]),
             workers=list(live.order_by("name")[:RECENT]), **context,
         )  # fmt: skip
 
@@ -126,13 +104,13 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
     def key_view(self, request: HttpRequest, name: str) -> HttpResponse:
         context = self._context(StatsKind.KEY, name)
         names = [name, name.partition(":")[0]]
-        limits = {limit.name: limit for limit in Limit.objects.filter(scope="key", name__in=names)}
+        limits = {limit.name: limit for limit in models.Limit.objects.filter(scope="key", name__in=names)}
         return self._page(request, name, limit=limits.get(name) or limits.get(names[1]), **context)
 
     def _context(self, kind: StatsKind, name: str) -> dict[str, Any]:
         if "\x00" in name:
             raise Http404
-        known = history(kind, name)
+        known = task_stats.history(kind, name)
         month = known.sums["30d"]
         parameter = {StatsKind.TYPE: "task_type", StatsKind.USER: "user", StatsKind.KEY: "concurrency_key"}[kind]
         wanted = NARROW[parameter](TaskFilter(), name, timezone.now())
@@ -140,10 +118,10 @@ class TaskStatsAdmin(ReadOnlyAdmin[TaskStats]):
             "kind": kind.value,
             "sums": known.sums,
             "timeline": charts.timeline(known.rows, kind),
-            "run_times": charts.run_times(known.rows, kind, releases(known.rows)),
-            "compared": named_changes(compare_history(kind, known.rows)),
+            "run_times": charts.run_times(known.rows, kind, task_stats.releases(known.rows)),
+            "compared": named_changes(task_stats.compare_history(kind, known.rows)),
             "versions": month.versions.most_common(10),
-            "recent": list_tasks(Task.objects.all(), wanted, page_size=RECENT).tasks,
+            "recent": list_tasks(models.Task.objects.all(), wanted, page_size=RECENT).tasks,
             "tasks_query": parameter,
             "list_query": f"?kind={kind.value}",
             "list_title": _titles(None)[kind.value],
@@ -159,10 +137,10 @@ def _titles(request: HttpRequest | None) -> dict[str, str]:
     """Return the title of the list of each kind that the user may see."""
     titles = {"type": _("Task types"), "user": _("Users"), "key": _("Concurrency keys")}
     may_see_queues = request is not None and request.user.has_perm("queue_app.view_queue")
-    return titles | ({QUEUE: _("Queues")} if may_see_queues else {})
+    return titles | ({task_stats.QUEUE: _("Queues")} if may_see_queues else {})
 
 
-def named_changes(found: Mapping[str, Compared]) -> list[tuple[Any, Compared]]:
+def named_changes(found: Mapping[str, task_stats.Compared]) -> list[tuple[Any, task_stats.Compared]]:
     """Return comparisons with the words for what they compare with; none if nothing ended."""
     if not any(each.now.total or each.before.total for each in found.values()):
         return []
@@ -188,12 +166,12 @@ ABOUT: Final = {
 }
 
 
-def _error(job: MaintenanceJob) -> str:
+def _error(job: models.MaintenanceJob) -> str:
     """Return the error of a job; what the watchdog found stands still is a sentence."""
-    return " ".join(translate(stall.text) for stall in stalls.stored(job)) or job.error
+    return " ".join(labels.translate(stall.text) for stall in stalls.stored(job)) or job.error
 
 
-class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
+class MaintenanceJobAdmin(ReadOnlyAdmin[models.MaintenanceJob]):
     """The maintenance jobs: when each succeeded last, and its error if it fails now."""
 
     actions = None
@@ -215,7 +193,7 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
 
 
-class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
+class QueueStatsAdmin(ReadOnlyAdmin[models.QueueStats]):
     list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
     fields = list_display
@@ -232,7 +210,7 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(
         _lazy("queued"),
-        lambda stats: ", ".join(f"{word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
+        lambda stats: ", ".join(f"{labels.word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
     )
     oldest = column(
         _lazy("oldest waited"),
@@ -240,7 +218,7 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     )
 
 
-class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexGeneration]):
+class IndexGenerationAdmin(SingletonAdmin[models.IndexGeneration], ReadOnlyAdmin[models.IndexGeneration]):
     """The last built index, and whether workers can claim from it now."""
 
     fields = (
@@ -249,4 +227,4 @@ class IndexGenerationAdmin(SingletonAdmin[IndexGeneration], ReadOnlyAdmin[IndexG
     condemned_last = time_column("condemned_at", _lazy("found damaged last"))
     started = time_column("started_at", _lazy("started"))
     ready = time_column("ready_at", _lazy("ready"))
-    state = column(_lazy("index now"), lambda _generation: word(index_state()))
+    state = column(_lazy("index now"), lambda _generation: labels.word(index_state()))

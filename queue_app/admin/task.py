@@ -11,58 +11,49 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.shortcuts import render
+from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
-from queue_app.admin.arguments import EditForm
+from queue_app.admin import filters
+from queue_app.admin.arguments import EditForm, NewTaskForm
 from queue_app.admin.bulk import TaskBulkMixin, priority_changed
-from queue_app.admin.filters import (
-    SEARCH_HELP,
-    SORTED,
-    BandFilter,
-    EndedFilter,
-    ErrorClassFilter,
-    NotAllowed,
-    QueueFilter,
-    ScheduleFilter,
-    SinceFilter,
-    SortFilter,
-    StatusFilter,
-    TypeFilter,
-    WaitFilter,
-    WorkerFilter,
-    WorkflowFilter,
-    read_term,
-)
 from queue_app.admin.forms import column, permission, posted_reason, two_lines
-from queue_app.admin.mixins import RECENT, QueueAppAdmin, ReadOnlyAdmin, action_page, object_page, page, with_workers
-from queue_app.admin.new_task import NewTaskMixin
+from queue_app.admin.mixins import (
+    NO_STORE,
+    RECENT,
+    QueueAppAdmin,
+    ReadOnlyAdmin,
+    action_page,
+    object_page,
+    page,
+    with_workers,
+)
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.signals import TaskSignalMixin
 from queue_app.admin.task_detail import in_short, load_detail, pretty, progress_and_logs
 from queue_app.core.options import FILTERS
 from queue_app.core.priorities import Band, parse_band
+from queue_app.core.records import NewTask
 from queue_app.core.redaction import is_sealed
 from queue_app.core.states import PENDING, WAITING, Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate_error
 from queue_app.encryption import hides, is_on
 from queue_app.encryption.displayed import displayed_payload
-from queue_app.exceptions import InvalidTaskData, TaskQueueError
+from queue_app.exceptions import TaskQueueError
 from queue_app.models import AuditEntry, DeadLetter, Task, TaskPayload, TaskStack, Workflow
 from queue_app.models.dead_letter import OPEN_NAME
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.services import cancel, reprioritise
 from queue_app.services.control.encrypted import decrypt
+from queue_app.services.enqueue.store import submit
 from queue_app.services.lifecycle import stacks
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.services.read.inspect import set_effective_bands
 from queue_app.services.read.search import listed, named
-from queue_app.sql.database import atomic
 
 # The page on which staff edit the parameters of a task before it runs again.
 
@@ -91,24 +82,15 @@ class EditParametersMixin[M: Task | DeadLetter](QueueAppAdmin[M]):
             return self.gone(request, str(found.pk))
         args, parameters = displayed
         form = EditForm(request.POST or None, found.task_type, args, parameters)
-        if form.is_valid():
-            try:
-                with atomic():
-                    edited = {name: form.cleaned_data.get(name) for name in ("parameters", "args")}
-                    done, target = act(edited, form.cleaned_data["reason"])
-            except InvalidTaskData as error:
-                root = error.field.partition(".")[0].partition("[")[0]
-                form.add_error(
-                    next((name for name in (root, "parameters") if name in form.fields), None), error.message
-                )
-            except TaskQueueError as error:
-                self.message_user(request, translate_error(error), messages.ERROR)
-                return HttpResponseRedirect(self.url_of("change", found.pk))
-            else:
-                self.message_user(request, done, messages.SUCCESS)
-                return HttpResponseRedirect(self.url_of("change", target))
+
+        def edit(values: dict[str, Any]) -> HttpResponse:
+            done, target = act({name: values.get(name) for name in ("parameters", "args")}, values["reason"])
+            self.message_user(request, done, messages.SUCCESS)
+            return HttpResponseRedirect(self.url_of("change", target))
+
         context = {"original": found, "form": form, "submit": submit, "explanation": explanation}
-        return self.own_page(request, "deadletter/edit.html", title, **context)
+        page = self.own_page(request, "deadletter/edit.html", title, **context)
+        return self.act_by_form(request, form, edit, "parameters") or page
 
 
 # Actions on one task, from its page.
@@ -120,6 +102,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
     """Actions that call the services; staff never edit the rows themselves."""
 
     has_decrypt_permission = permission("view_encrypted")
+    has_submit_permission = permission("add_task")  # of the API, too
 
     def _of_cancel(self, _request: HttpRequest, task: Task) -> list[Any]:
         if task.workflow_id is None or task.status not in PENDING:
@@ -199,6 +182,23 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
         """Return whether the user may see a part of what the page shows of a running task."""
         return self.may_view_payload(request) or self.has_stack_permission(request)
 
+    @page("new/", "new", permission="submit")
+    def new_view(self, request: HttpRequest) -> HttpResponse:
+        form = NewTaskForm(request.POST or None, request.GET.dict(), request.user)
+
+        def act(values: dict[str, Any]) -> HttpResponse:
+            new = NewTask(
+                task_type=values["task_type"], parameters=values["parameters"], queue=values["queue"] or None,
+                priority=values["priority"] or None, user=request.user.get_username(),
+            )  # fmt: skip
+            task = Task.objects.get(pk=submit(new).id)
+            self.audit(request, [task], "Submitted.", action="submit", reason=values["reason"])
+            self.message_user(request, _("The task is enqueued. This is its page."), messages.SUCCESS)
+            return HttpResponseRedirect(self.url_of("change", task.pk))
+
+        page = self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
+        return self.act_by_form(request, form, act) or page
+
     @object_page("decrypt", "decrypt", post=True)
     def decrypt_view(self, request: HttpRequest, task: Task) -> HttpResponse:
         """Show the data of an encrypted task once; the audit log says who has seen them."""
@@ -207,7 +207,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             record = partial(self.audit, request, [task], "Decrypted.", action="decrypt", reason=reason)
             shown = decrypt(task.pk, record)
         except TaskQueueError as error:
-            self.message_user(request, translate_error(error), messages.ERROR)
+            self.message_user(request, labels.translate_error(error), messages.ERROR)
             return HttpResponseRedirect(self.url_of("change", task.pk))
         parts = [(name, pretty(value)) for name, value in shown.items() if value not in ([], {}, None)]
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
@@ -249,25 +249,22 @@ class TaskChangeList(ChangeList):
         found = cast("TaskQuerySet", super().get_queryset(request, *args, **kwargs))
         if not NARROW.isdisjoint(request.GET):
             found = found.pending_or_ended()
-        if order := SORTED.get(request.GET.get("sort", "")):
+        if order := filters.SORTED.get(request.GET.get("sort", "")):
             found = cast("TaskQuerySet", order(found))
         return found.with_effective_priority()
 
 
-class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
+class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOnlyAdmin[Task]):
     empty_text = _lazy("No task yet. Code enqueues tasks with .enqueue(), other programs with the API.")
     actions = ("cancel_selected", "retry_selected", "run_now_selected", "reprioritise_selected")
     exact_lookups = ("worker_id", *FILTERS)
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
-    list_filter = (
-        StatusFilter, BandFilter, QueueFilter, TypeFilter, WorkerFilter, WaitFilter, SinceFilter, EndedFilter,
-        WorkflowFilter, ScheduleFilter, ErrorClassFilter, SortFilter,
-    )  # fmt: skip
+    list_filter = filters.OF_TASKS
     suggestions = True
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
     search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
-    search_help_text = SEARCH_HELP
+    search_help_text = filters.SEARCH_HELP
 
     band = column(_lazy("priority"), labels.priority_label)
 
@@ -297,8 +294,8 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
         try:
-            wanted, notes = read_term(search_term, may_view_payload=self.may_view_payload(request))
-        except NotAllowed as error:
+            wanted, notes = filters.read_term(search_term, may_view_payload=self.may_view_payload(request))
+        except filters.NotAllowed as error:
             self.message_user(request, str(error), messages.WARNING)
             return queryset.none(), False
         found, more = listed(wanted, cast("TaskQuerySet", queryset))
@@ -365,7 +362,7 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
         text = request.GET.get("q", "").strip()[:100]
         found = named(text) if text and "\x00" not in text else {}
         names = [name for each in found.values() for name in each][:SUGGESTED]
-        return JsonResponse({"names": names}, headers={"Cache-Control": "no-store"})
+        return JsonResponse({"names": names}, headers=NO_STORE)
 
     @page("<uuid:pk>/live/", "live", permission="view")
     def live_view(self, request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
@@ -379,8 +376,7 @@ class TaskAdmin(SavedViewsMixin[Task], NewTaskMixin, TaskActionsMixin, TaskSigna
         if self.may_view_payload(request):
             secrets = displayed_payload(task.task_type, TaskPayload.objects.filter(pk=task.pk).first())[0]
             detail["progress"], detail["logs"] = progress_and_logs(task, secrets)
-        context = {"detail": detail}
-        response = render(request, "admin/queue_app/includes/task_progress.html", context)
-        response["Cache-Control"] = "no-store"
-        response["X-Task-Status"] = task.status
-        return response
+        headers = NO_STORE | {"X-Task-Status": task.status}
+        return TemplateResponse(
+            request, "admin/queue_app/includes/task_progress.html", {"detail": detail}, headers=headers
+        )

@@ -10,8 +10,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.admin.utils import quote
+from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
@@ -169,18 +169,13 @@ def bar(parts: Sequence[Span]) -> SafeString:
         "wait": _("waited"), "sleep": _("slept"), "failed": _("ran and failed"), "run": _("is running"),
         "done": _("ran"),
     }  # fmt: skip
-    rows, x = [], 0.0
+    pieces, x = [], 0.0
     for part, width in zip(parts, widths, strict=True):
         text = f"{names[part.kind]} {labels.duration(part.seconds)}"
-        rows.append((part.kind, f"{x:.1f}", f"{width * scale:.1f}", _HEIGHT, text))
+        pieces.append((part.kind, f"{x:.1f}", f"{width * scale:.1f}", text))
         x += width * scale
-    return format_html(
-        '<svg class="tq-bar" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
-        _WIDTH,
-        _HEIGHT,
-        "; ".join(row[-1] for row in rows),
-        format_html_join("", '<rect class="tq-piece-{}" x="{}" width="{}" height="{}"><title>{}</title></rect>', rows),
-    )
+    context = {"pieces": pieces, "words": [piece[-1] for piece in pieces], "size": (_WIDTH, _HEIGHT)}
+    return render_to_string("admin/queue_app/includes/bar.html", context)
 
 
 MAX_ATTEMPTS = 25

@@ -16,7 +16,6 @@ from queue_app.admin.forms import column, permission, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.core.states import Status
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import word
 from queue_app.diagnose.live import is_late
 from queue_app.models import Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
@@ -108,7 +107,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description=_lazy("status"))
     def state(self, worker: Worker) -> SafeString:
         """Return the status with the heartbeat of a living worker, who asked it to drain, or when it ended."""
-        label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, word(worker.status))
+        label = format_html('<span class="tq-label tq-worker-{}">{}</span>', worker.status, labels.word(worker.status))
         if worker.status not in LIVING:
             return two_lines(label, labels.ago(worker.stopped_at, timezone.now()) if worker.stopped_at else "")
         if worker.drain_requested_at is None or worker.status != WorkerStatus.ACTIVE:

@@ -66,10 +66,3 @@ def _restrict(user: Any, scopes: frozenset[str]) -> None:
 
     user.has_perm = has
     user.has_perms = lambda permissions, obj=None: all(has(permission, obj) for permission in permissions)
-
-
-def check_scope(request: Request, scope: str) -> None:
-    """Raise ``PermissionDenied`` if the caller's key has scopes and ``scope`` is not among them."""
-    key = request.auth
-    if isinstance(key, ApiKey) and key.scopes and scope not in key.scopes:
-        raise exceptions.PermissionDenied(f"This key lacks the scope {scope}.")

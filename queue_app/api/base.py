@@ -30,10 +30,10 @@ from rest_framework.views import APIView
 
 from queue_app import conf
 from queue_app.api import errors
-from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication, check_scope
+from queue_app.api.access import check_scope, staff_with
+from queue_app.api.authentication import KeyAuthentication, PasswordAuthentication
 from queue_app.api.body import RequestBody
-from queue_app.api.idempotency import KEY_HEADER, once as answer_once
-from queue_app.api.permissions import staff_with
+from queue_app.api.headers import KEY_HEADER, once as answer_once
 from queue_app.api.serializers.base import Body, Query, shared
 from queue_app.api.serializers.kinds import uuid_of
 from queue_app.api.throttles import ScopedThrottle

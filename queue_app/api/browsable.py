@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from django.template.loader import render_to_string
 from django.urls import resolve
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from rest_framework.renderers import BaseRenderer
 from rest_framework.utils.encoders import JSONEncoder
 
 from queue_app.api.examples import examples
 from queue_app.api.serializers.base import properties
+from queue_app.dashboard.labels import marked
 from queue_app.models.queue import NAME_PATTERN
 
 #: Name of an address -> addresses below it whose methods its page offers too.
@@ -102,17 +103,15 @@ def _filters(view: Any, request: Any) -> list[tuple[str, str, str]]:
 def linked(text: str, root: str, path: str) -> SafeString:
     """Return a JSON text as HTML, in which the ids of objects, and the names of queues, lead to their addresses."""
     own = path.removeprefix(root).split("/")[0]
-    parts: list[tuple[str]] = []
-    end = 0
-    for found in _PAIR.finditer(text):
+
+    def mark(found: re.Match[str]) -> SafeString | str:
         name, value = found["name"], found["value"]
         place = ADDRESSES.get(name) or (own if name in {"id", "name"} and own in OF_OWN[name] else None)
         if place is None or not (_ID.fullmatch(value) or (place == "queues" and _NAME.match(value))):
-            continue
-        link = format_html('<a href="{0}{1}/{2}">{2}</a>', root, place, value)
-        parts += [(text[end : found.start("value")],), (link,)]
-        end = found.end("value")
-    return format_html_join("", "{}", [*parts, (text[end:],)])
+            return found[0]
+        return format_html('&quot;{0}&quot;: &quot;<a href="{1}{2}/{3}">{3}</a>&quot;', name, root, place, value)
+
+    return marked(_PAIR, text, mark)
 
 
 def _about(view: Any, method: str) -> str:

@@ -24,7 +24,6 @@ from rest_framework.views import set_rollback
 
 from queue_app import exceptions as own
 from queue_app.api import waiting
-from queue_app.exceptions import InvalidTaskData, TaskQueueError
 from queue_app.services.control.limits import InvalidLimits
 
 CONTENT_TYPE: Final = "application/problem+json"
@@ -35,32 +34,32 @@ MAX_ERRORS: Final = 20  # errors of a list, or unknown names, in one answer
 logger = logging.getLogger("django.request")
 
 
-class InvalidInput(TaskQueueError, code="invalid"):
+class InvalidInput(own.TaskQueueError, code="invalid"):
     """One or more fields of a request are invalid."""
 
-    def __init__(self, errors: Sequence[InvalidTaskData]) -> None:
+    def __init__(self, errors: Sequence[own.InvalidTaskData]) -> None:
         count = f"{MAX_ERRORS} or more" if len(errors) >= MAX_ERRORS else str(len(errors))
         super().__init__(f"The request has {count} invalid field{'' if len(errors) == 1 else 's'}; see errors.")
         self.errors = errors
 
 
-class NoSuchQueue(TaskQueueError, code="unknown_queue"):
+class NoSuchQueue(own.TaskQueueError, code="unknown_queue"):
     """The queue named in the address does not exist."""
 
 
-class PreconditionRequired(TaskQueueError, code="precondition_required"):
+class PreconditionRequired(own.TaskQueueError, code="precondition_required"):
     """An edit does not name the version that it is based on."""
 
 
-class AsgiRequired(TaskQueueError, code="asgi_required"):
+class AsgiRequired(own.TaskQueueError, code="asgi_required"):
     """This needs an ASGI server."""
 
 
-class NotInstalled(TaskQueueError, code="not_installed"):
+class NotInstalled(own.TaskQueueError, code="not_installed"):
     """A part of the API needs a package that is not installed."""
 
 
-class BodyTooSlow(TaskQueueError, code="body_too_slow"):
+class BodyTooSlow(own.TaskQueueError, code="body_too_slow"):
     """The body did not arrive within ``API.BODY_SECONDS``."""
 
 
@@ -75,7 +74,7 @@ class ErrorAnswer(NamedTuple):
 
 #: Status -> the errors that have it, with a code and a detail of their own.
 _OF_OWN: Final[dict[int, tuple[type[Exception], ...]]] = {
-    400: (InvalidInput, InvalidTaskData),
+    400: (InvalidInput, own.InvalidTaskData),
     401: (own.TokenRefused,),
     403: (own.Veto, own.OutOfScope),
     404: (own.WorkerNotFound, NoSuchQueue),
@@ -178,14 +177,14 @@ def printable(text: str, limit: int = TEXT_LIMIT) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
-def causes(error: Exception) -> Sequence[InvalidTaskData]:
+def causes(error: Exception) -> Sequence[own.InvalidTaskData]:
     """Return the errors of single fields that an error consists of."""
     if isinstance(error, InvalidInput | InvalidLimits):
         return error.errors
-    return [error] if isinstance(error, InvalidTaskData) else []
+    return [error] if isinstance(error, own.InvalidTaskData) else []
 
 
-def _entry(error: InvalidTaskData) -> dict[str, Any]:
+def _entry(error: own.InvalidTaskData) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "field": printable(error.field, 100),
         "code": error.code,

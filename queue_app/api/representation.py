@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queue_app import models
+from queue_app.api.access import PAYLOAD_FILTERS, may_view_payload
 from queue_app.api.answers import (
     ANYTHING,
     BAND,
@@ -27,7 +28,6 @@ from queue_app.api.answers import (
 from queue_app.api.serializers.base import component
 from queue_app.api.serializers.kinds import NAME, OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import SUMMARY_FIELDS
-from queue_app.api.visibility import PAYLOAD_FILTERS, may_view_payload
 from queue_app.core.options import API_NAMES, FORMER_NAMES, OF_ROWS
 from queue_app.core.priorities import Band
 from queue_app.core.redaction import mask, redact, redact_value

@@ -9,8 +9,8 @@ from typing import Any, Final
 from django.urls import re_path
 from rest_framework.request import Request
 
+from queue_app.api.access import may_view
 from queue_app.api.base import accepts, for_staff
-from queue_app.api.permissions import may_view
 from queue_app.api.serializers.base import Field
 from queue_app.api.serializers.control import EventQuery
 from queue_app.api.serializers.kinds import choice, several

@@ -3,11 +3,13 @@
 import html
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from django.db.models import Min
+from django.template.loader import render_to_string
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join, strip_tags
+from django.utils.html import strip_tags
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext as _
 
@@ -117,28 +119,33 @@ def _with_gaps(times: Sequence[float], step: float) -> tuple[list[float], list[i
 
 _WIDTH, _HEIGHT = 720, 90
 DAYS: Final = 30
+#: Place, size and title of a bar.
+type _Bar = tuple[float, float, float, float, str]
 
 
 def timeline(rows: Sequence[TaskStats], kind: StatsKind) -> SafeString:
     """Return the ended tasks of the last 30 days by hour (of a type) or by day, failed ones in red; empty for none."""
     if not rows:
         return SafeString("")
-    unit = UNITS[kind]
-    end = timezone.now()
+    unit, end = UNITS[kind], timezone.now()
     slots = int(timedelta(days=DAYS) / unit)
-    begin = end - slots * unit
+    begin, step = end - slots * unit, _WIDTH / slots
     top = max(row.completed + row.failed + row.other for row in rows)
-    step = _WIDTH / slots
-    parts = []
+    done, bad = list[_Bar](), list[_Bar]()
     for row in rows:
-        place = (row.since - begin) / unit * step
-        parts += _column(row, place, max(step * 0.9, 1.0), top) if place > -step else []
-    done = [part for failed, part in parts if not failed]
-    bad = [part for failed, part in parts if failed]
-    words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
-    svg = _svg(words, {"tq-piece-done": done, "tq-piece-failed": bad})
+        x, width = (row.since - begin) / unit * step, max(step * 0.9, 1.0)
+        failed, rest = _HEIGHT * row.failed / top, _HEIGHT * (row.completed + row.other) / top
+        title = _("%(at)s: %(completed)d completed, %(failed)d failed, %(other)d cancelled or expired") % {
+            "at": _when(row.since), "completed": row.completed, "failed": row.failed, "other": row.other,
+        }  # fmt: skip
+        if x > -step:
+            bad.append((x, _HEIGHT - failed, width, failed, title))
+            done.append((x, _HEIGHT - failed - rest, width, rest, title))
     most = _("at most %(count)d in an hour") if kind is StatsKind.TYPE else _("at most %(count)d in a day")
-    return format_html("{}{}", svg, _axis([_day(begin), most % {"count": top}, _day(end)]))
+    words = _("Ended tasks of the last %(days)d days") % {"days": DAYS}
+    return _chart(
+        words, [_day(begin), most % {"count": top}, _day(end)], {"tq-piece-done": done, "tq-piece-failed": bad}
+    )
 
 
 #: Number of hours, or of days, in the chart of run times.
@@ -154,85 +161,47 @@ def run_times(rows: Sequence[TaskStats], kind: StatsKind, releases: Mapping[str,
     end = timezone.now()
     begin, step = end - slots * unit, _WIDTH / slots
     counts = [(row.since, from_json(row.runs)) for row in rows if row.since > begin - unit]
-    found = [(since, percentile(runs, 0.5), percentile(runs, 0.95)) for since, runs in counts if runs]
+    found = [(since, percentile(runs, 0.5) or 0, percentile(runs, 0.95) or 0) for since, runs in counts if runs]
     if not found:
         return SafeString("")
-    top = max(p95 or 0 for _since, _p50, p95 in found)
+    low, top = (choose(p95 for _since, _p50, p95 in found) for choose in (min, max))
     lines: dict[str, list[list[str]]] = {"p95": [], "p50": []}
-    hovers, last = [], None
+    hovers, last = list[_Bar](), None
     for since, p50, p95 in found:
         x = (since - begin) / unit * step
         for name, value in (("p95", p95), ("p50", p50)):
             if since - unit != last:
                 lines[name].append([])
-            y = f"{_HEIGHT - 2 - (_HEIGHT - 6) * (value or 0) / (top or 1):.1f}"
+            y = f"{_HEIGHT - 2 - (_HEIGHT - 6) * value / (top or 1):.1f}"
             lines[name][-1] += [f"{x:.1f},{y}", f"{x + step:.1f},{y}"]
         words = _("%(at)s: p95 %(p95)s, median %(p50)s") % {
-            "at": _when(since), "p95": labels.duration(p95 or 0), "p50": labels.duration(p50 or 0),
+            "at": _when(since), "p95": labels.duration(p95), "p50": labels.duration(p50),
         }  # fmt: skip
-        hovers.append((f"{x:.1f}", "0", f"{step:.1f}", str(_HEIGHT), words))
+        hovers.append((x, 0, step, _HEIGHT, words))
         last = since
-    marks = [
-        (f"{(at - begin) / unit * step:.1f}", "0", "2", str(_HEIGHT), version)
-        for version, at in releases.items() if at > begin
-    ]  # fmt: skip
-    drawn = format_html_join(
-        "", '<g class="tq-line-{}">{}</g>',
-        ((name, format_html_join("", '<polyline points="{}"/>', ((" ".join(each),) for each in parts)))
-         for name, parts in lines.items()),
-    )  # fmt: skip
-    text = _("Run times: p95 from %(low)s to %(high)s") % {
-        "low": labels.duration(min(p95 or 0 for _since, _p50, p95 in found)), "high": labels.duration(top),
-    }  # fmt: skip
-    svg = _svg(text, {"tq-mark": marks, "tq-hover": hovers}, drawn)
+    marks = [((at - begin) / unit * step, 0, 2, _HEIGHT, version) for version, at in releases.items() if at > begin]
+    text = _("Run times: p95 from %(low)s to %(high)s") % {"low": labels.duration(low), "high": labels.duration(top)}
     named = [_("│ version %(version)s") % {"version": f"{each[4]}, {_when(releases[each[4]])}"} for each in marks]
+    axis = [_day(begin), _("at most %(time)s") % {"time": labels.duration(top)}, _day(end)]
     legend = [_("— p95"), _("┄ median"), *named[-MAX_MARKS:]]
-    most = _("at most %(time)s") % {"time": labels.duration(top)}
-    axis = _axis([_day(begin), most, _day(end)])
-    return format_html('{}{}<p class="tq-quiet">{}</p>', svg, axis, format_html_join(" · ", "{}", zip(legend)))
-
-
-def _axis(texts: Sequence[str]) -> SafeString:
-    spans = format_html_join("", "<span>{}</span>", ((text,) for text in texts))
-    return format_html('<p class="tq-axis">{}</p>', spans)
+    return _chart(text, axis, {"tq-mark": marks, "tq-hover": hovers}, lines, legend)
 
 
 def _day(value: datetime) -> str:
     return f"{timezone.localtime(value):%Y-%m-%d}"
 
 
-_BAR: Final = '<rect x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
-
-type _Part = tuple[bool, tuple[str, str, str, str, str]]
-
-
-def _column(row: TaskStats, place: float, width: float, top: int) -> list[_Part]:
-    """Return the parts of one column: what failed at the bottom, the rest above it."""
-    failed = _HEIGHT * row.failed / top
-    rest = _HEIGHT * (row.completed + row.other) / top
-    title = _("%(at)s: %(completed)d completed, %(failed)d failed, %(other)d cancelled or expired") % {
-        "at": _when(row.since), "completed": row.completed, "failed": row.failed, "other": row.other,
-    }  # fmt: skip
-    x, w = f"{place:.1f}", f"{width:.1f}"
-    return [
-        (True, (x, f"{_HEIGHT - failed:.1f}", w, f"{failed:.1f}", title)),
-        (False, (x, f"{_HEIGHT - failed - rest:.1f}", w, f"{rest:.1f}", title)),
-    ]
-
-
 def _when(value: datetime) -> str:
     return f"{timezone.localtime(value):%Y-%m-%d %H:%M %Z}"
 
 
-def _svg(
-    words: str, bars: Mapping[str, Sequence[tuple[str, str, str, str, str]]], lines: SafeString | str = ""
-) -> SafeString:
+def _chart(
+    words: str, axis: Sequence[str], bars: Mapping[str, Sequence[_Bar]],
+    lines: Mapping[str, Sequence[Sequence[str]]] = MappingProxyType({}), legend: Sequence[str] = (),
+) -> SafeString:  # fmt: skip
     """Return a chart of lines and of bars, in groups by their class."""
-    groups = format_html_join(
-        "", '<g class="{}">{}</g>', ((name, format_html_join("", _BAR, group)) for name, group in bars.items())
-    )
-    return format_html(
-        '<svg class="tq-histogram" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
-        "{}{}</svg>",
-        _WIDTH, _HEIGHT, words, lines, groups,
-    )  # fmt: skip
+    groups = {
+        name: [(*(f"{size:.1f}" for size in sizes), title) for *sizes, title in group] for name, group in bars.items()
+    }
+    context = {"words": words, "axis": axis, "groups": groups, "lines": lines, "legend": legend}
+    return render_to_string("admin/queue_app/includes/chart.html", context | {"size": (_WIDTH, _HEIGHT)})

@@ -1,20 +1,19 @@
 """Texts and small pieces of HTML for bands, states and times."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django.template.defaultfilters import filesizeformat
 from django.utils import formats, timezone
-from django.utils.html import escape, format_html, format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext, gettext as _, gettext_noop as _noop, ngettext
 
 from queue_app.core import sentence
 from queue_app.core.priorities import Band
-from queue_app.core.sentence import Sentence, filled
 from queue_app.core.states import Status
 from queue_app.models import Task, Worker
 
@@ -50,11 +49,11 @@ TEXTS: Final = (
 
 def translate(text: str) -> str:
     """Return a sentence in the active language; text that is none, such as an error of a program, stays as it is."""
-    if not isinstance(text, Sentence) or (get_language() or "en").startswith("en"):
+    if not isinstance(text, sentence.Sentence) or (get_language() or "en").startswith("en"):
         return text
     if text.plural:
-        return filled(text, ngettext(text.template, text.plural, int(text.values["n"])), _written)
-    return filled(text, gettext(text.template), _written)
+        return sentence.filled(text, ngettext(text.template, text.plural, int(text.values["n"])), _written)
+    return sentence.filled(text, gettext(text.template), _written)
 
 
 def translate_error(error: Exception) -> str:
@@ -155,14 +154,22 @@ def with_times(text: str) -> SafeString:
 
     A time without a zone, as in a log line, is one of the project's zone.
     """
+    return marked(_TIME, text, _as_moment)
+
+
+def marked(pattern: re.Pattern[str], text: str, mark: Callable[[re.Match[str]], Any]) -> SafeString:
+    """Return escaped text in which ``mark`` says what stands for each match of a pattern."""
     parts: list[tuple[Any]] = []
     at = 0
-    for found in _TIME.finditer(text):
-        when = _parse(found["at"], (found["zone"] or "").strip())
-        if when is not None:
-            parts += [(text[at : found.start()],), (exact_moment(when),)]
-            at = found.end()
+    for found in pattern.finditer(text):
+        parts += [(text[at : found.start()],), (mark(found),)]
+        at = found.end()
     return format_html_join("", "{}", [*parts, (text[at:],)])
+
+
+def _as_moment(found: re.Match[str]) -> SafeString | str:
+    when = _parse(found["at"], (found["zone"] or "").strip())
+    return found[0] if when is None else exact_moment(when)
 
 
 def _parse(text: str, zone: str) -> datetime | None:
@@ -301,13 +308,10 @@ _JSON = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)
 
 def json_html(text: str) -> SafeString:
     """Return escaped JSON text with markup around names, texts and other values."""
-    parts: list[tuple[str]] = []
-    at = 0
-    for found in _JSON.finditer(text):
-        parts.append((escape(text[at : found.start()]),))
-        quoted, colon, value = found.groups()
-        kind = "value" if value else "name" if colon else "text"
-        parts.append((format_html('<span class="tq-json-{}">{}</span>{}', kind, quoted or value, colon or ""),))
-        at = found.end()
-    parts.append((escape(text[at:]),))
-    return format_html_join("", "{}", parts)
+    return marked(_JSON, text, _as_json)
+
+
+def _as_json(found: re.Match[str]) -> SafeString:
+    quoted, colon, value = found.groups()
+    kind = "value" if value else "name" if colon else "text"
+    return format_html('<span class="tq-json-{}">{}</span>{}', kind, quoted or value, colon or "")

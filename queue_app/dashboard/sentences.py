@@ -23,7 +23,6 @@ _DONE: Final[Mapping[str, Any]] = {
     "resume": _lazy("{who} resumed {what}"),
     "cancel": _lazy("{who} cancelled {what}"),
     "reprioritise": _lazy("{who} changed the priority of {what}"),
-    "priority": _lazy("{who} changed the priority of {what}"),
     "retry": _lazy("{who} retried {what}"),
     "run_now": _lazy("{who} ran {what} before its time"),
     "run_again": _lazy("{who} ran {what} again, with edits"),
@@ -38,12 +37,8 @@ _DONE: Final[Mapping[str, Any]] = {
     "give_back": _lazy("{who} gave {what} back to the code"),
     "signal": _lazy("{who} answered {what}"),
     "revoke": _lazy("{who} revoked {what}"),
-    "revoke_key": _lazy("{who} revoked {what}"),
-    "token_revoke": _lazy("{who} revoked {what}"),
     "rotate": _lazy("{who} gave {what} a new secret"),
-    "token_rotate": _lazy("{who} gave {what} a new secret"),
     "create_key": _lazy("{who} made an API key for {what}"),
-    "token_create": _lazy("{who} added {what}"),
     "purge": _lazy("{who} purged {what}"),
     "rebuild": _lazy("{who} rebuilt {what}"),
     "reencrypt": _lazy("{who} encrypted {what} again"),
@@ -53,10 +48,12 @@ _DONE: Final[Mapping[str, Any]] = {
     "add": _lazy("{who} added {what}"),
     "edit": _lazy("{who} edited {what}"),
     "delete": _lazy("{who} deleted {what}"),
-    "patch": _lazy("{who} edited {what}"),
-    "put": _lazy("{who} edited {what}"),
-    "post": _lazy("{who} added {what}"),
 }
+#: Other words of an action -> the word above.
+_SAME: Final = {
+    "priority": "reprioritise", "revoke_key": "revoke", "token_revoke": "revoke", "token_rotate": "rotate",
+    "token_create": "add", "patch": "edit", "put": "edit", "post": "add",
+}  # fmt: skip
 #: Kind of an object in the log -> its words, where the name of its model is none.
 _KINDS: Final[Mapping[str, Any]] = {
     "deadletter": _lazy("dead letter"), "prioritypolicy": _lazy("policy"),
@@ -86,9 +83,9 @@ _BY_NAME: Final = frozenset({"queue", "prioritypolicy", "runtimesettings"})
 def entry_sentence(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
     """Return who did what to what; ``url_of(model, id)`` returns the address of an object's page."""
     words = [word.removesuffix("_many").removesuffix("_all") for word in entry.action.replace("-", "_").split(".")]
-    pattern = next((sentence for word, sentence in _DONE.items() if word in words), None)
-    if pattern is None:
-        pattern = _("{who} did “{action}” to {what}")
+    words = [_SAME.get(word, word) for word in words]
+    other = _("{who} did “{action}” to {what}")
+    pattern = next((sentence for word, sentence in _DONE.items() if word in words), other)
     who, what = entry.by or _("A program"), _object(entry, url_of)
     return format_html(str(pattern), who=format_html("<strong>{}</strong>", who), what=what, action=entry.action)
 

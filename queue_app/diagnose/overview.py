@@ -3,7 +3,7 @@
 Its sentences are English, as those of all services; the templates translate them (``tq_translate``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,6 @@ from queue_app.services.control.advice import advice
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.stats import READY, UNREACHABLE
 from queue_app.sql import attention
-from queue_app.sql.attention import GAP_SECONDS, FailingType
 from queue_app.sql.database import alias
 
 #: Maximum number of reasons of one kind that the banner names.
@@ -76,14 +75,14 @@ class OverviewReason:
     query: str = ""
     code: str = ""
     hint: str = ""
-    #: The queues that one line covers; ``queue`` then names them.
-    queues: tuple[str, ...] = ()
+    #: The reasons that one line stands for; ``queue`` then names their queues.
+    stands_for: tuple["OverviewReason", ...] = ()
     #: What it is about, if that is no queue.
     about: str = ""
     links: tuple[Link, ...] = ()
     is_note: bool = False
     #: The failed attempts of a type, whose errors only those see who may see payloads.
-    cause: FailingType | None = None
+    cause: attention.FailingType | None = None
 
     @property
     def short_type(self) -> str:
@@ -112,7 +111,7 @@ FRESH_TROUBLE: Final = 3.0
 FRESH_LETTERS: Final = 10.0
 
 
-def _read_failing(_key: str) -> list[tuple[FailingType, float | None, Any]]:
+def _read_failing(_key: str) -> list[tuple[attention.FailingType, float | None, Any]]:
     """Return the types that fail, each with its share of the day before, and its limit if that is paused."""
     found = [each for each in attention.failing() if each.failed >= FEWEST_FAILED and each.share >= LEAST_SHARE]
     names = [each.task_type for each in found]
@@ -137,7 +136,7 @@ def _failing_types() -> Iterator[OverviewReason]:
     """Yield the task types that fail now: how many against before, since when, and the ways to act."""
     now, dead = timezone.now(), {each.task_type for each in _deaths.get() if each.number}
     for each, before, paused in _failing.get():
-        is_over = (now - each.until).total_seconds() > GAP_SECONDS
+        is_over = (now - each.until).total_seconds() > attention.GAP_SECONDS
         span = ((each.until if is_over else now) - each.begin).total_seconds()
         began = age((now - each.since).total_seconds())
         text = joined(
@@ -172,7 +171,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share >= 0.1 or not share else f"{max(0.1, 100 * share):.1f}"  # noqa: PLR2004
 
 
-def _behind_targets(live: Live, said: set[str]) -> Iterator[OverviewReason]:
+def _behind_targets(
+    live: Live, known: Mapping[str, Sequence[OverviewReason]], said: Container[str]
+) -> Iterator[OverviewReason]:
     """Yield the queues whose oldest tasks wait longer than the target of their band, but for those said already."""
     for row in live.queues:
         late = next((band for band in row.bands if band.is_late), None)
@@ -181,11 +182,10 @@ def _behind_targets(live: Live, said: set[str]) -> Iterator[OverviewReason]:
                 "Its %(band)s tasks wait longer than their target of %(time)s.",
                 band=sentence(late.band.label), time=age(late.target),
             )  # fmt: skip
-            why = next((each.text for each in of_queue(row, live.at)), "")
+            why = tuple(known.get(row.queue.name, ()))[:1]
+            text = joined(text, *(each.text for each in why))
             query = urlencode({"queue": row.queue.name, "status": "queued", **OLDEST})
-            yield OverviewReason(
-                joined(text, why), row.queue.name, count=row.depth, seconds=row.oldest, query=query, code=why
-            )
+            yield OverviewReason(text, row.queue.name, False, row.depth, row.oldest, query, stands_for=why)
 
 
 def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
@@ -335,17 +335,16 @@ def overview_context(user: Any) -> dict[str, Any]:
         by_queue = {name: [each for each in found if each.code != UNSERVED] for name, found in by_queue.items()}
     severe = [each for found in by_queue.values() for each in found if each.severe and each.count]
     stuck = sorted(_merged(severe), key=lambda each: -each.seconds)[:NAMED]
-    in_banner = {(each.queue, each.text) for each in stuck if not each.queues}
-    unserved = {name for each in stuck for name in each.queues}
-    in_banner |= {(name, each.text) for name in unserved for each in by_queue[name] if each.code == UNSERVED}
-    late = list(_behind_targets(now, {name for name, _text in in_banner}))[:NAMED] if now.active_workers else []
-    in_banner |= {(each.queue, each.code) for each in late}
+    in_banner = {part for each in stuck for part in each.stands_for or (each,)}
+    late = (
+        list(_behind_targets(now, by_queue, {each.queue for each in in_banner}))[:NAMED] if now.active_workers else []
+    )
+    in_banner |= {part for each in late for part in each.stands_for}
     rows = []
     for row in now.queues:  # what the banner says of a queue is not repeated in its row
         found = by_queue.get(row.queue.name, [])
-        others = [each for each in found if (each.queue, each.text) not in in_banner]
-        held = sum(each.count for each in found if each not in others and each.severe)
-        rows.append((row, others, min(held, row.depth)))
+        held = sum(each.count for each in found if each in in_banner and each.severe)
+        rows.append((row, [each for each in found if each not in in_banner], min(held, row.depth)))
     may_see_tasks = user.has_perm("queue_app.view_task")
     failing = list(_failing_types())[:NAMED] if may_see_tasks else []
     awaited = _awaited_answers(now.at) if may_see_tasks else ()
@@ -397,21 +396,15 @@ def _visible(each: OverviewReason, user: Any) -> OverviewReason:
 def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
     """Make one message of the many that say of one queue each that no worker serves it."""
     unserved = [each for each in stuck if each.code == UNSERVED]
-    if not unserved:
+    if len(unserved) < 2:  # noqa: PLR2004 - one message says it of one queue
         return stuck
-    names = tuple(each.queue for each in unserved)
+    names = [each.queue for each in unserved]
     shown: str = ", ".join(names[:NAMED])
     if more := len(names[NAMED:]):
         shown = sentence("%(tasks)s and %(n)s more", tasks=shown, n=more)
-    query = unserved[0].query if len(names) == 1 else urlencode({"status": "queued", "wait": UNSERVED, **OLDEST})
-    merged = replace(
-        unserved[0],
-        text=unserved[0].text if len(names) == 1 else sentence("No live worker serves them."),
-        queue=shown,
-        queues=names,
-        count=sum(each.count for each in unserved),
-        seconds=max(each.seconds for each in unserved),
-        query=query,
-        hint=reason(UNSERVED, queue=",".join(names)).remedy,
-    )
+    merged = OverviewReason(
+        sentence("No live worker serves them."), shown, True, sum(each.count for each in unserved),
+        max(each.seconds for each in unserved), urlencode({"status": "queued", "wait": UNSERVED, **OLDEST}),
+        hint=reason(UNSERVED, queue=",".join(names)).remedy, stands_for=tuple(unserved),
+    )  # fmt: skip
     return [*(each for each in stuck if each.code != UNSERVED), merged]

@@ -12,7 +12,6 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import PermissionDenied
-from django.forms import modelform_factory
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.utils import timezone
@@ -25,10 +24,8 @@ from queue_app.admin.arguments import argument_fields, arguments_of
 from queue_app.admin.forms import ReasonField, ReasonForm, column, permission, two_lines
 from queue_app.admin.mixins import action_page, object_page, page
 from queue_app.admin.queue import PausingAdmin
-from queue_app.core.recurrence import Recurrence
 from queue_app.core.redaction import unmask
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
 from queue_app.models import MaintenanceJob, Schedule
@@ -37,12 +34,10 @@ from queue_app.schedules import edit, sql as schedule_health, week as pages
 from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
 from queue_app.schedules.pause import pause_schedule, resume_schedule
 from queue_app.schedules.repeat import FIELDS as REPEAT, RepeatForm, fields_of
-from queue_app.schedules.sql import MANY_FAILURES, RECENT, SOUGHT, times
 from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions
 from queue_app.services.upkeep.maintenance import JOBS
-from queue_app.sql.database import atomic
 
 # The forms of a schedule, its preview, and its backfill.
 
@@ -54,12 +49,15 @@ CHANGED: Final = _lazy(
     " again, and repeat your change."
 )
 
-WhenForm = modelform_factory(
-    Schedule,
-    fields=[name for name in edit.WHEN if name != "jitter"],
-    field_classes=_SPLIT,
-    widgets=dict.fromkeys(_SPLIT, AdminSplitDateTime),
-)
+
+class WhenForm(RepeatForm, forms.ModelForm):  # type: ignore[type-arg]  # generic in the stubs only
+    """When a schedule ticks, for its preview."""
+
+    class Meta:
+        model = Schedule
+        fields = [name for name in edit.WHEN if name != "jitter"]  # noqa: RUF012 - read by Django as it is
+        field_classes = _SPLIT
+        widgets = dict.fromkeys(_SPLIT, AdminSplitDateTime)
 
 
 class ScheduleForm(RepeatForm, ReasonForm):
@@ -77,22 +75,15 @@ class ScheduleForm(RepeatForm, ReasonForm):
                 self.fields[name].required = False
         self.shown: dict[str, Any] = {"args": [], "parameters": {}}
         if self.instance.pk is None:
-            for name, value in {
-                "zone": timezone.get_default_timezone_name(),
-                "repeats": "daily",
-                "at": "02:00",
-            }.items():
-                self.initial.setdefault(name, value)
-            self.initial = {"priority": None, "weight": None, **self.initial}
+            zone = timezone.get_default_timezone_name()
+            usual = {"zone": zone, "repeats": "daily", "at": "02:00", "priority": None, "weight": None}
+            self.initial = {**usual, **self.initial}
             if "task_type" in self.fields:
                 self.fields["task_type"].widget.attrs["data-tq-again"] = ""
                 self.fields["task_type"].help_text = _("Each of its arguments gets a field.")
         else:
             self.initial.update(fields_of(self.instance.cron, self.instance.every))
-            _secrets, shown_args, parameters = displayed_payload(
-                self.instance.task_type, self.instance, hide_encrypted=True
-            )
-            self.shown = {"args": shown_args, "parameters": parameters}
+            self.shown = _displayed(self.instance)
         if "zone" in self.fields:
             self.fields["zone"].help_text = ""
         if "parameters" in self.fields:
@@ -156,28 +147,25 @@ class BackfillForm(forms.Form):
     reason = ReasonField()
 
 
+def _displayed(schedule: Schedule) -> dict[str, Any]:
+    """Return the payload of a schedule without secrets."""
+    return dict(zip(PAYLOAD, displayed_payload(schedule.task_type, schedule, hide_encrypted=True)[1:], strict=True))
+
+
 def preview(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the next ticks of a posted form in words and as a list, or what is wrong with it."""
-    form, repeat = WhenForm(data), RepeatForm(data)
+    form = WhenForm(data)
     form.full_clean()
-    repeat.full_clean()
-    values = form.cleaned_data | (repeat.recurrence(repeat.cleaned_data) or {})
-    for name, errors in repeat.errors.items():
-        return {"problem": f"{repeat.fields[name].label}: {errors[0]}"}
+    values = form.cleaned_data | (form.recurrence(form.cleaned_data) or {})
+    for name in (each for each in REPEAT if each in form.errors):
+        return {"problem": f"{form.fields[name].label}: {form.errors[name][0]}"}
     try:
-        recurrence = Recurrence(
-            cron=values.get("cron") or "",
-            every=values.get("every"),
-            anchor=values.get("anchor"),
-            instants=tuple(edit.times(values.get("instants") or [])),
-            zone=values.get("zone") or "",
-            starts_at=values.get("starts_at"),
-            ends_at=values.get("ends_at"),
-        )
+        given = {name: values[name] for name in edit.WHEN if values.get(name) is not None}
+        recurrence = Schedule(**given | {"instants": edit.times(values.get("instants") or [])}).recurrence
         recurrence.check()
     except InvalidTaskData as error:
         return {"problem": error.message}
-    return {"words": translate(recurrence.words), "coming": pages.coming(recurrence, timezone.now())}
+    return {"words": labels.translate(recurrence.words), "coming": pages.coming(recurrence, timezone.now())}
 
 
 #: Schedules that the week shows.
@@ -247,7 +235,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         schedules = list(rows)
         found = recent(schedules)
-        failing = {each.name: each.times for each in schedule_health.failing(MANY_FAILURES)}
+        failing = {each.name: each.times for each in schedule_health.failing(schedule_health.MANY_FAILURES)}
         for schedule in schedules:
             schedule.recent = found[schedule.pk]
             schedule.failing = failing.get(schedule.name)
@@ -264,7 +252,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
 
     @admin.display(description=_lazy("name"), ordering="name")
     def named(self, schedule: Schedule) -> SafeString:
-        words = translate(schedule.recurrence.words)
+        words = labels.translate(schedule.recurrence.words)
         task = schedule.task_type.rpartition(".")[2]
         return format_html('<span class="tq-type">{}<small>{}: {}</small></span>', schedule.name, task, words)
 
@@ -298,8 +286,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
                 for title, options in found]  # fmt: skip
 
     def displayed_value(self, found: Schedule, name: str) -> Any:
-        _secrets, args, parameters = displayed_payload(found.task_type, found, hide_encrypted=True)
-        return {"args": args, "parameters": parameters}.get(name, getattr(found, name))
+        return _displayed(found).get(name, getattr(found, name))
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: Any) -> None:
         values = {name: form.cleaned_data[name] for name in edit.FIELDS if name in form.cleaned_data}
@@ -339,13 +326,13 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             edit.delete_schedule(found.name)
 
     def page_context(self, request: HttpRequest, found: Schedule) -> dict[str, Any]:
-        ticks, now = recent([found], SOUGHT)[found.pk], timezone.now()
+        ticks, now = recent([found], schedule_health.SOUGHT)[found.pk], timezone.now()
         failures = failures_in_a_row(ticks)
         return super().page_context(request, found) | {
-            "words": translate(found.recurrence.words),
+            "words": labels.translate(found.recurrence.words),
             "coming": [] if found.paused else pages.coming(found.recurrence, now),
-            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks[:RECENT]],
-            "failures": times(failures) if failures >= MANY_FAILURES else "",
+            "ticks": [(each, labels.exact_moment(each.tick.instant)) for each in ticks[: schedule_health.RECENT]],
+            "failures": schedule_health.times(failures) if failures >= schedule_health.MANY_FAILURES else "",
             "last_success": last_success(ticks),
             "overridden": edit.overridden(found),
         }
@@ -390,25 +377,22 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     def backfill_view(self, request: HttpRequest, found: Schedule) -> HttpResponse:
         """Show the form, then the number of tasks, then start the operation."""
         form = BackfillForm(request.POST or None)
-        preview: dict[str, Any] = {}
-        if form.is_valid():
-            values = form.cleaned_data
-            try:
-                if "start_it" in request.POST:
-                    return self._start(request, found, values)
-                instants = preview_backfill(found, values["start"], values["end"])
-                preview = {"total": len(instants), "sample": instants[: pages.PREVIEWED], "is_preview": True}
-            except InvalidTaskData as error:
-                form.add_error(error.field if error.field in form.fields else None, error.message)
         title = _("Backfill %(name)s") % {"name": found.name}
-        return self.own_page(request, "schedule/backfill.html", title, original=found, form=form, **preview)
+        show = partial(self.own_page, request, "schedule/backfill.html", title, original=found, form=form)
+
+        def act(values: dict[str, Any]) -> HttpResponse:
+            if "start_it" in request.POST:
+                return self._start(request, found, values)
+            instants = preview_backfill(found, values["start"], values["end"])
+            return show(total=len(instants), sample=instants[: pages.PREVIEWED], is_preview=True)
+
+        return self.act_by_form(request, form, act) or show()
 
     def _start(self, request: HttpRequest, found: Schedule, values: Mapping[str, Any]) -> HttpResponse:
         by, reason = request.user.get_username(), values["reason"]
-        with atomic():
-            options = OperationOptions(rate=values["rate"])
-            operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)
-            self.audit(request, [found], "Backfill.", action="backfill", after=operation.filter, reason=reason)
+        options = OperationOptions(rate=values["rate"])
+        operation = start_backfill(found.name, values["start"], values["end"], options, by=by, reason=reason)
+        self.audit(request, [found], "Backfill.", action="backfill", after=operation.filter, reason=reason)
         self.message_user(
             request, _("A scheduler enqueues %(count)d tasks.") % {"count": operation.total}, messages.SUCCESS
         )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from queue_app.api.access import may_view_payload
 from queue_app.api.answers import BAND, FLAG, STATUS, TEXT, Shape, answer, listed, maybe, page
 from queue_app.api.representation import ARGS, NEXT_BEFORE, PAUSE, PREVIEW, SOURCES
 from queue_app.api.serializers import kinds
@@ -10,7 +11,6 @@ from queue_app.api.serializers.base import Body, Field, ListOf, Query
 from queue_app.api.serializers.control import Edit, WithReason, columns
 from queue_app.api.serializers.kinds import OBJECT, TIME, UUID
 from queue_app.api.serializers.tasks import FORMER_PAGE, Submission, cursor, page_size
-from queue_app.api.visibility import may_view_payload
 from queue_app.core.options import API_NAMES, Door
 from queue_app.core.parsing import timestamp
 from queue_app.core.priorities import Band

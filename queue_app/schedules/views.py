@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api.base import ApiView, for_staff, parse_number, route
-from queue_app.api.etags import IF_MATCH, expected_version, with_version
+from queue_app.api.headers import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
 from queue_app.api.serializers.control import Nothing, PauseUntil, WithReason
 from queue_app.api.serializers.tasks import NamePage

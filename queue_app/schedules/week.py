@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 
 from queue_app.core.recurrence import Recurrence
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate, word
 from queue_app.models import Schedule
 from queue_app.schedules.tick import RecentTick
 
@@ -45,16 +44,21 @@ def strip(ticks: Sequence[RecentTick]) -> SafeString:
 
 def _outcome(each: RecentTick) -> str:
     if each.status is not None:
-        return word(str(each.status))
+        return labels.word(str(each.status))
     return _("skipped") if each.tick.task_id is None else _("unknown")
 
 
 @dataclass(slots=True)
 class Hour:
-    """The ticks of one hour of the week: names, and the largest number at one moment."""
+    """The ticks of one hour of the week: names, and the number at each moment."""
 
     names: list[str] = field(default_factory=list)
-    at_once: int = 0
+    moments: Counter[datetime] = field(default_factory=Counter)
+
+    @property
+    def at_once(self) -> int:
+        """The largest number at one moment."""
+        return max(self.moments.values(), default=0)
 
     @property
     def level(self) -> int:
@@ -77,8 +81,7 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
     """Return what ticks when in the coming seven days."""
     start = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     end = start + timedelta(days=7)
-    grid = {(day, hour): Hour() for day in range(7) for hour in range(24)}
-    moments: dict[tuple[int, int], Counter[datetime]] = {}
+    rows = [(hour, [Hour() for _day in range(7)]) for hour in range(24)]
     often: list[tuple[Schedule, str]] = []
     for schedule in schedules:
         if schedule.paused:
@@ -86,19 +89,17 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
         ahead = takewhile(lambda instant: instant < end, schedule.recurrence.instants_after(now))
         instants = list(islice(ahead, OFTEN + 1))
         if len(instants) > OFTEN:
-            often.append((schedule, translate(schedule.recurrence.words)))
+            often.append((schedule, labels.translate(schedule.recurrence.words)))
             continue
         for instant in instants:
             local = timezone.localtime(instant)
-            place = ((local.date() - start.date()).days, local.hour)
-            grid[place].names.append(f"{schedule.name} {local:%H:%M}")
-            moments.setdefault(place, Counter())[instant] += 1
-    for place, counted in moments.items():
-        grid[place].at_once = max(counted.values())
+            found = rows[local.hour][1][(local.date() - start.date()).days]
+            found.names.append(f"{schedule.name} {local:%H:%M}")
+            found.moments[instant] += 1
     return Week(
         days=[start + timedelta(days=day) for day in range(7)],
-        rows=[(hour, [grid[day, hour] for day in range(7)]) for hour in range(24)],
+        rows=rows,
         often=often,
-        most_at_once=max((hour.at_once for hour in grid.values()), default=0),
+        most_at_once=max(hour.at_once for _hour, days in rows for hour in days),
         zone=timezone.get_current_timezone_name(),
     )

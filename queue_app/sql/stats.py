@@ -172,13 +172,14 @@ FROM queue_app_queuestats WHERE queue = ANY(%s) AND taken_at >= %s ORDER BY queu
 
 # Percentiles cannot be added: that of a window is the mean of its minutes, weighted by the tasks that ended in them.
 _WINDOWS: Final = """
-SELECT queue, place, sum(completed)::int8, sum(failed)::int8,
+SELECT name, place, COALESCE(sum(completed + failed), 0)::int8, COALESCE(sum(failed), 0)::int8,
     (sum(wait_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE wait_p95 >= 0), 0))::float8,
     (sum(run_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE run_p95 >= 0), 0))::float8,
     max(taken_at) FILTER (WHERE completed + failed > 0)
-FROM unnest(%s::timestamptz[], %s::timestamptz[]) WITH ORDINALITY AS span (since, until, place)
-    JOIN queue_app_queuestats ON queue = ANY(%s) AND taken_at > since AND taken_at <= until
-GROUP BY queue, place
+FROM unnest(%s::text[]) AS name
+    CROSS JOIN unnest(%s::timestamptz[], %s::timestamptz[]) WITH ORDINALITY AS span (since, until, place)
+    LEFT JOIN queue_app_queuestats ON queue = name AND taken_at > since AND taken_at <= until
+GROUP BY name, place ORDER BY name, place
 """
 
 _ENDED: Final = """
@@ -192,7 +193,7 @@ class OfWindow(NamedTuple):
 
     queue: str
     place: int
-    completed: int
+    total: int
     failed: int
     wait_p95: float | None
     run_p95: float | None
@@ -234,9 +235,9 @@ def recent(queues: Sequence[str], since: datetime) -> list[Recent]:
 
 
 def of_windows(queues: Sequence[str], windows: Sequence[tuple[datetime, datetime]]) -> list[OfWindow]:
-    """Return what ended in each queue in each window (after, up to), from the snapshots."""
+    """Return what ended in each queue in each window (after, up to), in this order, from the snapshots."""
     since, until = zip(*windows, strict=True)
-    return [OfWindow(*row) for row in fetch_all(_WINDOWS, [list(since), list(until), list(queues)])]
+    return [OfWindow(*row) for row in fetch_all(_WINDOWS, [list(queues), list(since), list(until)])]
 
 
 def ended_lately() -> dict[str, tuple[int, int]]:

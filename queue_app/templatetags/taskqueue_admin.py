@@ -16,7 +16,6 @@ from django.utils.safestring import SafeString
 from queue_app.core.priorities import Band
 from queue_app.core.sentence import sentence
 from queue_app.dashboard import labels
-from queue_app.dashboard.labels import translate, word
 from queue_app.dashboard.sentences import traceback_html, value_text
 from queue_app.diagnose.overview import Link, overview_context
 from queue_app.services.read.stats import QueueSummary
@@ -63,9 +62,9 @@ register.filter("tq_status", labels.status_label)
 register.filter("tq_time", _or_dash(labels.exact_moment))
 register.filter("tq_when", lambda task: labels.when(task, timezone.now()))
 register.filter("tq_priority", labels.priority_label)
-register.filter("tq_translate", translate)
+register.filter("tq_translate", labels.translate)
 register.filter("tq_short", labels.short_id)
-register.filter("tq_word", lambda text: word(str(text)))
+register.filter("tq_word", lambda text: labels.word(str(text)))
 register.filter("tq_times", lambda text: labels.with_times(str(text)))
 register.filter("tq_words", lambda text: text.split())
 register.filter("tq_traceback", lambda text: traceback_html(str(text)))

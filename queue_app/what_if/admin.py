@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
@@ -12,7 +12,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.utils import timezone
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
@@ -21,7 +20,7 @@ from queue_app.admin.mixins import action_page, page
 from queue_app.admin.operation import OperationAdmin
 from queue_app.admin.pickers import LIMITS, Picker
 from queue_app.dashboard.labels import translate, word
-from queue_app.exceptions import InvalidTaskData, SimulationRefused
+from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation
 from queue_app.models.limits import MAX_CAP
 from queue_app.models.operation import PERMISSIONS, OperationKind
@@ -44,34 +43,20 @@ RUNS: Final = {"actual": _lazy("happened"), "predicted": _lazy("with the changes
 #: Length of the longest bar of the picture.
 WIDTH: Final = 300
 TABLES: Final = ("limit", "queue", "band", "type", "user")
-EXAMPLE: Final = '[limits."queue:imports"]\nmax_concurrent = 4\n'
 
 
 class Folded(forms.Textarea):
     """A text area that opens when it is needed."""
 
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the area behind a heading; open once it has a text."""
-        area = super().render(name, value, attrs, renderer)
-        is_open = "open" if value else ""
-        return format_html(
-            "<details {}><summary>{}</summary>{}<pre>{}</pre></details>", is_open, _("More"), area, EXAMPLE
-        )
+    template_name = "admin/queue_app/operation/folded.html"
 
 
 class WhatIfForm(forms.Form):
     hours = forms.TypedChoiceField(label=_lazy("Recorded period"), choices=HOURS, coerce=int, initial=24)
-    until = forms.SplitDateTimeField(
-        label=_lazy("Until"),
-        required=False,
-        widget=forms.SplitDateTimeWidget(
-            date_attrs=cast("Any", {"type": "date", "aria-label": _lazy("Date")}),
-            date_format="%Y-%m-%d",
-            time_attrs=cast("Any", {"type": "time", "aria-label": _lazy("Time")}),
-            time_format="%H:%M",
-        ),
-        help_text=_lazy("Empty: until now."),
-    )
+    until = forms.DateTimeField(
+        label=_lazy("Until"), required=False, help_text=_lazy("Empty: until now."),
+        widget=forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+    )  # fmt: skip
     limit = forms.CharField(
         label=_lazy("Limit to change"), required=False, max_length=300,
         help_text=_lazy("Of a queue, a task type, a key, or of everything. Empty: none."),
@@ -136,22 +121,21 @@ class SimulatingAdmin(OperationAdmin):
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         form = WhatIfForm(request.POST or None, request.user)
-        if form.is_valid():
-            values = form.cleaned_data
+
+        def act(values: dict[str, Any]) -> HttpResponse:
             until = values["until"] or timezone.now()
-            try:
-                with atomic():
-                    operation = start_simulation(
-                        form.changes, until - timedelta(hours=values["hours"]), until,
-                        by=request.user.get_username(), reason=values["reason"],
-                    )  # fmt: skip
-                    self.audit(request, [operation], "What if.", action="simulate", after=operation.arguments,
-                               reason=operation.reason)  # fmt: skip
-            except (InvalidTaskData, SimulationRefused) as error:
-                form.add_error("scenario" if values["scenario"] else None, str(error))
-            else:
-                return HttpResponseRedirect(self.url_of("change", operation.pk))
-        return self.own_page(request, "operation/what_if.html", _("What if?"), form=form, submit=_("Simulate"))
+            operation = start_simulation(
+                form.changes, until - timedelta(hours=values["hours"]), until,
+                by=request.user.get_username(), reason=values["reason"],
+            )  # fmt: skip
+            self.audit(
+                request, [operation], "What if.", action="simulate", after=operation.arguments, reason=operation.reason
+            )
+            return HttpResponseRedirect(self.url_of("change", operation.pk))
+
+        title = _("What if?")
+        page = self.own_page(request, "operation/what_if.html", title, form=form, submit=_("Simulate"))
+        return self.act_by_form(request, form, act, "scenario" if request.POST.get("scenario") else "") or page
 
     def outcome(self, operation: Operation) -> SafeString | str:
         """Return the result of a simulation: words, calibration, tables and bars."""

@@ -16,18 +16,7 @@ from queue_app.models import PriorityPolicy
 from queue_app.sql.database import alias
 from queue_app.what_if.engine import Engine
 from queue_app.what_if.index import SimulatedIndex, simulated_index
-from queue_app.what_if.plan import (
-    NEVER,
-    SECOND,
-    Load,
-    Plan,
-    Starts,
-    Waits,
-    agreement,
-    corrected,
-    span,
-    waits_by,
-)
+from queue_app.what_if.plan import NEVER, SECOND, Load, Plan, Starts, Waits, agreement, corrected, span, waits_by
 from queue_app.what_if.recorded import record
 from queue_app.what_if.scenario import changed, check, empty, gates_of, idle_names
 

@@ -11,7 +11,7 @@ from django import forms
 from django.contrib import admin
 from django.db.models import Count, Q, QuerySet
 from django.forms.widgets import Script
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -55,11 +55,9 @@ class WorkflowSignalMixin(SignalMixin[Workflow]):
     def signal_view(self, request: HttpRequest, flow: Workflow) -> HttpResponse:
         names = list(dict.fromkeys(each.signal for each in workflow_graph.awaited([flow.pk], NAMED)))
         form = WorkflowSignalForm(request.POST or None, names[0] if names else "")
-        if form.is_valid() and self.send_signal(request, flow, form.cleaned_data["name"], form):
-            return HttpResponseRedirect(self.url_of("change", flow.pk))
         title = _("Send a signal to %(name)s") % {"name": flow.name}
         context = {"original": flow, "form": form, "names": names, "submit": _("Send")}
-        return self.own_page(request, "workflow/signal.html", title, **context)
+        return self.send_signal(request, flow, form) or self.own_page(request, "workflow/signal.html", title, **context)
 
 
 #: Tasks that wait for signals, which the form of a workflow names.

@@ -13,9 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
+from queue_app.api.access import MaySubmit, is_staff_with, require_staff
 from queue_app.api.base import ApiView, accepts, for_staff, parse_id, route
 from queue_app.api.paging import each, paged
-from queue_app.api.permissions import MaySubmit, is_staff_with, require_staff
 from queue_app.api.serializers.control import EventQuery, Nothing, WithReason
 from queue_app.api.serializers.tasks import NewSignal, PriorityChange, WaitQuery
 from queue_app.api.views.events import EventStream

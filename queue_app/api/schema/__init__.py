@@ -17,8 +17,7 @@ from drf_spectacular.utils import OpenApiParameter
 from queue_app.api.answers import ANYTHING, TEXT, answer, enum, listed, record, ref
 from queue_app.api.base import Accepted, ApiView
 from queue_app.api.errors import CONTENT_TYPE
-from queue_app.api.etags import IF_MATCH
-from queue_app.api.idempotency import KEY_HEADER
+from queue_app.api.headers import IF_MATCH, KEY_HEADER
 from queue_app.api.serializers.base import COMPONENTS, Query, Schema, component, properties, shared
 from queue_app.api.serializers.kinds import NAME, UUID
 from queue_app.core.options import KEY_LENGTH

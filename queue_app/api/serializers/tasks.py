@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from queue_app import conf
-from queue_app.api.idempotency import KEY_HEADER
+from queue_app.api.headers import KEY_HEADER
 from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Check, Field, InBody, ListOf, Query
 from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of

@@ -6,14 +6,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
+from queue_app.api.access import check_payload, require_staff, visible_letters
 from queue_app.api.base import ApiView, accepts, for_staff, parse_id
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import require_staff
 from queue_app.api.serializers import dead_letters as serializers
 from queue_app.api.serializers.control import WithReason
 from queue_app.api.serializers.tasks import options_of
 from queue_app.api.views.operations import REPLAY, accepted, previewed
-from queue_app.api.visibility import check_payload, visible_letters
 from queue_app.core.redaction import Secrets
 from queue_app.core.states import Status
 from queue_app.exceptions import DeadLetterNotFound
@@ -21,7 +20,6 @@ from queue_app.models import DeadLetter
 from queue_app.services.lifecycle.actions import discard, discard_many, replay
 from queue_app.services.operations.request import ReplayOptions, start_replay
 from queue_app.services.read import dead_letters
-from queue_app.services.read.dead_letters import DeadLetterFilter, get_dead_letter, list_dead_letters, matching
 from queue_app.services.read.inspect import queue_position
 
 VIEW, DISCARD = "queue_app.view_deadletter", "queue_app.discard_deadletter"
@@ -37,11 +35,11 @@ class DeadLetterListView(ApiView):
         """
         query = self.read_query(request)
         state, size, before = query.pop("state"), query.pop("page_size"), query.pop("cursor", None)
-        wanted = DeadLetterFilter(**query)
-        letters = matching(wanted, visible_letters(request.user, wanted))
+        wanted = dead_letters.DeadLetterFilter(**query)
+        letters = dead_letters.matching(wanted, visible_letters(request.user, wanted))
         if state != serializers.ALL:
             letters = letters.in_state(state)
-        page = list_dead_letters(letters, page_size=size, before=before)
+        page = dead_letters.list_dead_letters(letters, page_size=size, before=before)
         secrets = dead_letters.secrets_by_task([letter.task_id for letter in page.letters])
         results = [
             representation.dead_letter(letter, secrets.get(letter.task_id, NO_SECRETS), request.user)
@@ -54,7 +52,7 @@ class _OneLetterView(ApiView):
     def letter(self, request: Request, name: str, permission: str | None = None) -> DeadLetter:
         """Return a dead letter that the caller may see, and change if ``permission`` is given."""
         missing = DeadLetterNotFound(name)
-        letter = get_dead_letter(DeadLetter.objects.visible_to(request.user), parse_id(name, missing))
+        letter = dead_letters.get_dead_letter(DeadLetter.objects.visible_to(request.user), parse_id(name, missing))
         if permission is not None:
             require_staff(request, permission)
         return letter
@@ -110,10 +108,10 @@ class ReplayView(_OneLetterView):
 
 
 class _ManyLettersView(ApiView):
-    def selection(self, request: Request) -> tuple[dict[str, Any], DeadLetterFilter]:
+    def selection(self, request: Request) -> tuple[dict[str, Any], dead_letters.DeadLetterFilter]:
         """Return what the body says, and what it selects; refuse a filter that searches hidden payloads."""
         body = self.read_body(request)
-        wanted = body.get("filter") or DeadLetterFilter(ids=body.get("ids"))
+        wanted = body.get("filter") or dead_letters.DeadLetterFilter(ids=body.get("ids"))
         visible_letters(request.user, wanted)
         return body, wanted
 

@@ -10,17 +10,15 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from queue_app.api import representation
-from queue_app.api.authentication import check_scope
+from queue_app.api.access import check_scope, is_staff_with, require_staff
 from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_number
 from queue_app.api.paging import each, paged
-from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers import control as serializers
 from queue_app.api.serializers.tasks import NumberPage
 from queue_app.exceptions import LimitNotFound
 from queue_app.models import Limit, RuntimeSettings
 from queue_app.services.control import audit, pause
 from queue_app.services.control.limits import create_limit, delete_limit, update_limit
-from queue_app.services.control.pause import EVERYTHING
 from queue_app.services.control.queues import apply
 from queue_app.sql.database import atomic
 
@@ -91,7 +89,7 @@ class OverallLimitsView(ApiView):
         """
         changes = self.read_body(request)
         reason = changes.pop("reason")
-        (found,) = apply({EVERYTHING: changes}, by=self.username(request), via=audit.API, reason=reason)
+        (found,) = apply({pause.EVERYTHING: changes}, by=self.username(request), via=audit.API, reason=reason)
         return representation.overall(found)
 
 
@@ -102,7 +100,7 @@ class _PauseView(ApiView):
             raise PermissionDenied("This needs staff status and the permission queue_app.pause_limit.")
         options = self.read_body(request)
         scope, names = options.pop("scope"), [options.pop("name")] if "name" in options else []
-        permission = "pause_queue" if scope == EVERYTHING else "pause_limit"
+        permission = "pause_queue" if scope == pause.EVERYTHING else "pause_limit"
         check_scope(request, permission)
         require_staff(request, f"queue_app.{permission}")
         return scope, names, options
@@ -146,6 +144,6 @@ def _record(
     changes: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> None:
-    target, name = ("limit", str(found)) if isinstance(found, Limit) else ("settings", EVERYTHING)
+    target, name = ("limit", str(found)) if isinstance(found, Limit) else ("settings", pause.EVERYTHING)
     after = {key: str(value) if isinstance(value, datetime) else value for key, value in (changes or {}).items()}
     audit.record(action, target, [name], by=request.user.get_username(), via=audit.API, after=after, reason=reason)

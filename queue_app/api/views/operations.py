@@ -9,13 +9,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import representation
-from queue_app.api.authentication import check_scope
+from queue_app.api.access import check_scope, is_staff_with, require_staff, visible_tasks
 from queue_app.api.base import BY_CONTENT, ApiView, accepts, for_staff, parse_id
-from queue_app.api.idempotency import KEY_META
+from queue_app.api.headers import KEY_META
 from queue_app.api.paging import each, paged
-from queue_app.api.permissions import is_staff_with, require_staff
 from queue_app.api.serializers.tasks import IdPage, TaskSelection, options_of
-from queue_app.api.visibility import visible_tasks
 from queue_app.exceptions import OperationNotFound
 from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import PERMISSIONS, OperationKind, OperationTarget

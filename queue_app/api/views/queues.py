@@ -10,11 +10,11 @@ from rest_framework.response import Response
 
 from queue_app import conf
 from queue_app.api import representation
+from queue_app.api.access import may_view
 from queue_app.api.base import ApiView, accepts, for_staff
 from queue_app.api.errors import NoSuchQueue
-from queue_app.api.etags import IF_MATCH, expected_version, with_version
+from queue_app.api.headers import IF_MATCH, expected_version, with_version
 from queue_app.api.paging import each, paged
-from queue_app.api.permissions import may_view
 from queue_app.api.serializers import control as serializers
 from queue_app.api.serializers.tasks import NamePage, NumberPage, WorkerPage
 from queue_app.core.priorities import Band, parse_band

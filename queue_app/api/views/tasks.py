@@ -11,15 +11,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from queue_app.api import export, representation
-from queue_app.api.authentication import check_scope
+from queue_app.api.access import MaySubmit, check_scope, is_staff_with, staff_with, visible_tasks
 from queue_app.api.base import BY_CONTENT, AnyFormat, ApiView, accepts, for_staff, parse_id
-from queue_app.api.idempotency import KEY_HEADER, KEY_META, REPLAYED
+from queue_app.api.headers import KEY_HEADER, KEY_META, REPLAYED
 from queue_app.api.paging import page_of
-from queue_app.api.permissions import MaySubmit, is_staff_with, staff_with
 from queue_app.api.serializers import tasks as serializers
 from queue_app.api.serializers.control import WithReason
-from queue_app.api.serializers.tasks import SUMMARY_FIELDS
-from queue_app.api.visibility import visible_tasks
 from queue_app.core.states import TERMINAL
 from queue_app.diagnose.explain import explain
 from queue_app.exceptions import TaskNotFound
@@ -99,7 +96,7 @@ class TaskExportView(ApiView):
         The stream leaves out tasks that are stored after it starts.
         """
         query = self.read_query(request)
-        fields, name = query.pop("fields", SUMMARY_FIELDS), query.pop("format")
+        fields, name = query.pop("fields", serializers.SUMMARY_FIELDS), query.pop("format")
         wanted = TaskFilter(**query)
         pages = export_pages(visible_tasks(request.user, wanted), wanted)
         pages = chain([next(pages, [])], pages)  # an error while reading the first page can still be answered

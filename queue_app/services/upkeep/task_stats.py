@@ -8,17 +8,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
-from typing import Final, Self
+from functools import reduce
+from operator import attrgetter, or_
+from typing import Any, Final, Self
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from queue_app.core import counters
 from queue_app.models import MaintenanceJob, Queue, TaskStats
 from queue_app.models.stats import StatsKind
 from queue_app.sql.database import alias, atomic, clock
-from queue_app.sql.stats import EndedInPeriod, EndedTotals, ended, of_windows
+from queue_app.sql.stats import EndedInPeriod, EndedTotals, OfWindow, ended, of_windows
 
 JOB: Final = "task_stats"
 #: Longest time that one run makes up for.
@@ -27,6 +28,9 @@ LONGEST_GAP: Final = timedelta(hours=1)
 SETTLED: Final = timedelta(seconds=5)
 #: Maximum number of users, and of keys, that one run counts: those with most tasks.
 COUNTED_NAMES: Final = 1_000
+
+type Window = tuple[datetime, datetime]
+
 #: Periods of the lists.
 PERIODS: Final = {
     "1h": timedelta(hours=1),
@@ -99,24 +103,27 @@ class History:
 
 def history(kind: StatsKind, name: str) -> History:
     """Return the statistics of one name."""
-    rows = list(_rows(kind, PERIODS["30d"]).filter(name=name).order_by("since"))
     now = timezone.now()
-    return History(rows, {period: _sum(name, rows, now - length) for period, length in PERIODS.items()})
+    windows = {period: (now - length, now) for period, length in PERIODS.items()}
+    rows = list(_rows(kind, [windows["30d"]]).filter(name=name).order_by("since"))
+    return History(rows, dict(zip(windows, _sums(rows, list(windows.values()))[name], strict=True)))
 
 
-def _sum(name: str, rows: Iterable[TaskStats], begin: datetime) -> EndedTotals:
-    found = EndedTotals(name)
+def _rows(kind: str, windows: Sequence[Window]) -> QuerySet[TaskStats]:
+    """Return the hours or days of a kind in which tasks ended in one of the windows; each of them counts whole."""
+    unit = UNITS[kind]
+    some = [Q(last_at__gte=since, since__gt=since - unit, since__lt=until) for since, until in windows]
+    return TaskStats.objects.using(alias()).filter(reduce(or_, some), kind=kind)
+
+
+def _sums(rows: Iterable[TaskStats], windows: Sequence[Window]) -> dict[str, list[EndedTotals]]:
+    """Return the sums of each name in each window."""
+    found = defaultdict[str, list[EndedTotals]](lambda: [EndedTotals("") for _window in windows])
     for row in rows:
-        if row.last_at >= begin:
-            found.add(row)
+        for totals, (since, until) in zip(found[row.name], windows, strict=True):
+            if row.last_at >= since and row.since < until:
+                totals.add(row)
     return found
-
-
-def _rows(kind: StatsKind, length: timedelta) -> QuerySet[TaskStats]:
-    # The first hour or day counts whole; one in which the last task ended before the period does not.
-    begin = timezone.now() - length
-    rows = TaskStats.objects.using(alias()).filter(kind=kind, last_at__gte=begin)
-    return rows.filter(since__gt=begin - UNITS[kind])
 
 
 # Compare what ends now with an hour, a day and a week ago, and with the version before.
@@ -133,8 +140,6 @@ ENOUGH: Final = 10
 #: Number of hours or days before a release that it is compared with.
 BEFORE_RELEASE: Final = 24
 
-type Window = tuple[datetime, datetime]
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -148,8 +153,9 @@ class Ended:
     last_at: datetime | None = None
 
     @classmethod
-    def of(cls, found: EndedTotals, window: Window) -> Self:
-        return cls(found.total, found.failed, _minutes(window), found.wait_p95, found.run_p95, found.last_at)
+    def of(cls, found: EndedTotals | OfWindow, window: Window) -> Self:
+        minutes = max((window[1] - window[0]).total_seconds() / 60, 1.0)
+        return cls(found.total, found.failed, minutes, found.wait_p95, found.run_p95, found.last_at)
 
     @property
     def failed_share(self) -> float:
@@ -199,86 +205,64 @@ def _percent(now: float | None, before: float | None) -> float | None:
     return None if now is None or not before else 100 * (now / before - 1)
 
 
-def _minutes(window: Window) -> float:
-    since, until = window
-    return max((until - since).total_seconds() / 60, 1.0)
+def windows_of(kind: str, backs: Iterable[timedelta]) -> list[Window]:
+    """Return the window that counts as now, and those with which it is compared; they do not overlap with it.
 
-
-def window_of_now(kind: str, now: datetime) -> tuple[Window, timedelta]:
-    """Return the window that counts as now, and its length once it is over.
-
-    It is the present hour (of users and keys: day, UTC). In its first sixth, the one before belongs to it, too.
+    Now is the present hour (of users and keys: day, UTC). In its first sixth, the one before belongs to it, too.
     """
-    unit = UNITS[kind]
-    if kind == QUEUE:
-        return (now - unit, now), unit
-    begin, present = (
-        datetime.fromtimestamp(at.timestamp() // unit.total_seconds() * unit.total_seconds(), UTC)
-        for at in (now - unit / 6, now)
-    )
-    return (begin, now), present - begin + unit
+    unit, now = UNITS[kind], timezone.now()
+    begin, length = now - unit, unit
+    if kind != QUEUE:
+        begin, present = (_begin_of(unit, at) for at in (now - unit / 6, now))
+        length += present - begin
+    starts = (begin - max(back, length) for back in backs)
+    return [(begin, now), *((since, since + length) for since in starts)]
 
 
-def window_before(kind: str, back: timedelta, now: datetime) -> Window:
-    """Return the window that now is compared with; it does not overlap with now."""
-    (begin, _end), length = window_of_now(kind, now)
-    since = begin - max(back, length)
-    return since, since + length
+def _begin_of(unit: timedelta, at: datetime) -> datetime:
+    seconds = unit.total_seconds()
+    return datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
 
 
 def compare(kind: str, period: str, against: str) -> list[Listed]:
     """Return all names with ended tasks in a period; those with most tasks first. Raises ``KeyError``."""
-    now = timezone.now()
-    windows = [(now - PERIODS[period], now), window_of_now(kind, now)[0], window_before(kind, BEFORE[against], now)]
-    if kind == QUEUE:
-        found = _of_queues(list(Queue.objects.using(alias()).values_list("name", flat=True)), windows)
-    else:
-        found = _of_kind(StatsKind(kind), windows, PERIODS[period])
-    lines = [Listed(now, before, name, whole) for name, (whole, now, before) in found.items() if whole.total]
+    windows = windows_of(kind, [BEFORE[against]])
+    until = windows[0][1]
+    names = Queue.objects.using(alias()).values_list("name", flat=True) if kind == QUEUE else ()
+    found = _ended(kind, [*windows, (until - PERIODS[period], until)], names)
+    lines = [Listed(now, before, name, whole) for name, (now, before, whole) in found.items() if whole.total]
     most = sorted(lines, key=lambda line: -line.period.total)
     return most[:LISTED_NAMES] if kind in {StatsKind.USER, StatsKind.KEY} else most
 
 
+def _ended(kind: str, windows: Sequence[Window], queues: Iterable[str] = ()) -> dict[str, list[Ended]]:
+    """Return what ended of each name of a kind, or in each of the queues, in each window."""
+    found: dict[str, list[Any]] = defaultdict(list)
+    if kind == QUEUE:
+        for row in of_windows(list(queues), windows):
+            found[row.queue].append(row)
+    else:
+        found |= _sums(_rows(kind, windows).iterator(2000), windows)
+    return {name: [Ended.of(*each) for each in zip(of_name, windows, strict=True)] for name, of_name in found.items()}
+
+
 def compare_queue(name: str) -> dict[str, Compared]:
     """Return a queue now, compared with each time before."""
-    now = timezone.now()
-    windows = [window_of_now(QUEUE, now)[0], *(window_before(QUEUE, back, now) for back in BEFORE.values())]
-    present, *earlier = _of_queues([name], windows)[name]
-    return {key: Compared(present, before) for key, before in zip(BEFORE, earlier, strict=True)}
-
-
-def _of_queues(names: Sequence[str], windows: Sequence[Window]) -> dict[str, list[Ended]]:
-    found = {name: [Ended(minutes=_minutes(window)) for window in windows] for name in names}
-    for row in of_windows(names, windows):
-        place = row.place - 1
-        total, minutes = row.completed + row.failed, _minutes(windows[place])
-        found[row.queue][place] = Ended(total, row.failed, minutes, row.wait_p95, row.run_p95, row.last_at)
-    return found
-
-
-def _of_kind(kind: StatsKind, windows: Sequence[Window], period: timedelta) -> dict[str, list[Ended]]:
-    rows = TaskStats.objects.using(alias()).filter(kind=kind)
-    since, until = windows[-1]
-    sums = [defaultdict[str, EndedTotals](lambda: EndedTotals("")) for _window in windows]
-    for place, found in enumerate((_rows(kind, period), rows.filter(since__gte=windows[1][0]),
-                                   rows.filter(since__gte=since, since__lt=until))):  # fmt: skip
-        for row in found.iterator(2000):
-            sums[place][row.name].add(row)
-    return {
-        name: [Ended.of(each[name], window) for each, window in zip(sums, windows, strict=True)]
-        for name in list(sums[0])
-    }
+    now, *before = _ended(QUEUE, windows_of(QUEUE, BEFORE.values()), [name])[name]
+    return {key: Compared(now, each) for key, each in zip(BEFORE, before, strict=True)}
 
 
 def compare_history(kind: StatsKind, rows: Sequence[TaskStats]) -> dict[str, Compared]:
     """Return one name now, compared with each time before, and with the hours or days before its newest version."""
-    now = timezone.now()
-    windows = {key: window_before(kind, back, now) for key, back in BEFORE.items() if back >= UNITS[kind]}
-    if newest := [*releases(rows).items()][-1:]:
-        [(version, at)] = newest
+    if not rows:
+        return {}
+    backs = {key: back for key, back in BEFORE.items() if back >= UNITS[kind]}
+    windows = dict(zip(["", *backs], windows_of(kind, backs.values()), strict=True))
+    for version, at in [*releases(rows).items()][-1:]:
         windows[version] = max(at - BEFORE_RELEASE * UNITS[kind], rows[0].since), at
-    present = _within(rows, (window_of_now(kind, now)[0][0], now))
-    return {key: Compared(present, _within(rows, window)) for key, window in windows.items()}
+    sums = _sums(rows, list(windows.values()))[rows[0].name]
+    now, *before = map(Ended.of, sums, windows.values())
+    return {key: Compared(now, each) for key, each in zip([*windows][1:], before, strict=True)}
 
 
 def releases(rows: Sequence[TaskStats]) -> dict[str, datetime]:
@@ -288,11 +272,3 @@ def releases(rows: Sequence[TaskStats]) -> dict[str, datetime]:
         for version in row.versions:
             first.setdefault(version, row.since)
     return {version: at for version, at in first.items() if at > rows[0].since}
-
-
-def _within(rows: Iterable[TaskStats], window: Window) -> Ended:
-    found = EndedTotals("")
-    for row in rows:
-        if window[0] <= row.since < window[1]:
-            found.add(row)
-    return Ended.of(found, window)

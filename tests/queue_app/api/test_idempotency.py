@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.db.models import F
 
-from queue_app.api import idempotency
+from queue_app.api import headers
 from queue_app.models import AuditEntry, IdempotentRequest, Limit, Operation, Schedule, ScheduleTick, Signal, Workflow
 from queue_app.services.upkeep.maintenance import purge
 from tests.queue_app.api.conftest import ApiClient, assert_problem
@@ -96,7 +96,7 @@ def test_a_crash_before_the_answer_is_stored_leaves_nothing_and_the_repetition_w
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(idempotency, "keep_answer", kill)
+        patch.setattr(headers, "keep_answer", kill)
         with pytest.raises(Killed):
             admin.post(f"{API}/workflows", FLOW, **KEY)
     assert (Workflow.objects.count(), IdempotentRequest.objects.count()) == (0, 0)
