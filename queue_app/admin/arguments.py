@@ -212,7 +212,7 @@ class ArgumentsField(forms.Field):
                 _("A JSON list, or an object with exactly these names: %(names)s.") % {"names": names}
             )
         if not self.is_list and not isinstance(value, dict):
-            raise forms.ValidationError(_('Parameters are a JSON object, for example {"order": 17}.'))
+            raise forms.ValidationError(_('Arguments are a JSON object, for example {"order": 17}.'))
         return value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -239,7 +239,7 @@ def argument_fields(task_type: str, args: Any, parameters: Mapping[str, Any]) ->
             help_text="" if found else _("By their names in the function, in this order; or a JSON list."),
         ),
         "parameters": ArgumentsField(
-            by_name, dict(parameters), is_list=False, label=_("Parameters"),
+            by_name, dict(parameters), is_list=False, label=_("Named arguments") if positions else _("Arguments"),
             help_text=keep if found else f"{_('A JSON object.')} {keep}",
         ),
     }  # fmt: skip

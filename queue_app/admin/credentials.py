@@ -52,7 +52,9 @@ def allowed(key: ApiKey) -> str:
 class CredentialForm(forms.Form):
     """The parts that keys and tokens share."""
 
-    name = forms.CharField(max_length=NAME_LENGTH, label=_lazy("Name"), help_text=_lazy("What it is for."))
+    name = forms.CharField(
+        max_length=NAME_LENGTH, label=_lazy("Name"), help_text=_lazy("What it is for, such as deploy script.")
+    )
     lifetime = forms.ChoiceField(choices=LIFETIMES, initial=LIFETIMES[1][0], label=_lazy("Valid for"))
     reason = ReasonField(help_text=_lazy("Shown in the audit log."), widget=forms.TextInput)
 
@@ -104,7 +106,7 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         lambda found: labels.ago(found.last_used_at, timezone.now()) if found.last_used_at else _("never"),
     )
     made = column(
-        _lazy("made"),
+        _lazy("created"),
         lambda found: two_lines(
             labels.ago(found.created_at, timezone.now()),
             _("by %(name)s") % {"name": found.created_by} if found.created_by else "",
@@ -189,7 +191,7 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
 
     hint = column(_lazy("key"), lambda key: format_html("<code>tq_{}_…</code>", key.prefix))
     owner = column(_lazy("user"), lambda key: key.user.get_username() if key.user else _("deleted"))
-    allows = column(_lazy("may"), lambda key: allowed(key) or _("all that the user may"))
+    allows = column(_lazy("may do"), lambda key: allowed(key) or _("all that the user may"))
 
     def make_form(self, request: HttpRequest) -> CredentialForm:
         """Ask superusers for the user; a key for another user would hand out that user's permissions."""

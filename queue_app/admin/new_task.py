@@ -66,4 +66,5 @@ class NewTaskMixin(QueueAppAdmin[Task]):
             else:
                 self.message_user(request, _("The task is enqueued. This is its page."), messages.SUCCESS)
                 return HttpResponseRedirect(self.url_of("change", task.pk))
-        return self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
+        hint = _("It is enqueued at once, for you. Its page then shows why it waits, and what becomes of it.")
+        return self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"), hint=hint)

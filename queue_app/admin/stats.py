@@ -215,7 +215,19 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[MaintenanceJob]):
     took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
 
 
+def _number(name: str) -> Any:
+    """Return a column for the number in a field: zeros are quiet, failures stand out."""
+    style = "tq-alert" if name == "failed" else "tq-some"
+
+    def text(stats: QueueStats) -> Any:
+        number = getattr(stats, name)
+        return format_html('<span class="{}">{}</span>', style if number else "tq-quiet", f"{number:,}")
+
+    return column(_lazy(name), text)
+
+
 class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
+    lead = _lazy("Each queue at each full minute, newest first. The page of a queue draws these numbers over time.")
     list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
     fields = list_display
@@ -228,6 +240,9 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
         lambda stats: format_html(
             '<a href="{}">{}</a>', reverse("admin:queue_app_queue_change", args=[quote(stats.queue)]), stats.queue
         ),
+    )
+    scheduled, active, enqueued, completed, failed = map(
+        _number, ("scheduled", "active", "enqueued", "completed", "failed")
     )
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(

@@ -359,7 +359,7 @@ def test_the_prediction_is_corrected_by_the_calibration(engine, window):
     assert predicted["p50"] == pytest.approx(actual["p50"])
     assert "low p50" in module.calibration_words(answer)
     assert "The prediction is corrected by these differences." in module.calibration_words(answer)
-    assert "imports: no difference." in answer["words"]
+    assert answer["words"] == ["No difference: imports, mail."]
 
 
 def test_progress_goes_on_while_waiting_tasks_start(engine, window, override):
