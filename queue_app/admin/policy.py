@@ -91,7 +91,9 @@ class LimitAdmin(PausingAdmin[Limit]):
             {
                 "fields": (
                     "max_concurrent",
-                    ("rate_count", "rate_seconds", "rate_burst"),
+                    "rate_count",
+                    "rate_seconds",
+                    "rate_burst",
                     "min_delay_seconds",
                 ),
                 "description": LIMITS_NOTE,

@@ -206,7 +206,9 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
             super().page_context(request, found)
             | {name: value for part in parts for name, value in part(found).items()}
             | {
-                "state": self.state(found) if found.paused else _("not paused"),
+                "state": self.state(found)
+                if found.paused
+                else format_html('<span class="tq-quiet">{}</span>', _("not paused")),
                 "is_paused": found.paused,
                 "may_pause": self.has_pause_permission(request),
                 "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
@@ -245,7 +247,7 @@ def _wait(queue: Any) -> SafeString | str:
     """Return how long the oldest task of a queue waits; red if that is longer than the target of its band."""
     wait = labels.age_or_dash(oldest_seconds(_summary(queue)))
     return (
-        format_html('<span class="tq-alert">{} ({})</span>', wait, _("late"))
+        format_html('<span class="tq-alert tq-nowrap">{}<br>({})</span>', wait, _("late"))
         if getattr(queue, "is_late", False)
         else wait
     )
@@ -280,10 +282,14 @@ class QueueAdmin(PausingAdmin[Queue]):
             _lazy("Limits"),
             {
                 "fields": (
-                    ("max_concurrent", "max_concurrent_per_user"),
-                    ("rate_count", "rate_seconds", "rate_burst"),
+                    "max_concurrent",
+                    "max_concurrent_per_user",
+                    "rate_count",
+                    "rate_seconds",
+                    "rate_burst",
                     "min_delay_seconds",
-                    ("max_length", "max_pending_per_user"),
+                    "max_length",
+                    "max_pending_per_user",
                 ),
                 "description": LIMITS_NOTE,
             },

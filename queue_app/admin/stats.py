@@ -228,7 +228,7 @@ def _number(name: str) -> Any:
 
 class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
     lead = _lazy("Each queue at each full minute, newest first. The page of a queue draws these numbers over time.")
-    list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
+    list_display = ("taken", "of_queue", "waiting", "later", "running", "oldest", "added", "done", "lost")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
     fields = list_display
     list_display_links = ("taken",)
@@ -241,9 +241,7 @@ class QueueStatsAdmin(ReadOnlyAdmin[QueueStats]):
             '<a href="{}">{}</a>', reverse("admin:queue_app_queue_change", args=[quote(stats.queue)]), stats.queue
         ),
     )
-    scheduled, active, enqueued, completed, failed = map(
-        _number, ("scheduled", "active", "enqueued", "completed", "failed")
-    )
+    later, running, added, done, lost = map(_number, ("scheduled", "active", "enqueued", "completed", "failed"))
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(
         _lazy("queued"),

@@ -185,7 +185,7 @@ def filter_parts(wanted: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         if name == "ids":
             yield name, ngettext("%(n)d chosen", "%(n)d chosen", len(value)) % {"n": len(value)}, ""
         else:
-            yield name, word(name), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield name, word(name), value_text(value) if isinstance(value, list | Mapping) else str(value)
 
 
 # The admin's pages in sections.

@@ -184,6 +184,8 @@ def _words_of_queues(answer: Mapping[str, Any]) -> Iterator[str]:
                 parts.append(sentence(longer if difference > 0 else less, **values))
         starved -= answer["unchanged"]["waits"]["queue"].get(queue, now)["starved"]
         parts += [sentence("%(n)s more tasks never start", n=starved)] if starved > 0 else []
+        if not parts and 0 < now["tasks"] <= now["starved"]:
+            parts = [sentence("%(n)s never start", n=now["starved"])]
         if parts:
             yield sentence("%(queue)s: %(what)s.", queue=queue, what=listed(parts))
         else:
