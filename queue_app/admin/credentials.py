@@ -18,10 +18,11 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 from queue_app.admin.forms import ReasonField, column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.dashboard import labels
+from queue_app.dashboard.labels import word
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import ApiKey
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.services.control.api_keys import NOTHING, PURPOSES, create_key, purposes_of, revoke_key
+from queue_app.services.control.api_keys import PURPOSES, create_key, purposes_of, revoke_key
 from queue_app.sql.database import atomic
 
 DAY: Final = 86_400
@@ -44,9 +45,8 @@ _MEANS: Final[Mapping[str, Any]] = {
 
 
 def allowed(key: ApiKey) -> str:
-    """Return what a key may do, in short: the words before the colons."""
-    short = {name: str(text).partition(":")[0].lower() for name, text in _MEANS.items()} | {NOTHING: _("nothing")}
-    return ", ".join(short.get(name, name) for name in purposes_of(key.scopes))
+    """Return what a key may do, in short."""
+    return ", ".join(map(word, purposes_of(key.scopes)))
 
 
 class CredentialForm(forms.Form):

@@ -86,7 +86,8 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             elif name == "fingerprint":
                 title, text = _("cause"), causes[shown]
                 url = f"{self.url_of_model('deadletter', 'changelist')}?fingerprint={quote(shown)}"
-            linked = format_html('<a href="{}">{}</a>', url, text[:MAX_SHOWN]) if url else text[:MAX_SHOWN]
+            text = text[:MAX_SHOWN]
+            linked = format_html('<a href="{}">{}</a>', url, text) if url else labels.with_times(text)
             parts.append(format_html("{}: {}", title, linked) if shown else title)
         return format_html_join("; ", "{}", ((part,) for part in parts))
 

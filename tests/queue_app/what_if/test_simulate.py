@@ -138,7 +138,7 @@ def test_retries_and_what_has_not_ended_take_their_slots(engine, window):
     TaskFactory(queue="mail", task_type="shop.mail", created_at=window[0])
     answer = simulate({}, since=window[0], until=window[1])
     assert answer["recorded_attempts"] == Task.objects.count() + TaskAttempt.objects.count()
-    assert "1 tasks have not ended: they run as long as the median of their type." in answer["notes"]
+    assert "Tasks that have not ended (1) run as long as the median of their type." in answer["notes"]
 
 
 @pytest.mark.parametrize(
