@@ -192,7 +192,7 @@ class ArgumentsField(forms.Field):
                 _("A JSON list, or an object with exactly these names: %(names)s.") % {"names": names}
             )
         if not self.is_list and not isinstance(value, dict):
-            raise forms.ValidationError(_('Parameters are a JSON object, for example {"order": 17}.'))
+            raise forms.ValidationError(_('Arguments are a JSON object, for example {"order": 17}.'))
         return value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -218,7 +218,9 @@ def argument_fields(task_type: str, args: Any, parameters: Mapping[str, Any]) ->
         )
     return {
         "args": ArgumentsField(by_position, positions, names=names, label=_("Positional arguments"), help_text=of_list),
-        "parameters": ArgumentsField(by_name, dict(parameters), label=_("Parameters"), help_text=about),
+        "parameters": ArgumentsField(
+            by_name, dict(parameters), label=_("Named arguments") if positions else _("Arguments"), help_text=about
+        ),
     }
 
 

@@ -17,7 +17,7 @@ from queue_app.admin.filters import choice_filter
 from queue_app.admin.forms import column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin
 from queue_app.dashboard import labels
-from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence
+from queue_app.dashboard.sentences import change_text, changed_values, entry_sentence, is_key
 
 #: Kind of an object -> its model, and the field by which people know it.
 _NAMES: Final[Mapping[str, tuple[Any, str]]] = {
@@ -76,7 +76,7 @@ class AuditEntryAdmin(ReadOnlyAdmin[models.AuditEntry]):
         """Add the names of what was changed, with one query a kind, and say causes of dead letters in words."""
         entries = list(rows)
         for target, (model, field) in _NAMES.items():
-            ids = {entry.target_id for entry in entries if entry.target == target and labels.id_of(entry.target_id)}
+            ids = {entry.target_id for entry in entries if entry.target == target and is_key(entry)}
             if ids and request.user.has_perm(f"queue_app.view_{target}"):
                 names = dict(model.objects.filter(pk__in=ids).values_list("pk", field))
                 shown = {

@@ -19,10 +19,11 @@ from queue_app.admin.forms import ReasonField, column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page
 from queue_app.admin.pickers import Picker
 from queue_app.dashboard import labels
+from queue_app.dashboard.labels import word
 from queue_app.exceptions import suggestion
 from queue_app.models import ApiKey
 from queue_app.models.fields import NAME_LENGTH
-from queue_app.services.control.api_keys import NOTHING, PURPOSES, create_key, purposes_of, revoke_key
+from queue_app.services.control.api_keys import PURPOSES, create_key, purposes_of, revoke_key
 
 DAY: Final = 86_400
 LIFETIMES: Final = (
@@ -44,15 +45,16 @@ _MEANS: Final[Mapping[str, Any]] = {
 
 
 def allowed(key: ApiKey) -> str:
-    """Return what a key may do, in short: the words before the colons."""
-    short = {name: str(text).partition(":")[0].lower() for name, text in _MEANS.items()} | {NOTHING: _("nothing")}
-    return ", ".join(short.get(name, name) for name in purposes_of(key.scopes))
+    """Return what a key may do, in short."""
+    return ", ".join(map(word, purposes_of(key.scopes)))
 
 
 class CredentialForm(forms.Form):
     """The parts that keys and tokens share."""
 
-    name = forms.CharField(max_length=NAME_LENGTH, label=_lazy("Name"), help_text=_lazy("What it is for."))
+    name = forms.CharField(
+        max_length=NAME_LENGTH, label=_lazy("Name"), help_text=_lazy("What it is for, such as deploy script.")
+    )
     lifetime = forms.ChoiceField(choices=LIFETIMES, initial=LIFETIMES[1][0], label=_lazy("Valid for"))
     reason = ReasonField(help_text=_lazy("Shown in the audit log."), widget=forms.TextInput)
 
@@ -105,7 +107,7 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         lambda found: labels.ago(found.last_used_at, timezone.now()) if found.last_used_at else _("never"),
     )
     made = column(
-        _lazy("made"),
+        _lazy("created"),
         lambda found: two_lines(
             labels.ago(found.created_at, timezone.now()),
             _("by %(name)s") % {"name": found.created_by} if found.created_by else "",
@@ -188,7 +190,7 @@ class ApiKeyAdmin(CredentialAdmin[ApiKey]):
 
     hint = column(_lazy("key"), lambda key: format_html("<code>tq_{}_…</code>", key.prefix))
     owner = column(_lazy("user"), lambda key: key.user.get_username() if key.user else _("deleted"))
-    allows = column(_lazy("may"), lambda key: allowed(key) or _("all that the user may"))
+    allows = column(_lazy("may do"), lambda key: allowed(key) or _("all that the user may"))
 
     def make_form(self, request: HttpRequest) -> CredentialForm:
         """Ask superusers for the user; a key for another user would hand out that user's permissions."""

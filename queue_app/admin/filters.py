@@ -245,7 +245,7 @@ def choice_filter(
 class LivingFilter(admin.SimpleListFilter):
     """Living workers; stopped and dead ones are one click away."""
 
-    title, parameter_name = _lazy("shown"), "shown"
+    title, parameter_name = _lazy("status"), "shown"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [("ended", _lazy("stopped or dead")), ("all", _lazy("all workers"))]

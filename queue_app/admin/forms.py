@@ -47,7 +47,7 @@ def time_column(name: str, title: Any) -> Callable[[Any, Any], Any]:
 
     def text(found: Any) -> Any:
         value = getattr(found, name)
-        return None if value is None else labels.exact_moment(value)
+        return "-" if value is None else labels.exact_moment(value)
 
     return column(title, text, ordering=name)
 

@@ -94,7 +94,8 @@ class AuditedAdmin[M: Model](admin.ModelAdmin):  # type: ignore[type-arg]  # gen
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002 - Django's signature
         """Return the text of an edit for the history: old and new values, and the reason."""
-        names = [name for name in form.changed_data if name != "reason"]
+        fields = {field.name for field in self.opts.fields}  # others only help to fill them in
+        names = [name for name in form.changed_data if name in fields]
         before = {} if add else {name: _plain(form.initial.get(name)) for name in names}
         after = {name: _plain(form.cleaned_data.get(name)) for name in names}
         reason = str(form.cleaned_data.get("reason") or request.POST.get(EDIT_REASON, "")).strip()
@@ -239,6 +240,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
+    #: Sentence above the list that says what its rows are.
+    lead: Any = ""
     #: How the addresses of an object's pages name it.
     object_route = "<uuid:pk>"
     #: Fields that hold a payload: a page shows them only to users who may view payloads.
@@ -300,6 +303,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         context = {
             "title": title[:1].upper() + title[1:],
             "empty_text": self.empty_text,
+            "lead": self.lead,
             "asks_reason": bool(self.list_editable),
             "reason_length": REASON_LENGTH,
         }

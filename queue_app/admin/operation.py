@@ -86,7 +86,8 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
             elif name == "fingerprint":
                 title, text = _("cause"), causes[shown]
                 url = f"{self.url_of_model('deadletter', 'changelist')}?fingerprint={quote(shown)}"
-            linked = format_html('<a href="{}">{}</a>', url, text[:MAX_SHOWN]) if url else text[:MAX_SHOWN]
+            text = text[:MAX_SHOWN]
+            linked = format_html('<a href="{}">{}</a>', url, text) if url else labels.with_times(text)
             parts.append(format_html("{}: {}", title, linked) if shown else title)
         return format_html_join("; ", "{}", ((part,) for part in parts))
 
@@ -107,10 +108,11 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     def progress(self, operation: Operation) -> SafeString:
         skipped = _(", %(n)d left alone") % {"n": operation.skipped} if operation.skipped else ""
         return format_html(
-            '<progress max="{}" value="{}" aria-label="{}"></progress> <span class="tq-nowrap">{}{}</span>',
+            '<progress max="{}" value="{}" aria-label="{}" class="{}"></progress> <span class="tq-nowrap">{}{}</span>',
             max(operation.total, 1),
             operation.changed + operation.skipped,
             _("progress"),
+            "tq-held-bar" if operation.state == OperationState.STOPPED else "",
             _("%(done)d of %(total)d") % {"done": operation.changed, "total": operation.total},
             skipped,
         )
@@ -119,7 +121,7 @@ class OperationAdmin(ReadOnlyAdmin[Operation]):
     def selection(self, operation: Any) -> SafeString | str:
         return operation.wanted or _("all %(things)s") % {"things": word(operation.target)}
 
-    @admin.display(description=_lazy("extent"))
+    @admin.display(description=_lazy("how many"))
     def extent(self, operation: Operation) -> str:
         """Return how many, which first, and how fast."""
         newest = "order" in operation.arguments

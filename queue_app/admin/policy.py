@@ -7,11 +7,12 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
-from queue_app.admin.queue import ADAPTIVE, ADAPTIVE_FIELDSET, LIMITS_NOTE, RATE_HELP, PausingAdmin
+from queue_app.admin.queue import ADAPTIVE_FIELDSET, HELP, LIMITS_NOTE, PausingAdmin, rate_words
 from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
@@ -23,6 +24,7 @@ class PriorityPolicyAdmin(FixedRowsAdmin[PriorityPolicy]):
     """The policy of each band. The five rows always exist."""
 
     actions = None
+    lead = _lazy("What applies to the tasks of each priority, unless the task or its queue says otherwise.")
     fields = ("priority", "max_retries", "timeout_seconds", "promote_after_seconds", "target_seconds", "reason")
     field_help = {  # noqa: RUF012 - read only
         "max_retries": _lazy("How often a failed task runs again, unless the task or its queue has another number."),
@@ -77,6 +79,10 @@ class LimitForm(ReasonForm):
 
 
 class LimitAdmin(PausingAdmin[Limit]):
+    lead = _lazy(
+        "How many tasks of a type, or of a concurrency key, run or start at most, over all queues. The limits of a"
+        " queue are on its page."
+    )
     empty_text = _lazy("No task type or concurrency key has a limit. Limits of a queue are on the queue's page.")
     fieldsets = (
         (None, {"fields": ("scope", "name")}),
@@ -85,30 +91,33 @@ class LimitAdmin(PausingAdmin[Limit]):
             {
                 "fields": (
                     "max_concurrent",
-                    ("rate_count", "rate_seconds", "rate_burst"),
+                    "rate_count",
+                    "rate_seconds",
+                    "rate_burst",
                     "min_delay_seconds",
-                    "throttled_until",
                 ),
                 "description": LIMITS_NOTE,
             },
         ),
         ADAPTIVE_FIELDSET,
+        (_lazy("Set by the code of tasks"), {"fields": ("throttled_until",), "classes": ("collapse",)}),
         (None, {"fields": ("reason",)}),
     )
-    field_help = RATE_HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
+    field_help = HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
     form = LimitForm
     pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
     list_display = (
-        "name", "scope", "state", "running", "waiting", "in_force", "max_concurrent", "rate_count", "rate_seconds"
+        "name", "scope", "state", "running", "waiting", "in_force", "rate", "max_concurrent"
     )  # fmt: skip
-    list_editable = ("max_concurrent", "rate_count", "rate_seconds")
+    list_editable = ("max_concurrent",)
     list_filter = ("scope",)
     list_per_page = 50
     ordering = ("name",)  # of two columns, Django would write the rank into the headings
     search_fields = ("name",)
     sortable_by = ("name", "scope")
 
+    rate = column(_lazy("rate"), rate_words)
     in_force = column(
         _lazy("limit now"),
         lambda limit: two_lines(limit.cap, _("adapts itself")) if limit.adaptive else limit.cap or "-",
@@ -147,8 +156,17 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
     """The limits over all queues, and the pause of everything."""
 
     actions = None
-    fields = ("max_concurrent", *ADAPTIVE, "max_length", "max_pending_per_user", "updated", "reason")
+    fieldsets = (
+        (_lazy("Limits of all queues together"), {"fields": ("max_concurrent",)}),
+        (_lazy("Limits of each queue that has none itself"), {"fields": ("max_length", "max_pending_per_user")}),
+        ADAPTIVE_FIELDSET,
+        (None, {"fields": ("updated", "reason")}),
+    )
+    field_help = HELP
     form = ReasonForm
     pause_permission = "queue_app.pause_queue"  # staff who may pause each queue may pause all
     readonly_fields = ("updated",)
     updated = time_column("updated_at", _lazy("updated"))
+
+    def page_context(self, request: HttpRequest, found: RuntimeSettings) -> dict[str, Any]:
+        return super().page_context(request, found) | {"title": capfirst(self.opts.verbose_name), "subtitle": ""}

@@ -33,7 +33,7 @@ from queue_app.dashboard import charts, labels
 from queue_app.diagnose import live
 from queue_app.diagnose.overview import LENGTHS, of_one_queue, overview_context
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
-from queue_app.models import DeadLetter, Limit, Queue, RuntimeSettings, Schedule, Task, Worker
+from queue_app.models import DeadLetter, Limit, PriorityPolicy, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.models.fields import TYPE_LENGTH
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
@@ -56,7 +56,11 @@ ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {
     "classes": ("collapse",),
 })  # fmt: skip
 LIMITS_NOTE = _lazy("A change applies from the next claim on. Times have a unit, such as 30 s, 10 min or 7 days.")
-RATE_HELP: Final = {
+HELP: Final = {
+    "adaptive": _lazy(
+        "Algorithm that finds the limit by run times and failures, between min concurrent and max concurrent. Empty:"
+        " the limit is max concurrent."
+    ),
     "rate_seconds": _lazy("The period in which that many tasks start, such as 1 min."),
     "min_delay_seconds": _lazy("Least time from one start to the next, such as 2 s. Empty: none."),
 }
@@ -117,7 +121,7 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
     @admin.display(description=_lazy("state"))
     def state(self, found: M) -> SafeString:
         if not found.paused:
-            return format_html('<span class="tq-quiet">{}</span>', _("not paused"))
+            return SafeString("-")
         now = timezone.now()
         by = _("by %(name)s") % {"name": found.paused_by} if found.paused_by else _("by a program")
         return format_html(
@@ -200,13 +204,22 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
             super().page_context(request, found)
             | {name: value for part in parts for name, value in part(found).items()}
             | {
-                "state": self.state(found),
+                "state": self.state(found)
+                if found.paused
+                else format_html('<span class="tq-quiet">{}</span>', _("not paused")),
                 "is_paused": found.paused,
                 "may_pause": self.has_pause_permission(request),
                 "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
                 "lengths": LENGTHS,
             }
         )
+
+
+def rate_words(found: Queue | Limit) -> str:
+    """Return the rate limit in words."""
+    if not found.rate_count or found.rate_seconds is None:
+        return "-"
+    return _("%(n)s per %(time)s") % {"n": found.rate_count, "time": labels.duration(found.rate_seconds)}
 
 
 def _posted(request: HttpRequest) -> PauseForm:
@@ -221,6 +234,31 @@ def _kind(found: Any) -> tuple[str, list[str]]:
     if isinstance(found, RuntimeSettings):
         return EVERYTHING, []
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]
+
+
+def _summary(queue: Queue) -> QueueSummary | None:
+    summary: QueueSummary | None = getattr(queue, "summary", None)
+    return summary
+
+
+def _wait(queue: Any) -> SafeString | str:
+    """Return how long the oldest task of a queue waits; red if that is longer than the target of its band."""
+    wait = labels.age_or_dash(live.oldest_seconds(_summary(queue)))
+    return (
+        format_html('<span class="tq-alert tq-nowrap">{}<br>({})</span>', wait, _("late"))
+        if getattr(queue, "is_late", False)
+        else wait
+    )
+
+
+def _targets() -> dict[int, float | None]:
+    return dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
+
+
+def _is_late(summary: QueueSummary | None, targets: Mapping[int, float | None]) -> bool:
+    """Return whether a task of a queue waits longer than the target of its band."""
+    waits = [(stats.oldest_age_seconds, targets.get(band)) for band, stats in summary.bands.items()] if summary else []
+    return any(wait is not None and target is not None and wait > target for wait, target in waits)
 
 
 #: Maximum number of running tasks on the page of a queue.
@@ -242,10 +280,14 @@ class QueueAdmin(PausingAdmin[Queue]):
             _lazy("Limits"),
             {
                 "fields": (
-                    ("max_concurrent", "max_concurrent_per_user"),
-                    ("rate_count", "rate_seconds", "rate_burst"),
+                    "max_concurrent",
+                    "max_concurrent_per_user",
+                    "rate_count",
+                    "rate_seconds",
+                    "rate_burst",
                     "min_delay_seconds",
-                    ("max_length", "max_pending_per_user"),
+                    "max_length",
+                    "max_pending_per_user",
                 ),
                 "description": LIMITS_NOTE,
             },
@@ -256,7 +298,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         (_lazy("Expiry"), {"fields": (("stale_after_seconds", "expire_eagerly"),)}),
         (None, {"fields": ("reason",)}),
     )
-    field_help = RATE_HELP | {
+    field_help = HELP | {
         "description": _lazy("What the queue is for. Lists show it below the name."),
         "timeout_seconds": _lazy(
             "The worker stops an attempt that runs longer, unless the task has its own timeout. Empty: by the policy of"
@@ -270,9 +312,9 @@ class QueueAdmin(PausingAdmin[Queue]):
     fixed_fields = ("name",)  # tasks refer to it
     form = ReasonForm
     low_textareas = ("description", "fair_weights")
-    list_display = ("named", "state", "depth", "running", "oldest", "max_concurrent", "rate_count", "rate_seconds")
+    list_display = ("named", "state", "depth", "running", "oldest", "rate", "max_concurrent")
     list_display_links = ("named",)
-    list_editable = ("max_concurrent", "rate_count", "rate_seconds")
+    list_editable = ("max_concurrent",)
     list_per_page = 50
     ordering = ("name",)
     pause_permission = "queue_app.pause_queue"
@@ -287,15 +329,18 @@ class QueueAdmin(PausingAdmin[Queue]):
         )
 
     running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
-    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(live.oldest_seconds(_summary(queue))))
+    rate = column(_lazy("rate"), rate_words)
+    oldest = column(_lazy("oldest wait"), _wait)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Ask the index once for the depth of each of the page's queues."""
         if request.method != "GET":
             return
         found, error = live.summaries(rows)
+        targets = _targets()
         for queue in rows:
             queue.summary = found.get(queue.name)
+            queue.is_late = _is_late(queue.summary, targets)
         if error:
             messages.warning(request, labels.translate(error))
 
@@ -337,6 +382,7 @@ class QueueAdmin(PausingAdmin[Queue]):
             "original": found,
             "summary": summary,
             "oldest_seconds": live.oldest_seconds(summary),
+            "is_late": _is_late(summary, _targets()),
             "unreachable": labels.translate(error),
             "reasons": of_one_queue(found.name),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
@@ -396,11 +442,6 @@ class QueueAdmin(PausingAdmin[Queue]):
         except KeyError:
             return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
         return JsonResponse(data, headers=NO_STORE)
-
-
-def _summary(queue: Queue) -> QueueSummary | None:
-    summary: QueueSummary | None = getattr(queue, "summary", None)
-    return summary
 
 
 def _has_pending(name: str) -> bool:

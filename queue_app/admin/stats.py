@@ -193,8 +193,20 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[models.MaintenanceJob]):
     took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
 
 
+def _number(name: str) -> Any:
+    """Return a column for the number in a field: zeros are quiet, failures stand out."""
+    style = "tq-alert" if name == "failed" else "tq-some"
+
+    def text(stats: models.QueueStats) -> Any:
+        number = getattr(stats, name)
+        return format_html('<span class="{}">{}</span>', style if number else "tq-quiet", f"{number:,}")
+
+    return column(_lazy(name), text)
+
+
 class QueueStatsAdmin(ReadOnlyAdmin[models.QueueStats]):
-    list_display = ("taken", "of_queue", "waiting", "scheduled", "active", "oldest", "enqueued", "completed", "failed")
+    lead = _lazy("Each queue at each full minute, newest first. The page of a queue draws these numbers over time.")
+    list_display = ("taken", "of_queue", "waiting", "later", "running", "oldest", "added", "done", "lost")
     empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
     fields = list_display
     list_display_links = ("taken",)
@@ -207,6 +219,7 @@ class QueueStatsAdmin(ReadOnlyAdmin[models.QueueStats]):
             '<a href="{}">{}</a>', reverse("admin:queue_app_queue_change", args=[quote(stats.queue)]), stats.queue
         ),
     )
+    later, running, added, done, lost = map(_number, ("scheduled", "active", "enqueued", "completed", "failed"))
     taken = time_column("taken_at", _lazy("taken"))
     waiting = column(
         _lazy("queued"),

@@ -196,7 +196,8 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             self.message_user(request, _("The task is enqueued. This is its page."), messages.SUCCESS)
             return HttpResponseRedirect(self.url_of("change", task.pk))
 
-        page = self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"))
+        hint = _("It is enqueued at once, for you. Its page then shows why it waits, and what becomes of it.")
+        page = self.own_page(request, "form_page.html", _("New task"), form=form, submit=_("Enqueue"), hint=hint)
         return self.act_by_form(request, form, act) or page
 
     @object_page("decrypt", "decrypt", post=True)

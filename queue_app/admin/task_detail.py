@@ -106,7 +106,7 @@ def _events(task: Task, attempts: Sequence[TaskAttempt], now: datetime) -> Itera
         yield TimelineEvent(_("Cancel requested"), task.cancel_requested_at, "failed")
     if task.finished_at is not None:
         kind = "done" if status is Status.COMPLETED else "failed"
-        yield TimelineEvent(word(status).capitalize(), task.finished_at, kind)
+        yield TimelineEvent(capfirst(word(status)), task.finished_at, kind)
 
 
 def _promotions(task: Task, now: datetime) -> Iterator[TimelineEvent]:

@@ -117,7 +117,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     @admin.display(description=_lazy("heartbeat"))
     def heartbeat(self, worker: Worker) -> SafeString:
         now = timezone.now()
-        age = labels.ago(worker.last_heartbeat_at, now)
+        age = format_html("{} {}", _("heartbeat"), labels.ago(worker.last_heartbeat_at, now))
         return format_html('<span class="tq-alert">{} ({})</span>', age, _("late")) if is_late(worker, now) else age
 
     def page_context(self, request: HttpRequest, found: Worker) -> dict[str, Any]:
@@ -125,7 +125,6 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return super().page_context(request, found) | {
             "title": _("Worker"),
             "state": self.state(found),
-            "heartbeat": self.heartbeat(found),
             "busy": executing.count(),
             "uses": labels.usage(found),
             "process": process_of(found),

@@ -55,7 +55,8 @@ class PageRenderer(BaseRenderer):
         return render_to_string(
             "queue_app/api_page.html",
             {
-                "title": inspect.getdoc(type(view)) or type(view).__name__,
+                "title": _title(view, request.path.removeprefix(root)),
+                "user": request.user.get_username(),
                 "about": _about(view, "get"),
                 "path": request.get_full_path(),
                 "status": f"{response.status_code} {response.status_text}",
@@ -70,6 +71,11 @@ class PageRenderer(BaseRenderer):
             },
             request=request._request,  # noqa: SLF001 - for the CSRF token
         )
+
+
+def _title(view: Any, path: str) -> str:
+    """Return what a view says of itself, or the first part of its address."""
+    return inspect.cleandoc(vars(type(view)).get("__doc__") or "") or path.partition("/")[0].capitalize()
 
 
 def _forms(view: Any, request: Any) -> list[dict[str, Any]]:

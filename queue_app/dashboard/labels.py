@@ -42,8 +42,12 @@ TEXTS: Final = (
     _noop("queue one"), _noop("cancel previous"), _noop("step"), _noop("sleep"), _noop("signal"),
     # who changed it
     _noop("admin"), _noop("api"), _noop("command"), _noop("code"),
+    # what keys may do
+    _noop("read"), _noop("submit"), _noop("operate"), _noop("administer"), _noop("work"), _noop("nothing"),
+    _noop("expires at"),
     # orders, and what limits and statistics are about
     _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
+    _noop("band"), _noop("newest"),
 )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.models import AuditEntry, Operation
 from queue_app.models.operation import OperationKind
+from queue_app.services.control.api_keys import purposes_of
+from queue_app.services.control.audit import ADMIN
 
 #: Word of an action, as the admin, the commands and the API write it -> sentence.
 #: The most telling word comes first.
@@ -101,11 +103,16 @@ def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
         if labels.id_of(operation) is None:
             return format_html("{}", text)
         return format_html('<a href="{}">{}</a>', url_of("operation", operation), text)
-    is_id = labels.id_of(name) is not None
+    is_id = is_key(entry)
     shown = getattr(entry, "thing", "") or (name[-8:] if is_id else name)
     if entry.target not in _PAGES or not (entry.target in _BY_NAME or is_id):
         return format_html("{} {}", kind, shown)
     return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), shown)
+
+
+def is_key(entry: AuditEntry) -> bool:
+    """Return whether an entry names its object by the key of its row; only the admin knows objects by a number."""
+    return labels.id_of(entry.target_id) is not None or (entry.via == ADMIN and entry.target_id.isdigit())
 
 
 def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
@@ -121,12 +128,15 @@ def change_text(entry: AuditEntry) -> str:
     for name, before, after, differs in changed_values(entry):
         if differs:
             parts.append(f"{word(name)}: {value_text(before)} → {value_text(after)}")
-        elif name != "ids" and any(value not in _NOTHING for value in (before, after)):
+        elif name == "scopes":
+            parts.append(f"{_('may do')}: {', '.join(map(word, purposes_of(after or before)))}")
+        elif name not in _IDS and any(value not in _NOTHING for value in (before, after)):
             parts.append(f"{word(name)}: {value_text(after if before in _NOTHING else before)}")
     return "; ".join(part[:120] for part in parts[:6])
 
 
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
+_IDS: Final = frozenset({"ids", "prefix"})
 
 
 def value_text(value: Any) -> str:
@@ -173,7 +183,7 @@ def filter_parts(wanted: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         if name == "ids":
             yield name, ngettext("%(n)d chosen", "%(n)d chosen", len(value)) % {"n": len(value)}, ""
         else:
-            yield name, word(name), ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield name, word(name), value_text(value) if isinstance(value, list | Mapping) else str(value)
 
 
 # The admin's pages in sections.

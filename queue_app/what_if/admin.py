@@ -66,7 +66,7 @@ class WhatIfForm(forms.Form):
         help_text=_lazy("The value to try. Empty: no limit."),
     )  # fmt: skip
     slots = forms.IntegerField(
-        label=_lazy("Further slots of workers"), required=False, min_value=1, max_value=MAX_SLOTS,
+        label=_lazy("More slots of workers"), required=False, min_value=1, max_value=MAX_SLOTS,
         help_text=_lazy("For all queues and task types. Empty: the recorded workers."),
     )  # fmt: skip
     scenario = forms.CharField(
@@ -77,6 +77,7 @@ class WhatIfForm(forms.Form):
         help_text=_lazy("TOML or JSON: limits, bands, priorities, workers, pauses, load."),
     )
     reason = ReasonField()
+    field_order = ("limit", "max_concurrent", "slots", "hours", "until", "scenario", "reason")
 
     def __init__(self, data: Any, user: Any) -> None:
         super().__init__(data)
@@ -147,6 +148,7 @@ class SimulatingAdmin(OperationAdmin):
             "answer": answer,
             "words": [translate(each) for each in words_of(answer)] if "predicted" in answer else answer.get("words"),
             "calibration": translate(calibration_words(answer)),
+            "is_off": not all(each["agrees"] for each in answer.get("calibration", {}).get("bands", {}).values()),
             "picture": list(_picture(answer)),
             "used": {name: f"{answer[name]['utilisation']:.0%}" for name in ("unchanged", "changed") if name in answer},
             "tables": [each for each in tables if len(each[1]) > 1],

@@ -164,16 +164,16 @@ def _notes(  # noqa: PLR0913 - what was counted
     if gone:
         yield f"The rows of {gone} workers were purged: their slots are inferred from the tasks that they ran."
     if edits := rows.edits(since, until):
-        yield f"Limits and policies were edited {edits} times in the window: the simulation uses those of now."
+        yield f"Limits and policies were edited in the window (edits: {edits}): the simulation uses those of now."
     for away_since, back_at in rows.outages(since, until):
         yield (
             f"No scheduler ran from {away_since:%Y-%m-%d %H:%M} to {back_at:%H:%M} UTC (no snapshots): retries and"
             " delayed tasks waited for it. The simulation keeps the times at which they were queued."
         )
     if withdrawn:
-        yield f"{withdrawn:,} tasks were cancelled or expired before their start: they are left out."
+        yield f"Tasks that were cancelled or expired before their start ({withdrawn:,}) are left out."
     if unknown:
-        yield f"{unknown:,} tasks have not ended: they run as long as the median of their type."
+        yield f"Tasks that have not ended ({unknown:,}) run as long as the median of their type."
     load = plan.load
     if load.turnaround:
         turn = duration(load.turnaround / SECOND)

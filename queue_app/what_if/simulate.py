@@ -157,7 +157,7 @@ def words_of(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _words_of_queues(answer: Mapping[str, Any]) -> Iterator[str]:
-    before = answer.get("actual", {}).get("waits", {}).get("queue", {})
+    before, same = answer.get("actual", {}).get("waits", {}).get("queue", {}), []
     for queue, now in changed_first(answer, answer["predicted"]["waits"]["queue"]):
         starved = now["starved"]
         if queue not in before:
@@ -173,8 +173,14 @@ def _words_of_queues(answer: Mapping[str, Any]) -> Iterator[str]:
                 parts.append(sentence(longer if difference > 0 else less, **values))
         starved -= answer["unchanged"]["waits"]["queue"].get(queue, now)["starved"]
         parts += [sentence("%(n)s more tasks never start", n=starved)] if starved > 0 else []
-        what = listed(parts) or sentence("no difference")
-        yield sentence("%(queue)s: %(what)s.", queue=queue, what=what)
+        if not parts and 0 < now["tasks"] <= now["starved"]:
+            parts = [sentence("%(n)s never start", n=now["starved"])]
+        if parts:
+            yield sentence("%(queue)s: %(what)s.", queue=queue, what=listed(parts))
+        else:
+            same.append(queue)
+    if same:
+        yield sentence("No difference: %(queues)s.", queues=listed(same))
 
 
 def changed_first[T](answer: Mapping[str, Any], by_queue: Mapping[str, T]) -> list[tuple[str, T]]:

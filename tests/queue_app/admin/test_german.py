@@ -77,7 +77,7 @@ def test_the_path_to_a_page_and_its_title_name_the_object_in_german(staff, make_
     assert "max concurrent" not in texts["auditentry"]
     assert f"{letter.task_id}: {letter.reason}" not in texts["deadletter"]
     assert str(letter) == f"{letter.task_type} {letter.task_id}"
-    assert "wiederholen 7 aufgegebene Aufgaben: läuft" in texts["operation"]
+    assert "wieder einreihen 7 aufgegebene Aufgaben: läuft" in texts["operation"]
     assert "dead letters" not in texts["operation"]
 
 
@@ -87,18 +87,18 @@ def test_actions_on_many_answer_in_german(staff, make_task, end_task):
     selected = {"_selected_action": [waiting.pk, ended.pk], "action": "cancel_selected", **CONFIRMED}
     told = [str(message) for message in get_messages(staff.post("/admin/queue_app/task/", selected).wsgi_request)]
     assert told[0].startswith("1 Aufgabe abgebrochen.")
-    assert told[1:] == ["1 Aufgabe übergangen (schon beendet): 1 erledigt."]
+    assert told[1:] == ["1 Aufgabe übersprungen (schon beendet): 1 erledigt."]
     letter = DeadLetterFactory(task=end_task(make_task(), "dead_letter"))
     selected = {"_selected_action": [letter.pk], "action": "replay_selected", "index": "0", **CONFIRMED}
     told = [str(message) for message in get_messages(staff.post("/admin/queue_app/deadletter/", selected).wsgi_request)]
-    assert told[2].startswith("1 aufgegebene Aufgabe wiederholt.")
+    assert told[2].startswith("1 aufgegebene Aufgabe wieder eingereiht.")
     assert Task.objects.get(pk=letter.task_id).status == "queued"
 
 
 @pytest.mark.usefixtures("german")
 def test_the_search_says_in_german_what_it_read(staff):
     page = staff.get("/admin/queue_app/task/", {"q": "abcdef12"}).content.decode()
-    assert "Das Ende der Id wurde unter den neuesten 1,000,000 Aufgaben gesucht." in page
+    assert "Das Ende der ID wurde unter den neuesten 1,000,000 Aufgaben gesucht." in page
 
 
 @pytest.mark.usefixtures("german")
@@ -106,7 +106,7 @@ def test_a_task_says_in_german_why_it_waits(staff, make_task):
     WorkerFactory(name="web-1", task_types=["shop.train"], concurrency=5)
     task = make_task("shop.train", capabilities=("gpu",))
     page = staff.get(f"/admin/queue_app/task/{task.pk}/change/").content.decode()
-    assert "Kein laufender Worker dieser Warteschlange bietet gpu. Am nächsten: web-1 hat nicht gpu." in page
+    assert "Kein laufender Worker dieser Warteschlange bietet gpu. Am ehesten infrage: web-1 bietet gpu nicht." in page
     assert "Die Erste ihrer Warteschlange, sobald sie beginnen kann." in page
     assert ">wartend<" in page, "its state too"
     overview = staff.get("/admin/queue_app/").content.decode()

@@ -227,7 +227,7 @@ def test_pages_of_one_moment_say_the_same(staff, make_task):
     rebuild()
     overview, queue = seen(staff), seen(staff, "/admin/queue_app/queue/mail/change/")
     row = words_of(staff.get("/admin/queue_app/queue/"))
-    assert number(overview, "Queued") == number(queue, "Queued") == number(row, "mail not paused normal") == 5
+    assert number(overview, "Queued") == number(queue, "Queued") == number(row, "mail - normal") == 5
     assert "5 tasks wait" in overview
     assert "5 stuck" in overview
     assert number(overview, "Running") == number(queue, "Running") == 3
