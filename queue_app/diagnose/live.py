@@ -162,8 +162,9 @@ class Live:
     @property
     def counted_by(self) -> str:
         """The source of the numbers of queued and running tasks."""
-        index = sentence("counted by the index in Redis")
-        return index if self.system.index == READY else sentence("counted in the rows of PostgreSQL")
+        if self.system.index == READY and not (self.system.way and self.system.way.is_rows):
+            return sentence("counted by the index in Redis")
+        return sentence("counted in the rows of PostgreSQL")
 
 
 def is_late(worker: Worker, now: datetime) -> bool:

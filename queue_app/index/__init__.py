@@ -11,6 +11,7 @@ from queue_app.index.index import (
     redis_index,
     redis_is_away,
     rows_index,
+    stream_index,
 )
 from queue_app.index.stats import IndexStats
 from queue_app.index.streams import Backlog, Request, TakenRequests
@@ -20,5 +21,5 @@ __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request",
     "TakenRequests", "WorkerMessage",
     "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "operation_of",
-    "redis_index", "redis_is_away", "rows_index", "server_url",
+    "redis_index", "redis_is_away", "rows_index", "server_url", "stream_index",
 ]  # fmt: skip

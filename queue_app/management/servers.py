@@ -23,6 +23,7 @@ from queue_app.index import get_index, hide_password, server_url
 from queue_app.index.server import server_facts
 from queue_app.logs import console
 from queue_app.services.owner import check_owner
+from queue_app.services.way import follow
 from queue_app.sql.connections import migrate_command, remedy_for
 
 logger = logging.getLogger("taskqueue")
@@ -47,8 +48,9 @@ class ServerCommand(BaseCommand):
             raise CommandError("\n".join(f"{e.msg} {e.hint or ''}".strip() for e in errors), returncode=EXIT_USAGE)
 
     def prepare(self) -> None:
-        """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
+        """Check PostgreSQL, its tables, Redis unless claims read the rows, and the caller; import the task modules."""
         check_postgresql()
+        follow()
         check_redis()
         check_caller()
         with _redis_errors():
@@ -115,7 +117,7 @@ def check_caller() -> None:
 
 
 def check_redis() -> None:
-    """Raise ``CommandError`` unless Redis answers."""
+    """Raise ``CommandError`` unless the index in force answers."""
     with _redis_errors():
         get_index().ping()
 
