@@ -38,8 +38,8 @@ class ReadyView(PublicView):
         """Report readiness.
 
         The status is 200 while the database answers: tasks are accepted without the other parts, so their failures are
-        only listed. ``index_way`` is where claims find tasks: in Redis, or in the rows. With ``?require=index,scheduler`` these parts must work too, for a monitor or for the probe of
-        another process.
+        only listed. ``index_way`` is where claims find tasks: in Redis, or in the rows. With
+        ``?require=index,scheduler`` these parts must work too, for a monitor or for the probe of another process.
         """
         required = {health.DATABASE, *request.query_params.get("require", "").split(",")}
         found = health.check(WITHIN_SECONDS)

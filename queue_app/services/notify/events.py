@@ -33,7 +33,7 @@ from queue_app.core.limits import score
 from queue_app.core.records import ClaimedTask, Enqueued, Entry, Returned, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
-from queue_app.index import Index
+from queue_app.index import Index, stream_index
 from queue_app.services.notify.index import OnLocated, notify_index, push_on_commit
 from queue_app.sql.search import traces
 from queue_app.telemetry import tracing, transition_log
