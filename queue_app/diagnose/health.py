@@ -240,19 +240,22 @@ def _read_rows() -> RowStats:
     database = connections[alias()]
     was_open = database.connection is not None
     try:
-        found = row_stats.read()
+        return _read_and_follow()
     except (OperationalError, InterfaceError):
         if not was_open:
             raise
         database.close()
-        found = row_stats.read()
-    else:
-        follow(found.way)
-        return found
+        return _read_and_follow()
     finally:
         database.close_if_unusable_or_obsolete()
         if _is_for_tests(database):
             database.close()
+
+
+def _read_and_follow() -> RowStats:
+    found = row_stats.read()
+    follow(found.way)
+    return found
 
 
 def _is_for_tests(database: BaseDatabaseWrapper) -> bool:
@@ -267,7 +270,7 @@ def _close_connection() -> None:
 
 _rows = Probe(_read_rows, linger=KEEP_SECONDS, on_end=_close_connection)
 _stats = _of_index(lambda index: index.stats())
-_redis = Probe(lambda: redis_index().ping() is None)
+_redis = Probe(lambda: redis_index().generation())
 
 
 def collect(within: float = WITHIN_SECONDS) -> Metrics:
