@@ -48,9 +48,8 @@ class ServerCommand(BaseCommand):
             raise CommandError("\n".join(f"{e.msg} {e.hint or ''}".strip() for e in errors), returncode=EXIT_USAGE)
 
     def prepare(self) -> None:
-        """Check PostgreSQL, its tables, Redis unless claims read the rows, and the caller; import the task modules."""
+        """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
         check_postgresql()
-        follow()
         check_redis()
         check_caller()
         with _redis_errors():
@@ -117,7 +116,8 @@ def check_caller() -> None:
 
 
 def check_redis() -> None:
-    """Raise ``CommandError`` unless the index in force answers."""
+    """Raise ``CommandError`` unless Redis answers, or claims read the rows."""
+    follow()
     with _redis_errors():
         get_index().ping()
 
