@@ -101,7 +101,10 @@ answer(
 component("TaskExport", TEXT)
 component("EventStream", TEXT)
 answer("Acknowledgement", {"status": TEXT})
-answer("Readiness", {"status": TEXT, **dict.fromkeys(PARTS, TEXT), "reasons": listed(TEXT)})
+_WAY: Final = answer("IndexWay", {"way": TEXT, "since": maybe(TIME), "redis_is_away": FLAG})
+answer("Readiness", {
+    "status": TEXT, **dict.fromkeys(PARTS, TEXT), "index_way": maybe(_WAY), "reasons": listed(TEXT),
+})  # fmt: skip
 
 PAUSE: Final = Shape(models.Limit, "paused", "paused_at", "paused_by", "paused_reason", "resume_at")
 queue: Final = Shape(

@@ -1,4 +1,4 @@
-"""Limit how often a caller may call, counted in Redis: a courtesy between callers, not a defence against attacks.
+"""Limit how often a caller may call, counted in the index: a courtesy between callers, not a defence against attacks.
 
 A process reserves calls from a caller's counter in blocks of a thousandth of the limit, and reserves another block when
 one is used up. So most calls cost no round trip. A reserved call that is not used is lost for its window: the limit is
@@ -20,6 +20,7 @@ from queue_app.core.counters import MAX_CACHED, WINDOW_SECONDS, Tally
 from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.services.notify.index import breaker
+from queue_app.services.way import follow
 
 #: Number of blocks in a limit.
 BLOCKS: Final = 1000
@@ -33,7 +34,7 @@ class Blocks:
         self._left: dict[tuple[str, str, int, int], int] = {}  # (scope, caller, window, limit) -> calls
 
     def take(self, scope: str, name: str, window: int, limit: int) -> bool:
-        """Use one call; return whether the limit allows it, or Redis is unavailable."""
+        """Use one call; return whether the limit allows it, or the index is unavailable."""
         key = (scope, name, window, limit)
         with self._lock:
             left = self._left.get(key, 0)
@@ -58,7 +59,7 @@ class Blocks:
         self._left.clear()
 
     def _count(self, scope: str, name: str, window: int, size: int) -> int | None:
-        """Add to the counter of a caller and return it; ``None`` while Redis is unavailable."""
+        """Add to the counter of a caller and return it; ``None`` while the index is unavailable."""
         if breaker.is_open:
             return None
         caller = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:24]
@@ -67,6 +68,7 @@ class Blocks:
             return get_index().count_calls(f"{scope}:{caller}:{window}", size, 2 * WINDOW_SECONDS)
         except IndexUnavailable:
             breaker.trip(time.monotonic() - began)
+            follow()
             return None
 
 
@@ -81,7 +83,7 @@ class ScopedThrottle(BaseThrottle):
     _wait: float | None = None
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Return whether the call is within the limit; allow every call while Redis is unavailable."""
+        """Return whether the call is within the limit; allow every call while the index is unavailable."""
         user: Any = request.user
         scope = view.accepted[request.method].throttle if request.method in view.accepted else "reads"
         limit: int = getattr(conf.get().api, f"{scope}_per_minute")

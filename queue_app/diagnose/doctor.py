@@ -6,6 +6,7 @@ Each check yields what it finds. A check whose server does not answer is skipped
 import logging
 import resource
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from django.apps import apps
@@ -19,8 +20,10 @@ from queue_app import conf
 from queue_app.core import rooms
 from queue_app.core.reasons import Finding, Level, fail, ok, warn
 from queue_app.diagnose import servers, work
+from queue_app.diagnose.servers import is_redis_in_force
 from queue_app.exceptions import IndexUnavailable, TaskQueueError, in_one_line
-from queue_app.index import get_index, hide_password
+from queue_app.index import hide_password, redis_index
+from queue_app.services.way import follow
 from queue_app.sql import doctor as rows
 from queue_app.sql.connections import remedy_for
 from queue_app.sql.database import fetch_all
@@ -134,13 +137,13 @@ def _handlers(logger: logging.Logger | None) -> Iterator[logging.Handler]:
 
 
 class Check(NamedTuple):
-    """A check, and what it needs: the servers that it asks, readable tables of the queue, a Redis that is writable."""
+    """A check, and what it needs: the servers that it asks, the index in force, and readable tables of the queue."""
 
     run: Callable[[], Iterable[Finding]]
     database: bool = False
     redis: bool = False
+    in_force: bool = False
     tables: bool = False
-    writes: bool = False
 
 
 CHECKS: tuple[Check, ...] = (
@@ -155,15 +158,16 @@ CHECKS: tuple[Check, ...] = (
     Check(check_open_files),
     Check(servers.check_redis, redis=True),
     Check(servers.check_clocks, database=True, redis=True),
-    Check(work.check_system, database=True, redis=True, tables=True),
-    Check(work.check_index, database=True, redis=True, tables=True, writes=True),
-    Check(work.check_scheduler, redis=True, tables=True, writes=True),
-    Check(work.check_stalls, database=True, redis=True, tables=True),
+    Check(work.check_way, database=True, tables=True),
+    Check(work.check_system, database=True, in_force=True, tables=True),
+    Check(work.check_index, database=True, in_force=True, tables=True),
+    Check(work.check_scheduler, database=True, tables=True),
+    Check(work.check_stalls, database=True, in_force=True, tables=True),
     Check(work.check_maintenance, database=True, tables=True),
     *(Check(check, database=True, tables=True) for check in rooms.each("findings")),
     Check(work.check_workers, database=True, tables=True),
-    Check(work.check_queues, database=True, redis=True, tables=True),
-    Check(work.check_agreement, database=True, redis=True, tables=True),
+    Check(work.check_queues, database=True, in_force=True, tables=True),
+    Check(work.check_agreement, database=True, in_force=True, tables=True),
     Check(work.check_deaths, database=True, tables=True),
     Check(work.check_advice, database=True, tables=True),
     Check(servers.check_snapshots, database=True),
@@ -174,22 +178,25 @@ CHECKS: tuple[Check, ...] = (
 def examine() -> Iterator[Finding]:
     """Run every check whose servers answer, and whose tables exist and are not locked; yield the findings.
 
-    If Redis refuses writes, no scheduler can lead and no index can be built: only the refusal is reported. If a table
-    is locked, a check that reads it would wait as long as everybody else does: only the lock is reported. With a wrong
-    setting of the queue, no other check can run.
+    If claims use a Redis that refuses writes, no index can be built: only the refusal is reported. While they read the
+    rows, checks ask the index in the rows. If a table is locked, a check that reads it would wait as long as everybody
+    else does: only the lock is reported. With a wrong setting of the queue, no other check can run.
     """
     if conf.load()[1]:
         yield from check_settings()
         return
-    database, redis = list(_database_failure()), list(_redis_failure())
-    yield from (*database, *redis)
+    database = list(_database_failure())
+    has_tables = bool(database) or rows.has_tables()
+    if not database and has_tables:
+        with suppress(DatabaseError):  # a migration is missing, which is reported below
+            follow()
+    redis = list(_redis_failure())
     refused = [] if redis else list(servers.check_writes())
     locked = [] if database else list(servers.check_locks())
-    yield from (*refused, *locked)
-    has_tables = bool(database) or rows.has_tables()
-    index = database if conf.way_of(conf.load()[0]) == conf.ROWS else redis
+    yield from (*database, *redis, *refused, *locked)
+    index = [*redis, *refused] if is_redis_in_force() else database
     for check in CHECKS:
-        if (check.database and database) or (check.redis and index) or (check.writes and refused):
+        if (check.database and database) or (check.redis and redis) or (check.in_force and index):
             continue
         if check.tables and (not has_tables or any(finding.level is Level.FAIL for finding in locked)):
             continue
@@ -214,10 +221,12 @@ def _redis_failure() -> Iterator[Finding]:
     if conf.way_of(conf.load()[0]) == conf.ROWS:
         return
     try:
-        get_index().ping()
+        redis_index().ping()
     except (IndexUnavailable, ImproperlyConfigured) as error:
         alias = conf.load()[0].redis_alias
-        yield fail("redis", f"does not answer: {_line(error)}", f"Start it, or correct CACHES[{alias!r}].")
+        level = Level.FAIL if is_redis_in_force() else Level.WARN
+        hint = f"Start it, or correct CACHES[{alias!r}]."
+        yield Finding("redis", level, f"does not answer: {_line(error)}", hint)
 
 
 def _line(error: Exception) -> str:

@@ -205,7 +205,7 @@ def _waits_until(case: Case) -> Iterator[Reason]:
 @finds_tasks(Status.SCHEDULED)
 def _not_queued(case: Case) -> Iterator[Reason]:
     """Yield why the task is not queued at its time."""
-    yield from (_advised(each) for each in system.troubles(case.system) if each.kind.code in _OF_SCHEDULER)
+    yield from (_advised(each) for each in system.troubles(case.system) if each.code == "no_scheduler")
 
 
 @finds_tasks(Status.QUEUED)
@@ -249,10 +249,6 @@ def _from_index(case: Case) -> Iterator[Reason]:
     position = index.position(ref)
     if position is not None:
         yield _position(case.task, placement, position)
-
-
-#: Troubles that keep a scheduled task from being queued at its time.
-_OF_SCHEDULER: Final = frozenset({"no_scheduler", "index_refuses"})
 
 
 def _advised(trouble: Reason) -> Reason:

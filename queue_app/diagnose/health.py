@@ -1,6 +1,6 @@
 """Ask PostgreSQL and Redis whether they work, and for what metrics show, without waiting for a server that hangs.
 
-Both servers are asked at the same time, each by a thread of its own.
+Each server is asked by a thread of its own: first PostgreSQL, which knows whether Redis is away.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue_app import conf
 from queue_app.core.probe import Probe
 from queue_app.core.reasons import Level
 from queue_app.diagnose.system import System, troubles
-from queue_app.index import Index, IndexStats, get_index
+from queue_app.index import Index, IndexStats, redis_index, redis_is_away, rows_index
 from queue_app.index.server import index_health
 from queue_app.services.read.stats import READY, UNREACHABLE
 from queue_app.services.upkeep.jobs import leader_lapses
@@ -48,25 +48,37 @@ def _ask_database() -> DatabaseHealth:
         connections[alias()].close()  # opened for each question, as workers need connections too
 
 
-def _of_index[T](question: Callable[[Index], T]) -> T:
-    """Ask the index; where it is in PostgreSQL, on a connection for this question alone."""
-    index = get_index()
+def _of_rows[T](question: Callable[[Index], T]) -> T:
+    """Ask the index in PostgreSQL, on a connection for this question alone."""
     try:
-        return question(index)
+        return question(rows_index())
     finally:
-        if index.way == conf.ROWS:
-            connections[alias()].close()
+        connections[alias()].close()
+
+
+def _of_index[T](question: Callable[[Index], T]) -> dict[str, Probe[T]]:
+    """Return the probes that ask Redis and PostgreSQL: a Redis that hangs delays only its own."""
+    return {conf.REDIS: Probe(lambda: question(redis_index())), conf.ROWS: Probe(lambda: _of_rows(question))}
+
+
+def _known_way() -> str:
+    """Return where claims find tasks, as far as this process knows."""
+    return conf.ROWS if redis_is_away.is_set() else conf.get().index
 
 
 database = Probe(_ask_database)
-index = Probe(lambda: _of_index(index_health))
+index = _of_index(index_health)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Which parts of the queue work; ``reasons`` maps each part that does not to the reason."""
+    """Which parts of the queue work; ``reasons`` maps each part that does not to the reason.
+
+    ``way``: where claims find tasks; ``None`` if the database does not answer.
+    """
 
     reasons: dict[str, str]
+    way: Way | None = None
 
     def status(self, part: str) -> str:
         return "not ok" if part in self.reasons else "ok"
@@ -74,14 +86,16 @@ class Health:
 
 def check(within: float) -> Health:
     """Return which parts work, after at most ``within`` seconds."""
-    pending_rows, pending_pulse = database.ask(), index.ask()
-    rows, found = pending_rows.result(within), pending_pulse.result(within)
+    pending = database.ask()
+    pending.result(within / 2)
+    found = index[_known_way()].ask().result(within / 2)
+    rows = pending.result(within)
     reasons: dict[str, str] = {}
     if rows is None:
         reasons[DATABASE] = "The database does not answer, or its tables are missing."
     elif rows.is_read_only:
         reasons[DATABASE] = "The database is read-only, like a standby: no task is accepted or started."
-    if found is None and conf.get().index == conf.ROWS:  # both parts are in PostgreSQL
+    if found is None and _known_way() == conf.ROWS:  # both parts are in PostgreSQL
         state = System(READY)
         reasons[INDEX] = reasons.setdefault(DATABASE, "The database does not answer, or its tables are missing.")
     else:
@@ -93,7 +107,7 @@ def check(within: float) -> Health:
     for trouble in troubles(state):
         if trouble.kind.level is Level.FAIL:
             reasons.setdefault(SCHEDULER if trouble.kind.check == SCHEDULER else INDEX, trouble.text)
-    return Health(reasons)
+    return Health(reasons, rows.way if rows else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ class Metrics:
 
     index: IndexStats | None
     rows: RowStats | None
+    redis_answers: bool | None = None  # unless the index says it
 
     @property
     def leader_age(self) -> float | None:
@@ -115,7 +130,7 @@ class Metrics:
         """Whether the index may propose tasks; ``None`` when a server did not answer."""
         if self.index is None or self.rows is None:
             return None
-        return System(self.index.state, is_current=self.index.generation == self.rows.generation).is_open
+        return System(self.index.state, is_current=self.index.generation == self.rows.way.number).is_open
 
 
 def _read_rows() -> RowStats:
@@ -127,16 +142,22 @@ def _read_rows() -> RowStats:
     database = connections[alias()]
     was_open = database.connection is not None
     try:
-        return row_stats.read()
+        return _read_and_follow()
     except (OperationalError, InterfaceError):
         if not was_open:
             raise
         database.close()
-        return row_stats.read()
+        return _read_and_follow()
     finally:
         database.close_if_unusable_or_obsolete()
         if _is_for_tests(database):
             database.close()
+
+
+def _read_and_follow() -> RowStats:
+    found = row_stats.read()
+    follow(found.way)
+    return found
 
 
 def _is_for_tests(database: BaseDatabaseWrapper) -> bool:
@@ -150,10 +171,14 @@ def _close_connection() -> None:
 
 
 _rows = Probe(_read_rows, linger=KEEP_SECONDS, on_end=_close_connection)
-_index = Probe(lambda: _of_index(lambda index: index.stats()))
+_stats = _of_index(lambda index: index.stats())
+_redis = Probe(lambda: redis_index().generation())
 
 
 def collect(within: float = WITHIN_SECONDS) -> Metrics:
     """Return the metrics after at most ``within`` seconds."""
-    index, found = _index.ask(), _rows.ask()
-    return Metrics(index.result(within), found.result(within))
+    pending = _rows.ask()
+    pending.result(within / 2)
+    asked = _redis.ask() if redis_is_away.is_set() else None
+    found = _stats[_known_way()].ask().result(within / 2)
+    return Metrics(found, pending.result(within), asked.result(within / 2) is not None if asked else None)

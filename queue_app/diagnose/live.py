@@ -161,9 +161,9 @@ class Live:
     @property
     def counted_by(self) -> str:
         """The source of the numbers of queued and running tasks."""
-        if self.system.index != READY or conf.get().index == conf.ROWS:
-            return sentence("counted in the rows of PostgreSQL")
-        return sentence("counted by the index in Redis")
+        if self.system.index == READY and not (self.system.way and self.system.way.is_rows):
+            return sentence("counted by the index in Redis")
+        return sentence("counted in the rows of PostgreSQL")
 
 
 def is_late(worker: Worker, now: datetime) -> bool:

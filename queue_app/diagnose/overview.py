@@ -255,7 +255,7 @@ def _general(live: Live) -> Iterator[OverviewReason]:
     for trouble in troubles(live.system):
         # The steps against a stall are said already; of the rest, what to do.
         remedy = trouble.remedy if trouble.kind.check != "stalls" or not live.system.watched_stalls else ""
-        parts = [trouble.text, _last_answer(live), remedy]
+        parts = [trouble.text, _last_answer(live) if trouble.code == "index_unreachable" else "", remedy]
         yield OverviewReason(joined(*parts), severe=trouble.kind.level is Level.FAIL, code=trouble.code)
     if live.system.index != READY:
         yield OverviewReason(NUMBERS_OF_ROWS, is_note=True)

@@ -7,8 +7,8 @@ from typing import Final
 from django.core.checks import ERROR, Tags, run_checks
 
 from queue_app import conf
-from queue_app.core.reasons import Finding, fail, ok, say, warn
-from queue_app.index import get_index
+from queue_app.core.reasons import Finding, Level, fail, ok, say, warn
+from queue_app.index import redis_index, redis_is_away, stream_index
 from queue_app.index.server import ServerFacts, refused_writes, server_facts
 from queue_app.sql import doctor as rows
 from queue_app.sql.connections import migrate_command
@@ -141,13 +141,19 @@ def check_tables() -> Iterator[Finding]:
         yield ok("tables", f"{size:,.0f} MiB with indexes, {sum(t.dead for t in tables):,} dead rows")
 
 
+def is_redis_in_force() -> bool:
+    """Return whether claims use Redis, as far as this process knows."""
+    return conf.get().index == conf.REDIS and not redis_is_away.is_set()
+
+
 def check_writes() -> Iterator[Finding]:
     """Report a Redis that answers and refuses writes."""
-    refusal = refused_writes(get_index())
+    refusal = refused_writes(stream_index())
     if refusal:
         remedy = next((remedy for words, remedy in REFUSALS.items() if words in refusal), "See the server's log.")
-        yield fail(
+        yield Finding(
             "redis",
+            Level.FAIL if is_redis_in_force() else Level.WARN,
             say("index_refuses", error=refusal),
             f"{remedy} The scheduler then repairs the index by itself.",
         )
@@ -155,10 +161,10 @@ def check_writes() -> Iterator[Finding]:
 
 def check_redis() -> Iterator[Finding]:
     """Report version, eviction, persistence and memory; without Redis, the limits of that."""
-    if get_index().way == conf.ROWS:
+    if conf.get().index == conf.ROWS:
         yield ok("index", WITHOUT_REDIS)
         return
-    facts = server_facts(get_index())
+    facts = server_facts(redis_index())
     if facts.version < MINIMUM_REDIS:
         yield fail(
             "redis", f"{facts.product} {facts.displayed_version} is too old", "Upgrade to Redis 6.2 or to Valkey."
@@ -221,8 +227,8 @@ def check_clocks() -> Iterator[Finding]:
     """Report clocks that differ: this machine's, PostgreSQL's and Redis's."""
     ahead, error = rows.clock_ahead()
     differences = {"PostgreSQL and this machine": (abs(ahead), error)}
-    if get_index().way == conf.REDIS:
-        facts = server_facts(get_index())
+    if conf.get().index == conf.REDIS:
+        facts = server_facts(redis_index())
         differences |= {
             "Redis and this machine": (abs(facts.clock_ahead), facts.clock_error),
             "PostgreSQL and Redis": (abs(ahead - facts.clock_ahead), error + facts.clock_error),

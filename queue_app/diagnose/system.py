@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from django.utils import timezone
+
 from queue_app import conf
-from queue_app.core.reasons import KINDS, Reason, moment, reason
-from queue_app.core.sentence import joined, sentence
+from queue_app.core.reasons import KINDS, Reason, reason
+from queue_app.core.sentence import age, joined, sentence
 from queue_app.diagnose import stalls
 from queue_app.diagnose.stalls import Watched
 from queue_app.exceptions import IndexUnavailable
@@ -96,7 +98,10 @@ def _index(system: System) -> Iterator[Reason]:
     elif system.index == LOADING:
         yield reason("index_loading", details={"state": system.index})
     if system.way and is_detour(system.way):
-        yield reason("index_away", since=moment(system.way.since), error=system.way.because)
+        since = system.way.since or timezone.now()
+        seconds = max(0.0, (timezone.now() - since).total_seconds())
+        error = f"{system.way.because.rstrip('.')}."
+        yield reason("index_away", time=age(seconds), error=error, details={"since": since, "error": error})
 
 
 @finds_troubles
@@ -115,6 +120,13 @@ def _watchdog(system: System) -> Iterator[Reason]:
         yield reason("no_watchdog")
     for stall in system.watched_stalls:
         yield Reason(kind := KINDS[stall.kind], joined(stall.text, stall.steps), kind.remedy)
+
+
+def way_name(way: Way) -> str:
+    """Return where claims find tasks: ``redis`` or ``rows``."""
+    if way.number == 0:  # before the first rebuild
+        return conf.get().index
+    return conf.ROWS if way.is_rows else conf.REDIS
 
 
 def why_unled() -> str:

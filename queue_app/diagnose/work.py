@@ -25,6 +25,7 @@ from queue_app.services.owner import ADVICE, check_owner, without_advice
 from queue_app.services.read.stats import READY
 from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.services.upkeep.maintenance import JOBS, OVERDUE_INTERVALS
+from queue_app.services.way import follow, is_detour
 from queue_app.sql import doctor as rows
 
 #: Duration of a rebuild that is still normal.
@@ -53,6 +54,25 @@ def _troubles(check: str, state: System) -> Iterator[Finding]:
     for trouble in troubles(state):
         if trouble.kind.check == check:
             yield Finding(check, trouble.kind.level, trouble.text, trouble.remedy)
+
+
+def check_way() -> Iterator[Finding]:
+    """Report why claims read the rows if the project has Redis, and processes that go another way than the others."""
+    way = follow()
+    if is_detour(way):
+        yield from _troubles("redis", System(READY, way=way))
+    elif way.number and way.is_rows != (conf.get().index == conf.ROWS):
+        yield warn(
+            "index",
+            f"claims use {'the rows' if way.is_rows else 'Redis'}, but INDEX is {conf.get().index!r} here",
+            "Give all processes the same INDEX and the same CACHES, and restart them.",
+        )
+    elif alone := rows.processes_without_redis():
+        yield warn(
+            "redis",
+            f"only {' and '.join(alone)} cannot reach it and stand by: claims use Redis until others miss it too",
+            "Look at the network, and at CACHES, where these processes run.",
+        )
 
 
 def check_system() -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from queue_app.index.index import (
     redis_index,
     redis_is_away,
     rows_index,
+    stream_index,
 )
 from queue_app.index.patience import patience
 from queue_app.index.stats import IndexStats
@@ -21,5 +22,5 @@ __all__ = [
     "MAX_CLAIM", "Backlog", "Generation", "Index", "IndexStats", "Lease", "Profile", "Proposal", "Request",
     "TakenRequests", "WorkerMessage",
     "get_index", "hide_password", "import_client", "is_loaded", "is_open", "is_refusal", "operation_of",
-    "patience", "redis_index", "redis_is_away", "rows_index", "server_url",
+    "patience", "redis_index", "redis_is_away", "rows_index", "server_url", "stream_index",
 ]  # fmt: skip

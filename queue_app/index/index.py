@@ -333,6 +333,11 @@ def get_index() -> Index:
     return index
 
 
+def stream_index() -> Index:
+    """Return the index that has the streams of events and requests: Redis, also while claims read the rows."""
+    return rows_index() if conf.get().index == conf.ROWS else redis_index()
+
+
 def is_open() -> bool:
     """Return whether this process has asked for an index, or needs no time to open it."""
     return _build.cache_info().currsize > 0 or conf.get().index == conf.ROWS

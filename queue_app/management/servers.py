@@ -123,8 +123,8 @@ def check_caller() -> None:
 
 def check_redis() -> None:
     """Raise ``CommandError`` unless Redis answers, or claims read the rows."""
+    follow()
     with _redis_errors():
-        follow()
         get_index().ping()
 
 

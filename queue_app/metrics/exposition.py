@@ -21,9 +21,12 @@ from queue_app.core.priorities import PROMOTED, Band
 from queue_app.core.reasons import KINDS, Source
 from queue_app.core.states import Status
 from queue_app.diagnose.health import Metrics, collect
+from queue_app.diagnose.system import way_name
 from queue_app.index import IndexStats
 from queue_app.metrics.names import BY_NAME, Metric
 from queue_app.models.worker import WorkerStatus
+from queue_app.services.way import is_detour
+from queue_app.sql.snapshot import Way
 from queue_app.sql.stats import PERCENTILES, RowStats
 
 OTHER: Final = "other"
@@ -75,11 +78,11 @@ def families(metrics: Metrics) -> Iterator[Family]:
     index, rows = metrics.index, metrics.rows
     works = {"postgresql": rows is not None and not rows.is_read_only}
     if conf.get().index == conf.REDIS:
-        works = {"redis": index is not None} | works
+        answers = index is not None if metrics.redis_answers is None else metrics.redis_answers
+        works = {"redis": answers} | works
     yield _family("up", {(name,): float(up) for name, up in works.items()})
     labels: dict[str, str] = {}
     if index is not None:
-        yield _family("index_way", {(conf.get().index,): 1.0})
         counts = _parse(index.counts)
         labels = _queue_labels(index, counts)
         yield from _of_index(index, counts, labels)
@@ -88,6 +91,7 @@ def families(metrics: Metrics) -> Iterator[Family]:
         if metrics.leader_age is not None:
             yield _family("scheduler_leader_age_seconds", {(): metrics.leader_age})
         yield from _of_rows(rows)
+        yield from _of_way(rows.way)
         stalled = {(kind,): float(rows.stalled.get(kind, 0)) for kind in _stalls()}
         if rows.leader_lapses is not None:
             stalled["no_watchdog",] = float(not rows.is_watched)
@@ -99,6 +103,13 @@ def families(metrics: Metrics) -> Iterator[Family]:
         yield _family("index_ready", {(): float(bool(metrics.ready))})
         paused = {(name,): float(value) for name, value in rows.paused.items() if labels.get(name) == name}
         yield _family("queue_paused", paused)
+
+
+def _of_way(way: Way) -> Iterator[Family]:
+    yield _family("index_way", {(name,): float(name == way_name(way)) for name in (conf.REDIS, conf.ROWS)})
+    since = way.since if is_detour(way) else None
+    seconds = 0.0 if since is None else max(0.0, (datetime.now(UTC) - since).total_seconds())
+    yield _family("index_away_seconds", {(): seconds})
 
 
 def _stalls() -> list[str]:
@@ -230,7 +241,7 @@ def _of_rows(rows: RowStats) -> Iterator[Family]:
         for percentile, wait in zip(PERCENTILES, found, strict=True)
     }
     yield _family("queue_age_seconds", waits)
-    yield _family("index_generation", {(): rows.generation})
+    yield _family("index_generation", {(): rows.way.number})
     if rows.rebuild_seconds is not None:
         yield _family("index_rebuild_seconds", {(): rows.rebuild_seconds})
     yield from (_family(name, samples) for name, samples in rows.of_rooms.items())

@@ -73,6 +73,9 @@ ALL: Final = (
     Metric("worker_heartbeat_failures_total", COUNTER, (), "Workers that were declared dead."),
     Metric("index_generation", GAUGE, (), "Current generation of the index."),
     Metric("index_way", GAUGE, ("way",), "1 for the place in which claims find tasks: redis, or rows of PostgreSQL."),
+    Metric(
+        "index_away_seconds", GAUGE, (), "How long claims have read the rows because Redis is away; 0: they do not."
+    ),
     Metric("index_ready", GAUGE, (), "1 while the index is ready for claims."),
     Metric("index_rebuild_seconds", GAUGE, (), "Duration of the current or last rebuild."),
     Metric("index_repairs_total", COUNTER, ("kind",), "Repairs by the reconciler."),

@@ -43,7 +43,7 @@ from queue_app.exceptions import (
     TaskQueueError,
     UniqueConflict,
 )
-from queue_app.index import Backlog, Index, Request, TakenRequests, get_index
+from queue_app.index import Backlog, Index, Request, TakenRequests, get_index, redis_is_away, stream_index
 from queue_app.models import Task
 from queue_app.services.enqueue.admission import refusal_fields
 from queue_app.services.enqueue.store import submit
@@ -99,16 +99,16 @@ class Answer:
 def consume(limit: int = 100) -> int:
     """Process at most ``limit`` requests; return how many were settled.
 
-    Does nothing unless ``REQUESTS.ENABLED``. Raises ``IndexUnavailable`` and database errors;
-    unsettled requests are taken again later. An error of a single request is raised after
-    the others are done.
+    Does nothing unless ``REQUESTS.ENABLED``, and while Redis is away and claims read the rows. Raises
+    ``IndexUnavailable`` and database errors; unsettled requests are taken again later. An error of a single request is
+    raised after the others are done.
     """
-    if not conf.get().requests.enabled:
+    if not conf.get().requests.enabled or redis_is_away.is_set():
         return 0
     if connection().in_atomic_block:
         raise RuntimeError("Requests are acknowledged when their tasks are committed: not inside a transaction.")
     fetch_all("SELECT 1")  # so that no request loses a try while PostgreSQL is away
-    index = get_index()
+    index = stream_index()
     seen = settled = 0
     while seen < limit:
         taken = index.requests.take(int(IDLE_SECONDS * 1000), limit - seen)
@@ -121,7 +121,7 @@ def consume(limit: int = 100) -> int:
 
 def backlog() -> Backlog:
     """Return how many requests wait and how many are quarantined; raise ``IndexUnavailable``."""
-    return get_index().requests.backlog()
+    return stream_index().requests.backlog()
 
 
 def _process(index: Index, taken: TakenRequests) -> int:
@@ -240,10 +240,10 @@ def _answer_first(request: Request, stored: Enqueued) -> None:
 
     Raises ``IndexUnavailable``. The task is stored then, and a later try of the request answers.
     """
-    index, entry = get_index(), stored.entry
+    entry = stored.entry
     if entry is not None:
-        stored = stored._replace(queue_position=index.future_position(entry))
-    _write(index, [_accepted(request, stored)])
+        stored = stored._replace(queue_position=get_index().future_position(entry))
+    _write(stream_index(), [_accepted(request, stored)])
 
 
 def _accepted(request: Request, task: Enqueued) -> Run:

@@ -42,6 +42,20 @@ def jit_above_cost() -> float | None:
     return None if cost < 0 else cost
 
 
+_WITHOUT_REDIS: Final = """
+SELECT CASE WHEN worker.id IS NOT NULL THEN format('%%s (%%s, pid %%s)', worker.name, worker.host, worker.pid)
+    ELSE 'a scheduler' END
+FROM queue_app_rows_lock AS vote LEFT JOIN queue_app_worker AS worker ON worker.id::text = vote.token
+WHERE vote.name LIKE 'away %%' AND vote.until > statement_timestamp() ORDER BY worker.name LIMIT %s
+"""
+NAMED: Final = 5
+
+
+def processes_without_redis() -> list[str]:
+    """Return processes that cannot reach Redis now (``services.way.vote``)."""
+    return [name for (name,) in fetch_all(_WITHOUT_REDIS, [NAMED])]
+
+
 def has_tables() -> bool:
     """Return whether the tables of the queue exist: the others are made with that of the tasks."""
     return bool(fetch_value("SELECT to_regclass('queue_app_task') IS NOT NULL"))

@@ -13,6 +13,7 @@ from queue_app.core.priorities import Band
 from queue_app.sql import locks
 from queue_app.sql.database import WITHOUT_JIT, fetch_all, fetch_together, fetch_value, is_read_only
 from queue_app.sql.doctor import CHECK_IS_OLD, WATCHDOG
+from queue_app.sql.snapshot import Way, way
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class RowStats:
     stalled: dict[str, int]  # kind -> stalls that the watchdog found at its last check
     is_watched: bool  # whether the watchdog has checked lately
     of_rooms: dict[str, dict[Any, float]]  # metric -> its value for each set of labels
-    generation: int
+    way: Way  # where claims find tasks
     rebuild_seconds: float | None  # duration of the last rebuild, or of the current one so far
     rebuilding: bool
     is_read_only: bool  # whether the server refuses writes, like a standby
@@ -48,10 +49,10 @@ def read() -> RowStats:
     ages = {name: max(0.0, age) for name, age, _ in jobs}
     check_age = ages.pop(WATCHDOG, math.inf)
     generation = fetch_all(
-        "SELECT number, EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
+        "SELECT EXTRACT(EPOCH FROM COALESCE(ready_at, clock_timestamp()) - started_at)::float8,"
         " ready_at IS NULL FROM queue_app_indexgeneration WHERE id = 1"
     )
-    number, seconds, rebuilding = generation[0] if generation else (0, None, False)
+    seconds, rebuilding = generation[0] if generation else (None, False)
     return RowStats(
         states=states(),
         waits=waits(),
@@ -62,7 +63,7 @@ def read() -> RowStats:
         stalled=Counter(kind for _, _, kinds in jobs for kind in kinds),
         is_watched=check_age <= CHECK_IS_OLD,
         of_rooms={name: values for measure in rooms.each("metrics") for name, values in measure().items()},
-        generation=int(number),
+        way=way(),
         rebuild_seconds=seconds,
         rebuilding=bool(rebuilding),
         is_read_only=is_read_only(),

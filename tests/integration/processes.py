@@ -141,10 +141,10 @@ class Fleet:
         arguments = (*options, "--schedule", str(schedule))
         return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", "celery")))
 
-    def web(self, address: str) -> Process:
-        """Start a web process."""
+    def web(self, address: str, **env: str) -> Process:
+        """Start a web process; keywords go into its environment."""
         arguments = ("taskqueue_project.wsgi:application", "--threads", "4", "--bind", address)
-        return self._add(Process(self.env, self._next_log(), *arguments, program=("-m", "gunicorn")))
+        return self._add(Process(self.env | env, self._next_log(), *arguments, program=("-m", "gunicorn")))
 
     def shipped_web(self, port: int) -> Process:
         """Start a web process by the command of the image, at a port of this machine."""

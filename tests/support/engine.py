@@ -21,7 +21,7 @@ from queue_app.core.priorities import ARRIVAL_BAND, PROMOTED, Band, effective_ba
 from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import Index, get_index
+from queue_app.index import Index, get_index, rows_index
 from queue_app.index.notifier import pack
 from queue_app.models import IndexGeneration, PriorityPolicy, Queue, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
@@ -29,6 +29,7 @@ from queue_app.services.lifecycle.claim import claim
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.repair.reconcile import Reconciler
+from queue_app.services.way import follow
 from queue_app.services.worker.registration import WorkerIdentity, register
 from queue_app.sql import snapshot, workers
 from tests.support import index_state
@@ -249,6 +250,12 @@ def index_away(*scripts: str) -> Iterator[list[str]]:
     with scripts_through(get_index(), failing):
         yield tried
     breaker.reset()
+
+
+def leave_redis(because: str = "Redis at redis://cache/0 failed (claim): Connection refused") -> None:
+    """Let claims read the rows, as they do while Redis is away."""
+    assert rebuild(rows_index(), because=because) is not None
+    assert follow().is_rows
 
 
 class Side[T]:

@@ -18,6 +18,7 @@ ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["gro
 HEALTHY = {
     'up{component="redis"}': "1x240",
     'up{component="postgresql"}': "1x240",
+    "index_away_seconds": "0x240",
     'workers_total{status="active"}': "4x240",
     'queue_depth{queue="mail",priority="high"}': "900x240",
     'queue_depth{queue="mail",priority="low"}': "50x240",
@@ -49,6 +50,11 @@ def since(minute: int, before: str, after: str) -> str:
 #: Alert -> (what is other than in health from minute 20 on, seconds later it has fired, seconds it may not have yet).
 FAULTS = {
     "TaskQueueRedisDown": ({'up{component="redis"}': since(20, "1", "0")}, 90, 30),
+    "TaskQueueIndexAway": (
+        {"index_away_seconds": "0x79 15+15x160", 'up{component="redis"}': since(20, "1", "0")},
+        90,
+        30,
+    ),
     "TaskQueuePostgreSQLDown": ({'up{component="postgresql"}': since(20, "1", "0")}, 90, 30),
     "TaskQueueNoActiveWorker": (
         {

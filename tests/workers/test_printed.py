@@ -14,7 +14,7 @@ from queue_app.registry import type_of
 from queue_app.services.upkeep.jobs import resign, take_lead
 from tests.integration.app import tasks
 from tests.integration.processes import lines
-from tests.support.engine import REFUSALS, index_refusing, put
+from tests.support.engine import put
 from tests.support.waiting import until
 
 DEFAULT = {"DJANGO_SETTINGS_MODULE": "tests.workers.default_logging"}
@@ -146,16 +146,6 @@ def test_a_worker_warns_once_that_no_scheduler_runs(hire, caplog):
     assert caplog.messages[2:] == [], "the next leader needs some seconds"
     worker.beat()
     assert caplog.messages[2:] == [warning]
-
-
-@pytest.mark.parametrize("cause", REFUSALS)
-def test_a_worker_says_that_redis_refuses_writes_instead_of_missing_a_scheduler(hire, caplog, cause):
-    worker = hire()
-    with index_refusing(cause):
-        for _ in range(3):
-            assert worker.beat()
-    [warning] = caplog.messages
-    assert warning.startswith("Redis refuses writes, so no task starts and no scheduler leads. ")
 
 
 def test_a_worker_does_not_look_for_a_scheduler_while_redis_is_away(hire, caplog):

@@ -8,9 +8,17 @@ from rest_framework.response import Response
 
 from queue_app.api.base import PublicView, accepts
 from queue_app.diagnose import health
+from queue_app.diagnose.system import way_name
+from queue_app.services.way import is_detour
+from queue_app.sql.snapshot import Way
 
 WITHIN_SECONDS: Final = 2.0
 ALIVE: Final = {"status": "ok"}
+
+
+def _way(way: Way) -> dict[str, Any]:
+    """Return where claims find tasks; why in detail is not public."""
+    return {"way": way_name(way), "since": way.since, "redis_is_away": is_detour(way)}
 
 
 class LiveView(PublicView):
@@ -30,8 +38,8 @@ class ReadyView(PublicView):
         """Report readiness.
 
         The status is 200 while the database answers: tasks are accepted without the other parts, so their failures are
-        only listed. With ``?require=index,scheduler`` these parts must work too, for a monitor or for the probe of
-        another process.
+        only listed. ``index_way`` is where claims find tasks: in Redis, or in the rows. With
+        ``?require=index,scheduler`` these parts must work too, for a monitor or for the probe of another process.
         """
         required = {health.DATABASE, *request.query_params.get("require", "").split(",")}
         found = health.check(WITHIN_SECONDS)
@@ -40,6 +48,7 @@ class ReadyView(PublicView):
             {
                 "status": "not ok" if wrong else "ok",
                 **{part: found.status(part) for part in health.PARTS},
+                "index_way": found.way and _way(found.way),
                 "reasons": list(dict.fromkeys(found.reasons.values())),
             },
             status=HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK,

@@ -5,10 +5,12 @@ from typing import Any
 
 from queue_app.core.priorities import BAND_NAMES
 from queue_app.dashboard.labels import age_or_dash
+from queue_app.diagnose.system import System, troubles
 from queue_app.exceptions import UnknownQueue
 from queue_app.management.verbs import OK, UNREACHABLE, Call, Needs, add_json
 from queue_app.management.verbs._values import format_table
 from queue_app.services.read.stats import READY, UNREACHABLE as NO_INDEX, queue_stats
+from queue_app.services.way import follow, is_detour
 
 EXAMPLE = "taskqueue stats"
 NEEDS = Needs.DATABASE | Needs.READABLE
@@ -43,6 +45,8 @@ def lines(stats: dict[str, Any]) -> list[str]:
     ]
     if stats["index"] != READY:
         header += [f"The index is {stats['index']}: these are PostgreSQL's numbers. Run `taskqueue doctor`.", ""]
+    elif is_detour(way := follow()):
+        header += [str(each.text) for each in troubles(System(stats["index"], way=way))] + [""]
     rows = [["queue", "active", "cap", *BAND_NAMES, "oldest", ""]]
     rows += [_row(queue) for queue in stats["by_queue"]]
     return header + format_table(rows)

@@ -33,7 +33,7 @@ from queue_app.core.limits import score
 from queue_app.core.records import ClaimedTask, Enqueued, Entry, Returned, TaskRef, TaskSpec
 from queue_app.core.states import Status
 from queue_app.exceptions import InvalidTaskData
-from queue_app.index import Index, get_index
+from queue_app.index import Index, stream_index
 from queue_app.services.notify.index import OnLocated, notify_index, push_on_commit
 from queue_app.sql.search import traces
 from queue_app.telemetry import tracing, transition_log
@@ -56,14 +56,14 @@ def read(
         raise InvalidTaskData(
             "after_id", "after_id must be the id of an event, like 1700000000000-0.", code="invalid_id"
         )
-    found = get_index().read_events(after_id, count=max(1, min(count, MAX_COUNT)), block_ms=block_ms)
+    found = stream_index().read_events(after_id, count=max(1, min(count, MAX_COUNT)), block_ms=block_ms)
     last = found[-1].id if found else after_id
     return [event for event in found if only is None or only.matches(event)], last
 
 
 def last_id() -> str:
     """Return the id of the newest event, to continue from; raise ``IndexUnavailable``."""
-    return get_index().last_event_id()
+    return stream_index().last_event_id()
 
 
 def enabled() -> bool:

@@ -22,6 +22,7 @@ from queue_app.index import get_index
 from queue_app.index.stats import QueueDepth
 from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
+from queue_app.services.way import follow
 from queue_app.sql import stats as rows
 from queue_app.sql.database import alias
 
@@ -67,11 +68,13 @@ class QueueSummary:
 
 def queue_summary(queue: Queue) -> QueueSummary:
     """Return how many tasks of a queue wait and run. Raises ``IndexUnavailable``."""
+    follow()
     return summary_of(queue, get_index().depth(queue.name))
 
 
 def index_state() -> str:
     """Return ready, loading, rebuilding, missing or unreachable."""
+    follow()
     try:
         return get_index().generation().state
     except IndexUnavailable:
@@ -89,7 +92,7 @@ def summaries(
     state = index_state()
     if state == READY:
         try:
-            return {queue.name: queue_summary(queue) for queue in queues}, READY
+            return {queue.name: summary_of(queue, get_index().depth(queue.name)) for queue in queues}, READY
         except IndexUnavailable:
             state = UNREACHABLE
     known = (of_rows or depths_of_rows)()

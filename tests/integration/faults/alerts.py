@@ -51,6 +51,8 @@ class Plant:
 
     run: Run
     prometheus: Prometheus
+    target: str
+    web: Process
     processes: dict[str, Process] = field(default_factory=dict)
     lines: list[tuple[str, set[str], set[str], float]] = field(default_factory=list)
 
@@ -184,6 +186,16 @@ def redis_killed(plant: Plant) -> Iterator[None]:
     plant.run.arena.kill_valkey()
     yield
     plant.run.arena.start_valkey()
+
+
+@contextmanager
+def redis_out_of_reach(plant: Plant) -> Iterator[None]:
+    """Let the web process alone not reach Redis."""
+    plant.web.kill()
+    plant.web = plant.run.fleet.web(plant.target, REDIS_URL="redis://127.0.0.1:1/0")
+    yield
+    plant.web.kill()
+    plant.web = plant.run.fleet.web(plant.target)
 
 
 @contextmanager
@@ -331,7 +343,8 @@ SCENES: list[tuple[str, Callable[[Plant], AbstractContextManager[None]], tuple[s
     ("most tasks fail for good", failures, ("TaskQueueFailureRate",)),
     ("FLUSHALL, five times", flushed, ()),
     ("FLUSHALL, and the rebuild hangs", rebuild_hangs, ("TaskQueueIndexNotReady",)),
-    ("Valkey killed", redis_killed, ("TaskQueueRedisDown",)),
+    ("Valkey killed", redis_killed, ("TaskQueueIndexAway",)),
+    ("Valkey out of reach of the web process", redis_out_of_reach, ("TaskQueueRedisDown",)),
     ("PostgreSQL stopped", postgresql_stopped, ("TaskQueuePostgreSQLDown",)),
     ("1 100 high tasks wait", lambda plant: many_wait(plant, 1100, Band.HIGH), ("TaskQueueHighDepth",)),
     ("5 100 tasks wait", lambda plant: many_wait(plant, 5100, Band.NORMAL), ("TaskQueueDepth",)),
@@ -354,10 +367,10 @@ def running(run: Run) -> Iterator[Plant]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         target = f"127.0.0.1:{free.getsockname()[1]}"
     run.fleet.env |= QUICK
-    run.fleet.web(target)
+    web = run.fleet.web(target)
     stop = threading.Event()
     with Prometheus(Path(run.log).parent / "prometheus", target) as prometheus:
-        plant = Plant(run, prometheus)
+        plant = Plant(run, prometheus, target, web)
         for name in ("scheduler", "celery", *WORKERS):
             plant.start(name)
         loading = threading.Thread(target=load, args=(stop, run.log))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 from django.core.cache import caches
+from django.utils import timezone
 
 from queue_app.core.probe import Probe
 from queue_app.core.reasons import say
@@ -15,6 +17,7 @@ from queue_app.diagnose import health
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.sql import snapshot
+from tests.support.engine import leave_redis
 
 LIMIT = 30.0
 
@@ -22,8 +25,8 @@ LIMIT = 30.0
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch):
     """Give each test probes of its own."""
-    for name in ("database", "index"):
-        monkeypatch.setattr(health, name, Probe(getattr(health, name)._question))
+    monkeypatch.setattr(health, "database", Probe(health.database._question))
+    monkeypatch.setattr(health, "index", {way: Probe(probe._question) for way, probe in health.index.items()})
 
 
 @pytest.fixture
@@ -55,7 +58,11 @@ def test_ready(anonymous, rebuilt):
     for path in ("/readyz", "/readyz/", "/readyz?require=index,scheduler"):
         response = anonymous.get(path)
         assert response.status_code == 200
-        assert response.data == {"status": "ok", "database": "ok", "index": "ok", "scheduler": "ok", "reasons": []}
+        assert response.data["index_way"].pop("since") is not None
+        assert response.data == {
+            "status": "ok", "database": "ok", "index": "ok", "scheduler": "ok",
+            "index_way": {"way": "redis", "redis_is_away": False}, "reasons": [],
+        }  # fmt: skip
         assert response.headers["Cache-Control"] == "no-store"
 
 
@@ -63,7 +70,21 @@ def test_ready_without_the_index(anonymous, index_away):
     response = anonymous.get("/readyz")
     assert response.status_code == 200
     assert (response.data["status"], response.data["index"]) == ("ok", "not ok")
-    assert response.data["reasons"] == ["Redis cannot be reached, so no task starts. Tasks are safe in PostgreSQL."]
+    assert response.data["reasons"] == [say("index_unreachable")]
+
+
+def test_ready_while_claims_read_the_rows(anonymous, rebuilt, index_away):
+    take_lead("me", 15)
+    leave_redis()
+    response = anonymous.get("/readyz?require=index,scheduler")
+    assert (response.status_code, response.data["index"], response.data["reasons"]) == (200, "ok", [])
+    way = response.data["index_way"]
+    assert (way["way"], way["redis_is_away"], timezone.now() - way["since"] < timedelta(minutes=1)) == (
+        "rows",
+        True,
+        True,
+    )
+    assert "cache" not in str(response.data), "addresses are not public"
 
 
 def test_required_parts_must_work(anonymous, rebuilt):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from queue_app import conf
 from queue_app.core.probe import Probe
 from queue_app.diagnose import health as metrics
 
@@ -59,7 +60,7 @@ def test_open(anonymous, access):
 
 
 def test_an_unavailable_redis_is_reported(anonymous, monkeypatch):
-    monkeypatch.setattr(metrics, "_index", Probe(lambda: 1 / 0))
+    monkeypatch.setitem(metrics._stats, conf.REDIS, Probe(lambda: 1 / 0))
     content = anonymous.http.get("/metrics").content
     assert b'up{component="redis"} 0.0' in content
     assert b'up{component="postgresql"} 1.0' in content

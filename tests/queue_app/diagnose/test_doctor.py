@@ -11,16 +11,19 @@ import pytest
 from django.db import OperationalError, connection
 
 from queue_app.core.reasons import Finding, Level
-from queue_app.diagnose import doctor, servers
+from queue_app.diagnose import doctor, servers, work
 from queue_app.diagnose.watchdog import Watchdog
-from queue_app.index import get_index
+from queue_app.exceptions import IndexUnavailable
+from queue_app.index import get_index, redis_is_away
 from queue_app.management.servers import report_eviction
 from queue_app.models import Task
+from queue_app.services.repair.detour import leave_redis as leave_redis_by_vote
+from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
 from queue_app.sql import doctor as rows
 from queue_app.sql.doctor import TableLock
-from tests.support.engine import REFUSALS, index_refusing, put, put_many
+from tests.support.engine import REFUSALS, index_refusing, leave_redis, put, put_many
 from tests.support.faults import failing
 from tests.support.findings import assert_finding, only, register_live
 from tests.support.index_state import client_of
@@ -111,13 +114,68 @@ def test_a_wrong_setting_is_the_only_failure(engine, settings):
 
 @pytest.mark.parametrize("cause", REFUSALS)
 def test_a_redis_that_refuses_writes_is_the_only_failure(engine, cause):
-    """Without writes no scheduler leads and no index is built; to start one would not help."""
+    """Without writes no index is built."""
+    take_lead("me", 15)
     run_overdue(every=True)
     with index_refusing(cause):
         failures = [f for f in doctor.examine() if f.level is Level.FAIL and f.check not in ("memory", "maintenance")]
     assert [(f.check, "refuses writes" in f.message, cause in f.message) for f in failures] == [("redis", True, True)]
     assert "runscheduler" not in failures[0].hint
     assert list(servers.check_writes()) == []
+
+
+def of(check, findings):
+    return [(finding.level, finding.message) for finding in findings if finding.check == check]
+
+
+def test_while_claims_read_the_rows_a_redis_that_is_gone_fails_nothing(engine, settings):
+    take_lead("me", 15)
+    Watchdog().run_once()
+    run_overdue(every=True)
+    register_live(engine.worker())
+    leave_redis()
+    put()
+    nowhere = settings.CACHES["default"] | {"LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "nowhere": nowhere}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "nowhere"}
+    redis_is_away.clear()  # the doctor is a process of its own
+    findings = list(doctor.examine())
+    assert [finding for finding in findings if finding.level is Level.FAIL] == []
+    gone, why = of("redis", findings)
+    assert (gone[0], "does not answer" in gone[1]) == (Level.WARN, True)
+    assert (why[0], why[1].startswith("Redis has been away for")) == (Level.WARN, True)
+    assert "Connection refused" in why[1]
+    assert {"index", "queues", "agreement", "clocks"} - {finding.check for finding in findings} == {"clocks"}
+
+
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_while_claims_read_the_rows_a_redis_that_refuses_writes_fails_nothing(engine, cause):
+    take_lead("me", 15)
+    run_overdue(every=True)
+    leave_redis()
+    with index_refusing(cause):
+        findings = list(doctor.examine())
+    assert {f.check for f in findings if f.level is Level.FAIL} <= {"memory", "maintenance", "stalls"}
+    [refusal] = [f for f in findings if "refuses writes" in f.message]
+    assert (refusal.level, cause in refusal.message) == (Level.WARN, True)
+
+
+def test_a_worker_that_alone_cannot_reach_redis_is_named(engine):
+    register_live(hand := engine.worker())
+    register_live(engine.worker())
+    assert list(work.check_way()) == []
+    assert not leave_redis_by_vote(str(hand.id), IndexUnavailable("gone"))
+    assert_finding(work.check_way, Level.WARN, "only w1 (h, pid 7) cannot reach it and stand by")
+
+
+def test_processes_with_another_index_are_named(engine, settings):
+    assert list(work.check_way()) == []
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "INDEX": "rows"}
+    assert_finding(work.check_way, Level.WARN, "claims use Redis, but INDEX is 'rows' here")
+    assert rebuild() is not None
+    assert list(work.check_way()) == []
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "INDEX": "redis"}
+    assert_finding(work.check_way, Level.WARN, "claims use the rows, but INDEX is 'redis' here")
 
 
 def test_without_postgresql_the_rest_is_examined(engine):

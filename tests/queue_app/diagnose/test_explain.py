@@ -412,7 +412,8 @@ def _random_edit(chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("cause", REFUSALS)
-def test_a_redis_that_refuses_writes_is_named_instead_of_a_missing_scheduler(engine, cause):
+def test_a_redis_that_refuses_writes_is_named(engine, cause):
+    take_lead("me", 15)
     task_id = put()
     with index_refusing(cause):
         explanation = explain(task_id)

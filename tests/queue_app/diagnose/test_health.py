@@ -1,15 +1,21 @@
 """A probe asks one question at a time, abandons it in time, and reuses a lingering thread."""
 
+import socket
 import threading
+import time
 
 import pytest
+from django.core.cache import caches
 from django.db import connection
 
 from queue_app.core import probe as probe_module
 from queue_app.core.probe import Probe
 from queue_app.diagnose import health
+from queue_app.index import redis_is_away
 from queue_app.metrics.exposition import families
-from tests.support.engine import index_refusing
+from queue_app.services.repair.detour import return_to_redis
+from queue_app.services.upkeep.jobs import take_lead
+from tests.support.engine import index_refusing, leave_redis, put
 
 LIMIT = 60.0
 
@@ -85,7 +91,47 @@ def test_a_read_only_database_is_not_ready(read_only):
 
 
 def test_a_redis_that_refuses_writes_is_why_the_index_is_not_ready(engine):
+    take_lead("me", 15)
     with index_refusing("maxmemory"):
         reasons = health.check(within=30).reasons
+    assert list(reasons) == ["index"]
     assert reasons["index"].startswith("Redis refuses writes")
-    assert reasons["scheduler"] == reasons["index"], "without writes no scheduler leads; to start one would not help"
+
+
+@pytest.fixture
+def frozen_redis(engine, settings):
+    """Claims read the rows, and the project's Redis accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        frozen = settings.CACHES["default"] | {
+            "LOCATION": f"redis://127.0.0.1:{server.getsockname()[1]}/0",
+            "OPTIONS": {"SOCKET_TIMEOUT": 2 * LIMIT},
+        }
+        settings.CACHES = {**settings.CACHES, "frozen": frozen}
+        settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "frozen"}
+        leave_redis("It does not answer.")
+        redis_is_away.clear()  # another process has let claims leave it
+        yield
+        caches["frozen"].close()
+
+
+def test_a_frozen_redis_delays_no_probe_while_claims_read_the_rows(frozen_redis):
+    take_lead("me", 15)
+    began = time.monotonic()
+    found = health.check(within=LIMIT)
+    assert (found.reasons, found.way.is_rows, found.way.because) == ({}, True, "It does not answer.")
+    put()
+    shown = {family.metric.name: family.samples for family in families(health.collect(within=4))}
+    assert time.monotonic() - began < LIMIT / 2
+    assert shown["up"] == {("redis",): 0.0, ("postgresql",): 1.0}
+    assert shown["index_way"] == {("redis",): 0.0, ("rows",): 1.0}
+    assert 0 < shown["index_away_seconds"][()] < LIMIT
+    assert sum(shown["queue_depth"].values()) == shown["index_ready"][()] == 1
+
+
+def test_a_redis_that_answers_again_is_up_before_claims_return(engine):
+    leave_redis()
+    shown = {family.metric.name: family.samples for family in families(health.collect(within=30))}
+    assert (shown["up"]["redis",], shown["index_away_seconds"][()] > 0) == (1.0, True)
+    assert return_to_redis()
+    shown = {family.metric.name: family.samples for family in families(health.collect(within=30))}
+    assert (shown["index_way"]["redis",], shown["index_away_seconds"][()]) == (1.0, 0.0)
