@@ -15,7 +15,7 @@ from queue_app.services import requests
 from queue_app.services.notify import index as notify_index
 from queue_app.services.repair import reap, rebuild, reconcile
 from queue_app.sql import prepared
-from tests.explorer import crew, said_twice
+from tests.explorer import crew, said_twice, ways
 from tests.explorer.controller import Controller, controller
 from tests.explorer.queues import few_connections
 from tests.explorer.world import World
@@ -50,7 +50,7 @@ _STEADY: Final[tuple[Swap, ...]] = (
 def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
     """Yield a world and a controller of up to ``count`` actors."""
     with (
-        swapped(*_STEADY),
+        swapped(*_STEADY, *ways.beliefs.swaps),
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
         few_connections(),
         installed() as history,

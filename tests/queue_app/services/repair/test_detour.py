@@ -1,22 +1,23 @@
-"""Claims leave Redis for the rows, and return: who may decide it, what processes do that have not heard, what limits see.
+"""Claims leave Redis for the rows, and return: who decides it, what processes do that have not heard, what limits see.
 
 Redis is there all the time; what "cannot be reached" stands in for it. All processes are this one: what each believes
 is a flag, which the test sets.
 """
 
 import random
-import time
 import uuid
 from collections import Counter
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from queue_app import conf
+from queue_app.core.records import WorkerReport
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
 from queue_app.index import get_index, redis_index, redis_is_away, rows_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task
+from queue_app.rows import lanes
 from queue_app.services.control.queues import copy_limit, set_queue_limits
 from queue_app.services.lifecycle.claim import give_back
 from queue_app.services.lifecycle.finish import finish
@@ -132,8 +133,6 @@ def test_a_damaged_index_is_rebuilt_and_not_left(crew):
 
 
 def test_nobody_leaves_redis_inside_a_transaction(crew):
-    from django.db import transaction
-
     vote("one")
     with transaction.atomic():
         assert not leave_redis("two", GONE)
@@ -210,7 +209,7 @@ def test_what_is_given_back_during_the_return_is_in_redis_afterwards(engine, bef
 
 def test_a_crash_on_the_way_back_leaves_a_way_that_works(engine, before):
     hand = enlist(engine.worker())
-    first, second = put_many(2)
+    put_many(2)
     go_to_rows()
 
     def die():
@@ -230,8 +229,6 @@ def test_a_crash_on_the_way_back_leaves_a_way_that_works(engine, before):
 
 
 def test_a_crash_on_the_way_to_the_rows_leaves_a_way_that_works(engine, before):
-    from queue_app.rows import lanes
-
     hand = enlist(engine.worker())
     task = put()
     take_lead("leader", 60)
@@ -423,8 +420,6 @@ def test_slots_that_end_at_a_process_that_believes_in_redis_are_free_in_the_rows
 
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_heartbeat_tells_which_way_is_in_force(engine, rows):
-    from queue_app.core.records import WorkerReport
-
     hand = enlist(engine.worker())
     go_to_rows()
     if not rows:
