@@ -103,10 +103,9 @@ def without_lane() -> Iterator[str]:
 
 
 #: Transitions that only the index in Redis needs.
-OF_REDIS: Final = ("register", "change_profile", "recover")
+OF_REDIS: Final = ("register", "change_profile", "recover", "requests", "promote")
 IN_REDIS: Final = (
-    "queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both", "requested", "ticked",
-    "blocked",
+    "queued", "executing", "overdue", "proposed", "scheduled", "dead", "cancelled", "both", "ticked", "blocked",
 )  # fmt: skip
 #: Name -> what it does, in which states.
 WAYS: Final[dict[str, tuple[Callable[[Any, int], Any], tuple[str, ...]]]] = {

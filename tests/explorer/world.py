@@ -375,7 +375,8 @@ class World:
             finish([done(task) for task in tasks])
 
     def _is_done(self) -> bool:
-        is_over = not Task.objects.exclude(status__in=TERMINAL).exists() and not backlog().waiting
+        has_requests = get_index().way == conf.REDIS and bool(backlog().waiting)
+        is_over = not Task.objects.exclude(status__in=TERMINAL).exists() and not has_requests
         return is_over and not Workflow.objects.filter(finished_at=None).exists()
 
     def name_of(self, task_id: uuid.UUID) -> str:

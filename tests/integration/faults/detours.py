@@ -22,17 +22,19 @@ from django.db.models import Count
 
 from queue_app.core.priorities import Band
 from queue_app.core.records import NewTask
-from queue_app.models import Limit, Queue, Task
+from queue_app.models import Limit, Queue, RuntimeSettings, Task, Worker
 from queue_app.registry import type_of
 from queue_app.services.control.queues import copy_limit
 from queue_app.services.enqueue.store import enqueue_many
 from queue_app.services.notify import index as notify
+from queue_app.services.repair.rebuild import rebuild
 from queue_app.sql import snapshot
 from queue_app.sql.snapshot import Way
 from tests.integration.app import tasks
 from tests.integration.faults.edits import over_rate
 from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
 from tests.integration.faults.starts import start
+from tests.integration.faults.timing import uncapped
 from tests.integration.processes import lines
 from tests.support.waiting import turns, until
 
@@ -43,6 +45,10 @@ RETURN_SECONDS: Final = 15.0
 STANDSTILL_SECONDS: Final = 2.0
 FLAP_STANDSTILL_SECONDS: Final = 1.0
 FLAP_SECONDS: Final = 2.0
+#: Tasks of a measurement of speed.
+SPEED_TASKS: Final = 10_000
+#: Where no Redis listens.
+CLOSED: Final = "redis://127.0.0.1:1/0"
 #: Waiting tasks that the load keeps, by queue and key.
 DEPTH: Final = {
     ("default", ""): 120, ("default", "one"): 30, ("default", "family:a"): 20, ("default", "family:b"): 20,
@@ -51,7 +57,9 @@ DEPTH: Final = {
 #: Kind -> cap. Slots of one user in the queue ``default``, of a key, of each key of a family, of the type ``job``.
 USER, KEY, FAMILY, TYPE = 2, 2, 1, 6
 #: Starts of the queue ``other`` in a second, and how many at once; time between starts of the key ``slow`` (s).
-RATE, BURST, DELAY = 20, 2, 0.2
+RATE, BURST, DELAY = 20, 2, 0.5
+#: By how much a start may come later than its claim: the share of a period.
+LATE: Final = 0.5
 PAUSED: Final = "paused"
 
 
@@ -90,6 +98,11 @@ class Load:
         new = [self._new(*kind) for kind, count in DEPTH.items() for _ in range(count - waiting.get(kind, 0))]
         if new:
             self.enqueue(new)
+
+    def last(self, seconds: float) -> None:
+        """Keep tasks waiting for so long."""
+        for _ in turns(seconds, pause=0.1):
+            self.top_up()
 
     def enqueue(self, new: list[NewTask]) -> None:
         """Enqueue them, and measure how long that takes."""
@@ -236,6 +249,62 @@ def redis_frozen_for_two_workers(run: Run) -> None:
     _detour(run, frozen, begin=_two_workers)
 
 
+def redis_closed_to_one_worker(run: Run) -> None:
+    """One worker alone cannot reach Redis: it stands by, and the others go on in Redis."""
+    run.judges_caps = False
+    load = Load(run)
+    load.top_up()
+    start(run)
+    apart = run.fleet.worker("--concurrency", "4", heartbeat=HEARTBEAT, REDIS_URL=CLOSED)
+    until(lambda: Worker.objects.filter(pid=apart.pid).exists(), "it has registered", PATIENCE)
+    with Ways() as ways:
+        load.last(AWAY_SECONDS)
+        run.broken += ["the way changed"] if ways.changes or ways.is_rows else []
+    mine = Task.objects.filter(worker_id__in=Worker.objects.filter(pid=apart.pid).values("id"))
+    run.broken += [] if apart.alive else ["it has ended, instead of standing by"]
+    run.broken += ["it has started tasks"] if mine.exists() else []
+    run.broken += overlaps(run.log)
+
+
+def speed_without_limits(run: Run) -> None:
+    """Claims read the rows, and nothing limits them"""
+    _speed(run, "no limits")
+
+
+def speed_under_ten_limits(run: Run) -> None:
+    """Claims read the rows under ten limits, none of which is reached"""
+    for name in ("default", "other"):
+        far = {"max_concurrent": 500, "max_concurrent_per_user": 400, "rate_count": 100_000, "rate_seconds": 1.0}
+        Queue.objects.filter(pk=name).update(**far)
+    for scope, name in (("type", type_of(tasks.add)), ("key", "one"), ("key", "family")):
+        copy_limit(Limit.objects.create(scope=scope, name=name, max_concurrent=300))
+    RuntimeSettings.objects.update(max_concurrent=1000)
+    _speed(run, "ten limits", concurrency_key="family:a", user="ina")
+
+
+def _speed(run: Run, name: str, **options: str) -> None:
+    """Measure how many tasks end in a second while claims read the rows; two workers have two cores."""
+    run.judges_caps = False
+    if not options:
+        uncapped()
+    rebuild()
+    new = NewTask(task_type=type_of(tasks.add), args=[1, 2], queue="default", **options)
+    for _ in range(SPEED_TASKS // 1000):
+        run.order += [(stored.id, "default", Band.NORMAL) for stored in enqueue_many([new] * 1000)]
+    run.fleet.scheduler()
+    run.arena.kill_valkey()
+    for _ in range(2):
+        run.fleet.worker("--concurrency", "8", heartbeat=HEARTBEAT)
+    until(lambda: run.ended() > SPEED_TASKS / 10, "tasks end", PATIENCE)
+    ended, began = run.ended(), time.monotonic()
+    until(lambda: run.ended() > SPEED_TASKS * 0.9, "tasks end", PATIENCE)
+    run.measured[f"tasks a second from rows, {name}"] = (run.ended() - ended) / (time.monotonic() - began)
+    run.measured["load of the machine"] = os.getloadavg()[0]
+    run.broken += [] if snapshot.way().is_rows else ["claims do not read the rows"]
+    run.arena.start_valkey()
+    notify.breaker.reset()
+
+
 def _start(run: Run) -> None:
     start(run)
 
@@ -251,7 +320,7 @@ def _two_workers(run: Run) -> None:
 
 def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None] = _start) -> None:
     """Take Redis away under load; the way must change, and change back."""
-    run.judges_caps = False  # tasks have weights
+    run.judges_caps = False  # what runs is counted from outside
     limit()
     load = Load(run)
     load.top_up()
@@ -259,60 +328,60 @@ def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None
     begin(run)
     until(lambda: run.ended() >= 50, "tasks end", PATIENCE)
     with Ways() as ways:
-        for _ in turns(3, pause=0.1):
-            load.top_up()
+        load.last(3)
         ends = Ends(run)
         for _ in range(flaps):
             with away(run):
-                for _ in turns(AWAY_SECONDS if flaps == 1 else FLAP_SECONDS, pause=0.1):
-                    load.top_up()
+                load.last(AWAY_SECONDS if flaps == 1 else FLAP_SECONDS)
             if flaps > 1:
-                for _ in turns(FLAP_SECONDS, pause=0.1):
-                    load.top_up()
-        back_at = time.monotonic()
-        notify.breaker.reset()
-        for _ in turns(RETURN_SECONDS, pause=0.1):
-            load.top_up()
-            if not ways.is_rows:
-                run.measured["seconds from Redis's return until claims use it"] = time.monotonic() - back_at
-                break
-        for _ in turns(3, pause=0.1):
-            load.top_up()
-        standstill = ends.longest()
-        run.measured |= {
-            "longest standstill around the detour (s)": standstill,
-            "tasks started from rows": ways.started(),
-            "changes of the way": len(ways.changes),
-            "slowest enqueue (s)": load.slowest,
-            "load of the machine": os.getloadavg()[0],
-        }
-        run.broken += [] if ways.started() else ["no task started from rows"]
-        run.broken += [f"enqueue failed {load.errors} times"] if load.errors else []
-        if ways.is_rows or not ways.changes:
-            run.broken.append(f"the way did not change to the rows and back: {ways.changes}")
-        most = STANDSTILL_SECONDS if flaps == 1 else FLAP_STANDSTILL_SECONDS
-        run.broken += [f"no task ended for {standstill:.1f} s, {ends.where(ways)}"] if standstill > most else []
-    run.broken += [f"{count} tasks of a paused queue started" for count in [_started(load.paused)] if count]
+                load.last(FLAP_SECONDS)
+        if begin is not _start:  # only a scheduler lets claims return
+            run.fleet.scheduler()
+        _return(load, ways)
+        load.last(3)
+        _measure(load, ways, ends, STANDSTILL_SECONDS if flaps == 1 else FLAP_STANDSTILL_SECONDS)
+    if count := Task.objects.filter(id__in=load.paused).exclude(status="queued").count():
+        run.broken.append(f"{count} tasks of a paused queue started")
     Task.objects.filter(id__in=load.paused).delete()
     until(lambda: run.ended() >= len(run.order), "all tasks end", PATIENCE)
     run.broken += overlaps(run.log)
-    run.broken += over_rate(_starts(queue="other"), RATE, BURST + 1)
-    run.broken += _too_soon(_starts(concurrency_key="slow"))
+    run.broken += over_rate(_starts(queue="other"), RATE, BURST + CAPS["other"])
+    run.broken += over_rate(_starts(concurrency_key="slow"), 1 / DELAY, 1 + LATE)
 
 
-def _started(ids: list[uuid.UUID]) -> int:
-    return Task.objects.filter(id__in=ids).exclude(status="queued").count()
+def _return(load: Load, ways: Ways) -> None:
+    """Wait until claims use Redis again."""
+    back_at = time.monotonic()
+    notify.breaker.reset()
+    for _ in turns(RETURN_SECONDS, pause=0.1):
+        load.top_up()
+        if not ways.is_rows:
+            load.run.measured["seconds from Redis's return until claims use it"] = time.monotonic() - back_at
+            return
+
+
+def _measure(load: Load, ways: Ways, ends: Ends, most: float) -> None:
+    """Note the figures of a detour, and what is wrong with them; ``most``: the longest standstill (s)."""
+    run, standstill, started = load.run, ends.longest(), ways.started()
+    run.measured |= {
+        "longest standstill around the detour (s)": standstill,
+        "tasks started from rows": started,
+        "changes of the way": len(ways.changes),
+        "slowest enqueue (s)": load.slowest,
+        "load of the machine": os.getloadavg()[0],
+    }
+    for is_wrong, said in (
+        (not started, "no task started from rows"),
+        (load.errors, f"enqueue failed {load.errors} times"),
+        (ways.is_rows or not ways.changes, f"the way did not change to the rows and back: {ways.changes}"),
+        (standstill > most, f"no task ended for {standstill:.1f} s, {ends.where(ways)}"),
+    ):
+        run.broken += [said] if is_wrong else []
 
 
 def _starts(**of: str) -> list[datetime]:
     found = Task.objects.filter(started_at__isnull=False, **of).order_by("started_at")
     return list(found.values_list("started_at", flat=True))
-
-
-def _too_soon(starts: list[datetime]) -> list[str]:
-    """Return the starts that follow another one too soon; the clocks of the servers differ by less than 10 ms."""
-    least = timedelta(seconds=DELAY - 0.01)
-    return [f"{at - before} between starts" for before, at in itertools.pairwise(starts) if at - before < least]
 
 
 # -- judgement ---------------------------------------------------------------------------
@@ -373,4 +442,7 @@ FAULTS = [
     redis_flaps,
     redis_gone_for_one_worker,
     redis_frozen_for_two_workers,
+    redis_closed_to_one_worker,
+    speed_without_limits,
+    speed_under_ten_limits,
 ]
