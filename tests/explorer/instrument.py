@@ -13,7 +13,7 @@ from django.test import override_settings
 from queue_app.index import notifier, scripts
 from queue_app.services import requests
 from queue_app.services.notify import index as notify_index
-from queue_app.services.repair import reap, rebuild, reconcile
+from queue_app.services.repair import detour, reap, rebuild, reconcile
 from queue_app.sql import prepared
 from tests.explorer import crew, said_twice, ways
 from tests.explorer.controller import Controller, controller
@@ -41,6 +41,8 @@ _STEADY: Final[tuple[Swap, ...]] = (
     (rebuild, "await_answers", crew.await_answers),
     # An actor may let time pass.
     (time, "monotonic", crew.monotonic),
+    # Claims may leave Redis while it answers, which is harder than if it were gone.
+    (detour, "why_away", always("It is gone.")),
     # Workers of the world are no processes of this machine.
     (reap, "machine_identity", always("")),
 )

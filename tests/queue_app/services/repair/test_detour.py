@@ -36,8 +36,9 @@ GONE = IndexUnavailable("Redis is gone.")
 
 
 @pytest.fixture(autouse=True)
-def _believes_in_redis():
-    """Let each test begin, and the next one go on, as a process that has heard nothing."""
+def _believes_in_redis(monkeypatch):
+    """Let each test begin, and the next one go on, as a process that has heard nothing; Redis itself seems away."""
+    monkeypatch.setattr(detour, "why_away", lambda: "It is gone.")
     redis_is_away.clear()
     yield
     redis_is_away.clear()
