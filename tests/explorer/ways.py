@@ -14,19 +14,24 @@ from typing import Any, Final
 from django.db import connection
 
 from queue_app import conf
+from queue_app.core.priorities import Band
 from queue_app.exceptions import IndexUnavailable, TaskQueueError
 from queue_app.index import get_index, redis_is_away
 from queue_app.rows import lanes
+from queue_app.services.enqueue.store import enqueue
 from queue_app.services.lifecycle.claim import claim
 from queue_app.services.repair.detour import leave_redis, return_to_redis
 from queue_app.services.repair.rebuild import rebuild_if_needed
 from queue_app.services.way import follow, vote
 from queue_app.services.worker.registration import register_in_index
 from queue_app.sql import snapshot
+from tests.support.engine import new
 from tests.support.swaps import Swap
 
 #: State -> the state from which claims have left Redis.
 STATES: Final = {"away": "queued", "away_held": "executing"}
+#: The key of all tasks, which is capped at 1.
+KEY: Final = "customer:7"
 GONE: Final = IndexUnavailable("Redis is gone.")
 
 
@@ -67,9 +72,10 @@ def leave() -> bool:
     return leave_redis("this", GONE)
 
 
-def _claim(world: Any, number: int) -> None:
-    """Claim in the way that is in force; what was proposed by the other one must not be granted any more."""
+def _go_on(world: Any, number: int) -> None:
+    """Start a more urgent task in the way that is in force; what the other one has proposed must not be granted."""
     hand = world.hands[1 + number]
+    enqueue(new(concurrency_key=KEY, user="ina", priority=Band.CRITICAL))
     with suppress(TaskQueueError):  # another actor may have changed the way, or builds
         if get_index().way == conf.REDIS:
             register_in_index(hand.profile, hand.id)  # the return has forgotten it
@@ -78,13 +84,13 @@ def _claim(world: Any, number: int) -> None:
 
 def _leave(world: Any, number: int) -> bool:
     found = leave()
-    _claim(world, number)
+    _go_on(world, number)
     return found
 
 
 def _return(world: Any, number: int) -> bool:
     found = return_to_redis()
-    _claim(world, number)
+    _go_on(world, number)
     return found
 
 

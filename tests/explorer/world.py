@@ -50,7 +50,7 @@ from tests.support.rows import forget_known_queues, reset_rows
 from tests.support.scene import Hand
 from tests.support.swaps import always, swapped
 
-KEY: Final = "customer:7"
+KEY: Final = ways.KEY
 #: States that differ from others only for one transition.
 OWN_STATES: Final = {
     "requests": "requested",

@@ -33,7 +33,7 @@ from queue_app.sql.snapshot import Way
 from tests.integration.app import tasks
 from tests.integration.faults.edits import over_rate
 from tests.integration.faults.run import CAPS, HEARTBEAT, PATIENCE, Run
-from tests.integration.faults.starts import start
+from tests.integration.faults.starts import leads, start
 from tests.integration.faults.timing import uncapped
 from tests.integration.processes import lines
 from tests.support.waiting import turns, until
@@ -336,7 +336,8 @@ def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None
             if flaps > 1:
                 load.last(FLAP_SECONDS)
         if begin is not _start:  # only a scheduler lets claims return
-            run.fleet.scheduler()
+            scheduler = run.fleet.scheduler()
+            until(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
         _return(load, ways)
         load.last(3)
         _measure(load, ways, ends, STANDSTILL_SECONDS if flaps == 1 else FLAP_STANDSTILL_SECONDS)
@@ -362,9 +363,10 @@ def _return(load: Load, ways: Ways) -> None:
 
 def _measure(load: Load, ways: Ways, ends: Ends, most: float) -> None:
     """Note the figures of a detour, and what is wrong with them; ``most``: the longest standstill (s)."""
-    run, standstill, started = load.run, ends.longest(), ways.started()
+    run, (standstill, *others), started = load.run, ends.longest(), ways.started()
     run.measured |= {
         "longest standstill around the detour (s)": standstill,
+        "the next longest (s)": max(others, default=0.0),
         "tasks started from rows": started,
         "changes of the way": len(ways.changes),
         "slowest enqueue (s)": load.slowest,
@@ -408,9 +410,9 @@ class Ends:
         instants = [self.since, *ends.values_list("finished_at", flat=True), self._now()]
         yield from ((at - before, before) for before, at in itertools.pairwise(instants))
 
-    def longest(self) -> float:
-        """Return the longest time without an end, in seconds."""
-        return max(self._gaps())[0].total_seconds()
+    def longest(self) -> list[float]:
+        """Return the three longest times without an end, in seconds."""
+        return [gap.total_seconds() for gap, _ in sorted(self._gaps(), reverse=True)[:3]]
 
     def where(self, ways: Ways) -> str:
         """Say when that was, beside the changes of the way."""
