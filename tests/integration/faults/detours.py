@@ -252,6 +252,7 @@ def redis_frozen_for_two_workers(run: Run) -> None:
 def redis_closed_to_one_worker(run: Run) -> None:
     """One worker alone cannot reach Redis: it stands by, and the others go on in Redis."""
     run.judges_caps = False
+    limit()
     load = Load(run)
     load.top_up()
     start(run)
