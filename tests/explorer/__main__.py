@@ -2,6 +2,7 @@
 
 ./dev explore                            every pair, in every state
 ./dev explore --pair claim cancel        one pair
+./dev explore --with leave return        what meets a change of ways
 ./dev explore --twins                    break the code on purpose, and see it found
 ./dev explore --replay FILE              one schedule again, as a trace
 """
@@ -24,6 +25,7 @@ def main() -> int:
     """Start servers of our own, and explore on them; return the exit code."""
     parser = argparse.ArgumentParser(prog="./dev explore", description=__doc__.splitlines()[0])
     parser.add_argument("--pair", nargs=2, metavar="NAME", help="only these two transitions")
+    parser.add_argument("--with", nargs="+", metavar="NAME", dest="among", help="only meetings of these transitions")
     parser.add_argument("--state", help="only from this state of the task")
     parser.add_argument("--twice", action="store_true", help="only commands that are said twice")
     parser.add_argument("--three", type=int, metavar="N", help="N meetings of three actors, drawn by the seed")
@@ -98,6 +100,8 @@ def _explore(options: argparse.Namespace) -> int:
         wanted = sample(options.seed)
         if options.pair:
             wanted = [each for each in wanted if sorted(each.names) == sorted(options.pair)]
+        if options.among:
+            wanted = [each for each in wanted if set(each.names) & set(options.among)]
         if options.state:
             wanted = [each for each in wanted if each.state == options.state]
         if options.twice:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import psycopg
 from django.db import connection
 
-from queue_app.index import get_index
+from queue_app.index import redis_index
 from tests.explorer.dependence import HELD, WAITS, Step, note_transactions
 from tests.explorer.gates import BACK_SECONDS, CLOCK, CLOCK_KEY, GO, POSTGRESQL, Actor, gates
 from tests.explorer.monitor import Monitor
@@ -133,7 +133,7 @@ class Controller:
         self._look = psycopg.connect(**connection.get_connection_params(), autocommit=True)
         self._held: Actor | None = None
         self._index_client = redis_client()
-        self._monitor = Monitor(self._index_client, get_index().keys.prefix)
+        self._monitor = Monitor(self._index_client, redis_index().keys.prefix)
 
     def close(self) -> None:
         """End the threads and close the connections."""
@@ -195,7 +195,7 @@ class Controller:
         run.trace.append(entry)
         actor.step = entry
         if fate == CLOCK:
-            get_index().generation()  # as the leading scheduler does twice a second
+            redis_index().generation()  # as the leading scheduler does twice a second
             self._index_client.set(CLOCK_KEY, BACK_SECONDS)
         elif fate != GO:
             run.faulted = actor.label

@@ -7,9 +7,11 @@ from typing import Any, Self
 
 from django.db import connection
 
-from queue_app.index import get_index
+from queue_app.index import redis_index
 from tests.support.engine import redis_client
 
+#: The index in PostgreSQL, whose tables have no models.
+OF_ROWS = tuple(f"queue_app_rows_{name}" for name in ("state", "lane", "gate", "turn", "call", "lock", "counter"))
 FORGET = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
 RESTORE = """
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
@@ -30,7 +32,7 @@ class Copy:
     def take(cls, number: int, names: tuple[Any, ...]) -> Self:
         """Copy what there is now."""
         tables = connection.introspection.django_table_names(only_existing=True)
-        tables = [*(table for table in tables if table.startswith("queue_app_")), "task_event"]
+        tables = [*(table for table in tables if table.startswith("queue_app_")), "task_event", *OF_ROWS]
         schema = f"explorer_{number}"
         statements = ["SET session_replication_role = replica"]  # no triggers, no order among foreign keys
         with connection.cursor() as cursor:
@@ -45,7 +47,7 @@ class Copy:
             cursor.execute("SELECT COALESCE(max(seq), 0) FROM task_event")
             last_event = cursor.fetchone()[0]
         statements.append("SET session_replication_role = DEFAULT")
-        index = get_index()
+        index = redis_index()
         index.flush()
         keys: list[bytes] = []
         for key in redis_client().scan_iter(match=index.keys.everything, count=1000):
@@ -56,5 +58,5 @@ class Copy:
         """Make rows and keys what they were."""
         with connection.cursor() as cursor:
             cursor.execute(self.statement)
-        index = get_index()
+        index = redis_index()
         redis_client().eval(RESTORE, 0, index.keys.everything, *self.keys)

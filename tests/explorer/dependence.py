@@ -66,12 +66,23 @@ _HARMLESS: Final = re.compile(
     r"^(SELECT|WITH|SAVEPOINT|RELEASE|ROLLBACK|SET|BEGIN|COMMIT|commit_gen|rollback_gen|exit_gen)\b"
 )
 
+#: What the functions of the index in PostgreSQL touch, as statements of their own.
+_FUNCTIONS: Final = {
+    "queue_app_pick_1": "SELECT pg_advisory_xact_lock; UPDATE queue_app_rows_lane; UPDATE queue_app_rows_gate;"
+    " UPDATE queue_app_rows_state; UPDATE queue_app_rows_turn; SELECT queue_app_task FOR UPDATE;"
+    " SELECT queue_app_indexgeneration queue_app_queue queue_app_limit queue_app_runtimesettings queue_app_worker",
+    "queue_app_claimed_1": "UPDATE queue_app_rows_call; SELECT queue_app_rows_lane",
+    "queue_app_wake_1": "UPDATE queue_app_rows_call; SELECT queue_app_rows_lane queue_app_worker queue_app_task",
+}
+
 
 @cache
 def of_statement(what: str) -> Footprint:
     """Return what a statement touches, or a group of them."""
     reads, writes = set[Place](), set[Place]()
-    for part in what.split("; "):
+    for name, touched in _FUNCTIONS.items():
+        what = what.replace(name, f"; {touched}; ")
+    for part in filter(None, what.split("; ")):
         tables = {(table, "") for table in _TABLE.findall(part)}
         if not tables and not _HARMLESS.match(part):
             return ANYTHING

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from django.db import connection
 
-from queue_app.index import get_index
+from queue_app.index import redis_index
 from queue_app.index.streams import GROUP
 from tests.explorer.gates import CLOCK_KEY
 from tests.support.engine import redis_client
@@ -24,7 +24,7 @@ from tests.support.engine import redis_client
 #: The tables by which transitions are decided; others only tell of them.
 _TABLES: Final = (
     "task", "worker", "queue", "limit", "runtimesettings", "prioritypolicy", "indexgeneration", "deadletter",
-    "operation", "schedule", "scheduletick",
+    "operation", "schedule", "scheduletick", "rows_state", "rows_lane", "rows_gate",
 )  # fmt: skip
 _ROWS: Final = " UNION ALL ".join(
     f"SELECT '{table}', to_jsonb(each)::text FROM queue_app_{table} AS each"  # noqa: S608 - names of tables
@@ -65,7 +65,7 @@ def digest(known: Collection[uuid.UUID]) -> str:
     with connection.cursor() as cursor:
         cursor.execute(_ROWS)
         rows = sorted((table, text) for table, text in cursor.fetchall())
-    index = get_index()
+    index = redis_index()
     clock, keys = redis_client().eval(_KEYS, 0, index.keys.everything, CLOCK_KEY, GROUP)
     told = sorted(_line(*each) for each in keys if not any(part in each[0] for part in _TELLS_ONLY))
     text = "\n".join([str(clock), *(f"{table} {row}" for table, row in rows), *told])

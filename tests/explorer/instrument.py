@@ -13,9 +13,9 @@ from django.test import override_settings
 from queue_app.index import notifier, scripts
 from queue_app.services import requests
 from queue_app.services.notify import index as notify_index
-from queue_app.services.repair import reap, rebuild, reconcile
+from queue_app.services.repair import detour, reap, rebuild, reconcile
 from queue_app.sql import prepared
-from tests.explorer import crew, said_twice
+from tests.explorer import crew, said_twice, ways
 from tests.explorer.controller import Controller, controller
 from tests.explorer.queues import few_connections
 from tests.explorer.world import World
@@ -41,6 +41,8 @@ _STEADY: Final[tuple[Swap, ...]] = (
     (rebuild, "await_answers", crew.await_answers),
     # An actor may let time pass.
     (time, "monotonic", crew.monotonic),
+    # Claims may leave Redis while it answers, which is harder than if it were gone.
+    (detour, "why_away", always("It is gone.")),
     # Workers of the world are no processes of this machine.
     (reap, "machine_identity", always("")),
 )
@@ -50,7 +52,7 @@ _STEADY: Final[tuple[Swap, ...]] = (
 def instrument(count: int = 3) -> Iterator[tuple[World, Controller]]:
     """Yield a world and a controller of up to ``count`` actors."""
     with (
-        swapped(*_STEADY),
+        swapped(*_STEADY, *ways.beliefs.swaps),
         override_settings(TASKQUEUE=settings.TASKQUEUE | {"REQUESTS": {"ENABLED": True}}),
         few_connections(),
         installed() as history,

@@ -7,6 +7,7 @@ from typing import Final
 from tests.explorer.crew import LOOP
 from tests.explorer.said_twice import meets
 from tests.explorer.transitions import EVERYWHERE, TRANSITIONS
+from tests.explorer.ways import STATES as AWAY
 from tests.explorer.world import OWN_STATES
 
 
@@ -63,8 +64,8 @@ def meetings() -> list[Meeting]:
             if "damage_again" in (one, other) and {one, other} <= {"damage_again", "rebuild"}:
                 continue  # damage during a rebuild, or right after one, has to wait
             both = [state for state in TRANSITIONS[one].states if state in TRANSITIONS[other].states]
-            if both == list(EVERYWHERE):  # neither is about the task
-                both = ["queued", "executing", "proposed"]
+            if not set(EVERYWHERE) - set(both):  # neither is about the task
+                both = ["queued", "executing", "proposed", *(state for state in both if state in AWAY)]
             for name, state in OWN_STATES.items():
                 if name not in (one, other):
                     both = [each for each in both if each != state]

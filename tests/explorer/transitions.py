@@ -32,13 +32,13 @@ from queue_app.services.requests import consume
 from queue_app.services.upkeep.maintenance import purge_tasks
 from queue_app.services.upkeep.promote import make_due, promote
 from queue_app.services.worker import registration as worker_services
-from tests.explorer import crew, flows, pauses, queues, repeats, said_twice
+from tests.explorer import crew, flows, pauses, queues, repeats, said_twice, ways
 from tests.explorer.waits import WAITS
 from tests.explorer.world import CHANGED, KEY, STATES, World, new, row, tick
 from tests.support.engine import done, failed, redis_client
 
 EVERYWHERE: Final = tuple(
-    state for state in STATES if state not in ("both", *flows.STATES, *queues.STATES, *crew.STATES)
+    state for state in STATES if state not in ("both", *flows.STATES, *queues.STATES, *crew.STATES, *ways.STATES)
 )
 #: Of these, the ones in which the loss of keys is tried.
 LOSSES: Final = ("queued", "executing", "proposed", "scheduled", "dead")
@@ -229,4 +229,18 @@ TRANSITIONS: Final[dict[str, Transition]] = {
     },
     **{name: Transition(*of_crew) for name, of_crew in crew.ACTS.items()},
     **{name: Transition(*of_repeats) for name, of_repeats in repeats.REPEATS.items()},
+    **{name: Transition(*of_ways) for name, of_ways in ways.WAYS.items()},
+}
+
+
+def _also_away(transition: Transition) -> Transition:
+    """Return a transition that acts while claims read the rows, too."""
+    more = [state for state, origin in ways.STATES.items() if origin in transition.states]
+    return replace(transition, states=tuple(dict.fromkeys([*transition.states, *more])))
+
+
+TRANSITIONS |= {
+    name: _also_away(transition)
+    for name, transition in TRANSITIONS.items()
+    if not transition.damages and name not in ways.OF_REDIS
 }

@@ -241,6 +241,34 @@ def _without_spare() -> tuple[Swap, ...]:
     return (_text(admission, "_LOCK_ONE", "'2'", "'0'"),)
 
 
+def _same_generation() -> tuple[Swap, ...]:
+    """Let claims read the rows without a new generation."""
+
+    def raise_generation(above: int = 0, *, rows_because: str | None = None) -> int:
+        number = snapshot.generation()
+        if rows_because is None or snapshot.way().is_rows:
+            return plain(above, rows_because=rows_because)
+        with database.atomic():
+            snapshot._lock_generation()
+            sql = "UPDATE queue_app_indexgeneration SET rows_number = number, way_because = %s, ready_at = NULL"
+            database.execute(sql, [rows_because])
+        return number
+
+    plain = snapshot.raise_generation
+    return ((snapshot, "raise_generation", raise_generation),)
+
+
+def _leave_at_once() -> tuple[Swap, ...]:
+    """Leave the rows without waiting for the claim that is being committed."""
+    plain = snapshot.leave_rows
+
+    def leave_rows(number: int) -> bool:
+        with swapped((snapshot, "_lock_generation", always(None))):
+            return plain(number)
+
+    return ((snapshot, "leave_rows", leave_rows),)
+
+
 def _by_band() -> tuple[Swap, ...]:
     """Load the bands of a queue by arrival one by one."""
     return ((rebuild.Loader, "_together", lambda _, until: until),)
@@ -474,6 +502,16 @@ TWINS: Final[dict[str, Twin]] = {
         "damage that each rebuild has cured is repaired at once",
         lambda: tuple(_text(snapshot, name, snapshot._HELPED, "false") for name in ("_MAY_CONDEMN", "_HELPED")),
         (Meeting(("damage_again",), "damaged"),),
+    ),
+    "rows-generation": Twin(
+        "claims leave Redis with a new generation",
+        _same_generation,
+        (Meeting(("claim", "leave"), "queued"),),
+    ),
+    "rows-lock": Twin(
+        "claims leave the rows between two claims from rows",
+        _leave_at_once,
+        (Meeting(("return", "claim"), "away"),),
     ),
     "withdrawal": Twin(
         "a worker that undoes a claim keeps the leases of what it runs",

@@ -14,10 +14,11 @@ from typing import Final
 
 from django.db import connection
 
+from queue_app import conf
 from queue_app.core.records import ClaimedTask
 from queue_app.core.states import TERMINAL
 from queue_app.exceptions import TaskQueueError
-from queue_app.index import Profile, get_index
+from queue_app.index import Profile, get_index, redis_index
 from queue_app.index.streams import RequestStream
 from queue_app.models import DeadLetter, Limit, Queue, Schedule, ScheduleTick, Task, Worker, Workflow
 from queue_app.models.schedule import Overlap
@@ -33,9 +34,10 @@ from queue_app.services.repair.rebuild import rebuild, rebuild_if_needed
 from queue_app.services.repair.reconcile import Reconciler, reconcile_everything
 from queue_app.services.requests import backlog, consume
 from queue_app.services.upkeep.promote import make_due
+from queue_app.services.way import follow
 from queue_app.services.worker import registration as workers
 from queue_app.sql import snapshot
-from tests.explorer import crew, flows, pauses, queues, repeats
+from tests.explorer import crew, flows, pauses, queues, repeats, ways
 from tests.explorer.copies import FORGET, Copy
 from tests.explorer.pauses import NOON
 from tests.explorer.said_twice import Again
@@ -48,7 +50,7 @@ from tests.support.rows import forget_known_queues, reset_rows
 from tests.support.scene import Hand
 from tests.support.swaps import always, swapped
 
-KEY: Final = "customer:7"
+KEY: Final = ways.KEY
 #: States that differ from others only for one transition.
 OWN_STATES: Final = {
     "requests": "requested",
@@ -67,6 +69,7 @@ STATES: Final = (
     *flows.STATES,
     *queues.STATES,
     *crew.STATES,
+    *ways.STATES,
 )
 PAST: Final = timedelta(hours=1)
 #: What a worker serves after it has changed its profile.
@@ -91,6 +94,7 @@ class World:
         """Make everything anew, with ``x`` in ``state``: by real transitions once, later from a copy."""
         breaker.reset()
         forget_known_queues()
+        ways.beliefs.begin()
         if state not in self._copies:
             self._make(state)
             self._copies[state] = Copy.take(len(self._copies), (self.x, self.y, self.held, self.hands))
@@ -98,6 +102,7 @@ class World:
         self.was_damaged = False  # whether an actor may have damaged a key that a rebuild must replace
         self.state, copy = state, self._copies[state]
         copy.put_back()
+        ways.beliefs.begin()
         self.x, self.y, held, hands = copy.names
         self.held, self.hands = list(held), list(hands)
         self.begun_at = copy.last_event
@@ -108,6 +113,7 @@ class World:
 
     def _make(self, state: str) -> None:
         reset_rows()
+        ways.beliefs.begin()
         index = get_index()
         redis_client().eval(FORGET, 0, index.keys.everything)
         with connection.cursor() as cursor:
@@ -144,12 +150,14 @@ class World:
             get_index().flush()
             self.x = Task.objects.values_list("id", flat=True).get()
         else:
-            self._put_x(state)
+            self._put_x(ways.STATES.get(state, state))
         if state == pauses.STATE:
             pauses.make()
         self.y = put(concurrency_key=KEY, user="ina")
         if state == repeats.STATE:
             repeats.make(self)
+        if state in ways.STATES:
+            assert ways.leave()
 
     def _put_x(self, state: str) -> None:
         options = {"concurrency_key": KEY, "user": "ina", "max_retries": 0 if state == "dead" else 3}
@@ -205,6 +213,7 @@ class World:
     def broken_now(self, *, damaged: bool) -> Iterator[str]:
         """Yield what must never be, also while the index lags; a damaged index waits for its repair."""
         yield from self._over_cap()
+        follow()
         if damaged or get_index().generation().state != "ready":
             return  # a rebuild died on the way: nothing is claimed before the next one
         try:
@@ -236,6 +245,7 @@ class World:
 
     def without_place(self) -> Iterator[str]:
         """Yield which queued tasks the index lacks: none, while nothing fails."""
+        yield from ways.without_lane()
         index = get_index()
         if index.generation().state != "ready":
             return
@@ -263,11 +273,11 @@ class World:
         breaker.reset()
         if self.crew:
             yield from crew.settle(self)
+        ways.repair()
         self._claim_more()
         for worker_id in Worker.objects.filter(profile=CHANGED.id).values_list("id", flat=True):
             workers.register_in_index(CHANGED, worker_id)  # again, as it does when a rebuild has forgotten it
-        index = get_index()
-        redis_client().delete(f"{index.keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
+        redis_client().delete(f"{redis_index().keys.prefix}:lock:rebuild")  # of a rebuild that died it lapses
         if self.was_damaged:  # its actor may have died
             rebuild()
         reconciler = Reconciler()
@@ -340,7 +350,9 @@ class World:
         *others, last = self.hands
         Worker.objects.filter(id__in=[hand.id for hand in others]).update(status="dead")
         reap.reap_orphans()
-        if rebuild_if_needed() or last.profile.id not in {profile for profile, _ in get_index().registered()}:
+        if get_index().way == conf.ROWS:
+            rebuild_if_needed()
+        elif rebuild_if_needed() or last.profile.id not in {profile for profile, _ in get_index().registered()}:
             get_index().register(last.profile, last.id)
         reconciler.run_once()
         self.turns += 1
@@ -363,7 +375,8 @@ class World:
             finish([done(task) for task in tasks])
 
     def _is_done(self) -> bool:
-        is_over = not Task.objects.exclude(status__in=TERMINAL).exists() and not backlog().waiting
+        has_requests = get_index().way == conf.REDIS and bool(backlog().waiting)
+        is_over = not Task.objects.exclude(status__in=TERMINAL).exists() and not has_requests
         return is_over and not Workflow.objects.filter(finished_at=None).exists()
 
     def name_of(self, task_id: uuid.UUID) -> str:

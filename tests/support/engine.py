@@ -21,7 +21,7 @@ from queue_app.core.priorities import ARRIVAL_BAND, PROMOTED, Band, effective_ba
 from queue_app.core.records import ClaimedTask, Entry, NewTask, Outcome, TaskFailure, TaskRef
 from queue_app.core.states import Status
 from queue_app.exceptions import IndexUnavailable
-from queue_app.index import Index, get_index, rows_index
+from queue_app.index import Index, get_index, redis_index, rows_index
 from queue_app.index.notifier import pack
 from queue_app.models import IndexGeneration, PriorityPolicy, Queue, Task
 from queue_app.services.enqueue.store import enqueue, enqueue_many
@@ -344,7 +344,7 @@ def reconcile_later() -> None:
 
 def redis_client() -> Any:
     """Return the Redis client of the index, to damage it and to read what no call of the index reads."""
-    return client_of(get_index())
+    return client_of(redis_index())
 
 
 def flush(_engine: object = None) -> None:

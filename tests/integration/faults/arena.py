@@ -218,6 +218,11 @@ class Arena:
         assert self._client is not None
         self._client.config_set("appendonly", "yes")
 
+    def limit_memory(self, size: int) -> None:
+        """Let Valkey refuse writes beyond so many bytes; 0: none."""
+        assert self._client is not None
+        self._client.config_set("maxmemory", size)
+
     def pause_valkey(self, seconds: float) -> None:
         """Let Valkey keep all commands waiting (CLIENT PAUSE)."""
         assert self._client is not None

@@ -24,6 +24,7 @@ from queue_app.registry import type_of
 from queue_app.services.enqueue.store import enqueue, enqueue_many
 from queue_app.services.notify import index
 from queue_app.services.repair.rebuild import rebuild
+from queue_app.services.way import follow
 from tests.integration.app import tasks
 from tests.integration.checkers import out_of_order, over_cap
 from tests.integration.faults.arena import Arena, patient
@@ -288,6 +289,7 @@ def run_on(arena: Arena, folder: Path, *, seed: int, count: int, long_count: int
     """Yield an empty queue with caps, its history recorded, and no process yet."""
     folder.mkdir(parents=True, exist_ok=True)
     reset_rows()
+    follow()  # the last run may have left Redis
     arena.flush()
     for name in ("default", "other", "long"):
         Queue.objects.update_or_create(pk=name, defaults={"max_concurrent": CAPS[name]})
