@@ -117,18 +117,18 @@ END $$;
 CREATE FUNCTION queue_app_open_lanes_1(
     gate text, number int, arrivals text[], fairs text[], shut text[], types text[], queues text[], offers text[], slots int
 ) RETURNS void LANGUAGE sql AS $$
-    UPDATE queue_app_rows_lane AS l SET behind = '' FROM (
+    UPDATE queue_app_rows_lane AS l SET behind = '', turns = '' FROM (
         SELECT first.ctid FROM generate_series(0, 4) AS own (band), LATERAL (
             SELECT x.ctid FROM queue_app_rows_lane AS x
             WHERE x.behind = gate AND x.behind <> '' AND x.band = own.band AND x.queue <> ALL (fairs || arrivals)
-                AND x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
+                AND 't:' || x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
             ORDER BY x.head, x.head_id LIMIT number
         ) AS first
         UNION ALL
         SELECT first.ctid FROM (
             SELECT x.ctid FROM queue_app_rows_lane AS x
             WHERE x.behind = gate AND x.behind <> '' AND x.queue = ANY (arrivals)
-                AND x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
+                AND 't:' || x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
             ORDER BY x.head, x.head_id LIMIT number
         ) AS first
         UNION ALL
@@ -148,19 +148,20 @@ DECLARE
     most CONSTANT int := 150;  -- lanes without a task that may start; a claim then stops, and its worker claims again at once
     drawn CONSTANT int := 100;  -- lanes that it looks ahead
     few CONSTANT int := 8;
+    sparse CONSTANT int := 20;  -- so many lanes of a fair queue are sorted by turn, more are found by it
     of_queues text[]; of_types text[]; is_narrow bool;
     index_state record; now_at timestamptz; t float8; new_stamp bigint; waits float8[]; age float8;
     arrivals text[]; fairs text[]; special text[];
     lows timestamptz[] := array_fill('infinity'::timestamptz, ARRAY[25]);  -- by effective band, own band
     highs timestamptz[] := array_fill('-infinity'::timestamptz, ARRAY[25]);
     used jsonb := '{}'; rooms jsonb := '{}'; passed jsonb := '{}';  -- gate -> slots taken; room; starts of paced gates
-    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; types and fair queues without room
+    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; those of types and fair queues without room
     picked uuid[] := '{}'; paced uuid[] := '{}'; skipped bigint[] := '{}'; opens_at float8; delay float8;
     e int := 0; free int := want; left_moves int := most; room int; n int; high timestamptz; bound timestamptz;
     pool queue_app_rows_lane[]; is_drawn bool := false; pool_end timestamptz; i int;
-    best queue_app_rows_lane; lane queue_app_rows_lane; turns queue_app_rows_lane[]; known bool[]; of_turn int;
+    best queue_app_rows_lane; turns queue_app_rows_lane[]; all_fairs int[]; asked int[]; of_turn int;
     is_first bool; r record; g text; gates text[]; closed_gate text; is_paced bool;
-    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; who text;
+    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; last float8; last_band int;
 BEGIN
     PERFORM pg_advisory_xact_lock(8386110886435094529);
     SELECT s.number, s.state, COALESCE(s.stamp, 0) AS stamp INTO index_state
@@ -234,7 +235,19 @@ BEGIN
         END LOOP;
     END IF;
 
-    known := array_fill(false, ARRAY[cardinality(fairs)]);
+    IF fairs <> '{}' THEN  -- owners whose lanes are new, or come back from behind a gate, wait for their turns
+        WITH new AS (
+            UPDATE queue_app_rows_lane AS l SET turns = q.fair_by FROM queue_app_queue AS q
+            WHERE q."order" = 'fair' AND q.fair_by <> '' AND l.queue = q.name AND l.behind = ''
+                AND l.turns = ANY (ARRAY['', CASE q.fair_by WHEN 'key' THEN 'user' ELSE 'key' END])
+            RETURNING l.queue, l.band, l.owner
+        )
+        INSERT INTO queue_app_rows_turn AS x (queue, band, owner, turn, waits)
+        SELECT DISTINCT queue, up, owner, 0, true FROM new, generate_series(LEAST(band, 1), band) AS up
+        ON CONFLICT (queue, band, owner) DO UPDATE SET waits = true WHERE NOT x.waits;
+    END IF;
+    all_fairs := ARRAY(SELECT generate_series(1, cardinality(fairs)));
+    asked := all_fairs;
     turns := array_fill(NULL::queue_app_rows_lane, ARRAY[cardinality(fairs)]);
     WHILE e <= 4 AND free > 0 LOOP
         -- The lanes with the lowest heads in the effective band e; the first one is taken from, up to the second.
@@ -288,25 +301,69 @@ BEGIN
         END IF;
         best := pool[1];
         bound := COALESCE(pool[2].head, pool_end);
-        -- In a fair queue, the owner whose turn is next.
-        FOR i IN 1..cardinality(fairs) LOOP
-            IF NOT known[i] THEN
-                SELECT q.fair_by, COALESCE(jsonb_object_agg(x.owner, x.turn) FILTER (WHERE x.owner IS NOT NULL), '{}') AS turns,
-                    max(x.turn) FILTER (WHERE x.owner = chr(30)) AS last INTO r
-                FROM queue_app_queue AS q LEFT JOIN queue_app_rows_turn AS x ON x.queue = q.name AND x.band = e
-                WHERE q.name = fairs[i] GROUP BY q.fair_by;
-                SELECT x.* INTO lane FROM queue_app_rows_lane AS x, LATERAL (
-                    SELECT CASE r.fair_by WHEN 'key' THEN x.concurrency_key ELSE x."user" END AS name
-                ) AS owner
-                WHERE x.queue = fairs[i] AND x.behind = '' AND fairs[i] <> ALL (shut) AND x.hash <> ALL (skipped)
+        -- In a fair queue, the owner whose turn is next: among few lanes by sorting, among many by the stored turns.
+        IF asked <> '{}' THEN
+            FOREACH i IN ARRAY asked LOOP turns[i] := NULL; END LOOP;
+            last_band := CASE WHEN e = 0 THEN 0 ELSE 4 END;
+            FOR r IN
+                SELECT f.place, next.l FROM (SELECT place, fairs[place] AS queue FROM unnest(asked) AS a (place)) AS f, LATERAL (
+                    SELECT COALESCE(max(o.turn), 0) AS turn FROM queue_app_rows_turn AS o
+                    WHERE o.queue = f.queue AND o.band = e AND o.owner = chr(30)
+                ) AS taken, LATERAL (
+                    SELECT count(*) AS number FROM (
+                        SELECT FROM generate_series(e, last_band) AS own (band), LATERAL (
+                            SELECT FROM queue_app_rows_lane AS x
+                            WHERE x.behind = '' AND x.queue = f.queue AND x.band = own.band
+                                AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                            LIMIT sparse + 1
+                        ) AS first LIMIT sparse + 1
+                    ) AS found
+                ) AS lanes, LATERAL (
+                    (SELECT lane.l FROM generate_series(e, last_band) AS own (band), LATERAL (
+                        SELECT x AS l FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.queue = f.queue AND x.band = own.band
+                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                            AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT sparse
+                    ) AS lane LEFT JOIN queue_app_rows_turn AS o
+                        ON o.queue = (lane.l).queue AND o.band = e AND o.owner = (lane.l).owner
+                    WHERE lanes.number <= sparse AND (lane.l).turns <> ''
+                    ORDER BY GREATEST(o.turn, taken.turn), (lane.l).owner, (lane.l).head, (lane.l).head_id LIMIT 1)
+                    UNION ALL
+                    (SELECT waiting.l
+                    FROM (VALUES (1, -1, 0), (1, 0, taken.turn), (2, taken.turn, 'infinity')) AS part (place, above, upto), LATERAL (
+                        SELECT o.owner, first.l FROM queue_app_rows_turn AS o, LATERAL (
+                            SELECT lane.l FROM generate_series(e, last_band) AS own (band), LATERAL (
+                                SELECT x AS l FROM queue_app_rows_lane AS x
+                                WHERE x.behind = '' AND x.turns <> '' AND x.queue = f.queue AND x.owner = o.owner AND x.band = own.band
+                                    AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                                    AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
+                                ORDER BY x.head, x.head_id LIMIT 1
+                            ) AS lane ORDER BY (lane.l).head, (lane.l).head_id LIMIT 1
+                        ) AS first
+                        WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > part.above AND o.turn <= part.upto
+                        ORDER BY o.turn, o.owner LIMIT 1
+                    ) AS waiting
+                    WHERE lanes.number > sparse
+                    ORDER BY part.place, waiting.owner LIMIT 1)
+                ) AS next
+                WHERE lanes.number > 0 AND 'q:' || f.queue <> ALL (shut)
+            LOOP
+                turns[r.place] := r.l;
+            END LOOP;
+            FOR r IN  -- what it has reserved comes first
+                SELECT array_position(fairs, x.queue::text) AS place, x AS l FROM queue_app_rows_lane AS x
+                WHERE x.reserved_by = worker AND x.reserved_until > now_at AND x.behind = '' AND x.turns <> ''
+                    AND array_position(fairs, x.queue::text) = ANY (asked) AND 'q:' || x.queue <> ALL (shut)
                     AND x.head > lows[5 * e + x.band + 1] AND x.head <= highs[5 * e + x.band + 1]
-                    AND queue_app_runs_1(x, types, queues, offers, slots)
-                ORDER BY (x.reserved_by = worker AND x.reserved_until > now_at) IS NOT TRUE,
-                    GREATEST((r.turns ->> owner.name)::float8, r.last, 0), owner.name COLLATE "C", x.head, x.head_id
-                LIMIT 1;
-                turns[i] := lane;
-                known[i] := true;
-            END IF;
+                    AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
+                ORDER BY x.head DESC, x.head_id DESC
+            LOOP
+                turns[r.place] := r.l;
+            END LOOP;
+            asked := '{}';
+        END IF;
+        FOR i IN 1..cardinality(fairs) LOOP
             IF turns[i].hash IS NOT NULL THEN
                 IF is_first OR (turns[i].head, turns[i].head_id) < (best.head, best.head_id) THEN
                     IF NOT is_first THEN bound := best.head; END IF;
@@ -319,11 +376,11 @@ BEGIN
         IF is_first THEN
             e := e + 1;
             is_drawn := false;
-            known := array_fill(false, ARRAY[cardinality(fairs)]);
+            asked := all_fairs;
             CONTINUE;
         END IF;
         IF of_turn > 0 THEN
-            known[of_turn] := false;
+            asked := ARRAY[of_turn];
         ELSE
             pool := pool[2:];
         END IF;
@@ -354,7 +411,7 @@ BEGIN
             -- A fair queue without room is left out; else the lane stands behind the gate, with all others that must pass it.
             SELECT * INTO r FROM queue_app_gate_room_1(closed_gate, used, t);
             IF of_turn > 0 AND closed_gate LIKE 'q:%' THEN
-                shut := shut || best.queue;
+                shut := shut || closed_gate;
                 opens_at := LEAST(opens_at, r.opens);
                 CONTINUE;
             END IF;
@@ -374,8 +431,8 @@ BEGIN
                 AND l.task_type = best.task_type AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
             is_drawn := is_drawn AND closed_gate ~ '^[ku]:' AND opened = '{}';
             IF closed_gate LIKE 't:%' THEN
-                shut := shut || best.task_type;
-                known := array_fill(false, ARRAY[cardinality(fairs)]);
+                shut := shut || closed_gate;
+                asked := all_fairs;
             END IF;
             FOREACH g IN ARRAY opened LOOP  -- others take the places of the lanes that came back
                 CONTINUE WHEN g = closed_gate OR (rooms ->> g)::int <= 0;
@@ -459,16 +516,26 @@ BEGIN
         END LOOP;
         IF is_paced THEN paced := paced || ids; END IF;
         IF of_turn > 0 THEN  -- the next turn of its owner begins one share later
-            SELECT CASE q.fair_by WHEN 'key' THEN best.concurrency_key ELSE best."user" END INTO who
-            FROM queue_app_queue AS q WHERE q.name = best.queue;
-            SELECT GREATEST(max(turn), 0) INTO start FROM queue_app_rows_turn AS x
-            WHERE x.queue = best.queue AND x.band = e AND x.owner IN (who, chr(30));
-            INSERT INTO queue_app_rows_turn AS x (queue, band, owner, turn)
-            SELECT best.queue, e, who, start + 1000 / COALESCE((q.fair_weights ->> who)::float8, 1) FROM queue_app_queue AS q
-            WHERE q.name = best.queue
-            UNION ALL SELECT best.queue, e, chr(30), start
-            ON CONFLICT (queue, band, owner) DO UPDATE SET turn = EXCLUDED.turn;
-            DELETE FROM queue_app_rows_turn AS x WHERE x.queue = best.queue AND x.band = e AND x.turn < start;
+            SELECT COALESCE(max(turn), 0) INTO last FROM queue_app_rows_turn AS o
+            WHERE o.queue = best.queue AND o.band = e AND o.owner = chr(30);
+            SELECT GREATEST(max(turn), last) INTO start FROM queue_app_rows_turn AS o
+            WHERE o.queue = best.queue AND o.band = e AND o.owner = best.owner;
+            -- Owners before it have nothing here; those whose lanes have all gone do not wait.
+            UPDATE queue_app_rows_turn AS o SET waits = false
+            WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn = ANY (ARRAY[0, last]) AND o.owner < best.owner
+                AND NOT EXISTS (
+                    SELECT FROM queue_app_rows_lane AS x
+                    WHERE x.queue = o.queue AND x.owner = o.owner AND x.behind = '' AND x.turns <> '');
+            INSERT INTO queue_app_rows_turn AS o (queue, band, owner, turn, waits)
+            SELECT best.queue, e, best.owner, start + 1000 / COALESCE((q.fair_weights ->> best.owner)::float8, 1), true
+            FROM queue_app_queue AS q WHERE q.name = best.queue
+            UNION ALL SELECT best.queue, e, chr(30), start, false
+            ON CONFLICT (queue, band, owner) DO UPDATE SET turn = EXCLUDED.turn, waits = EXCLUDED.waits;
+            DELETE FROM queue_app_rows_turn AS o WHERE o.queue = best.queue AND o.band = e AND NOT o.waits AND o.turn < start;
+            UPDATE queue_app_rows_turn AS o SET turn = 0, waits = EXISTS (
+                SELECT FROM queue_app_rows_lane AS x
+                WHERE x.queue = o.queue AND x.owner = o.owner AND x.behind = '' AND x.turns <> '')
+            WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn > 0 AND o.turn < start;
         END IF;
     END LOOP;
 
