@@ -14,6 +14,20 @@ CREATE FUNCTION queue_app_runs_1(
         AND lane.capabilities <@ offers::varchar[] AND lane.weight <= slots
 $$;
 
+-- The first lane of an owner in a fair queue, among those of some own bands with heads between two times.
+CREATE FUNCTION queue_app_lane_of_1(
+    of_queue text, of_owner text, own_bands int[], own_lows timestamptz[], own_highs timestamptz[], skipped bigint[],
+    types text[], queues text[], offers text[], slots int
+) RETURNS SETOF queue_app_rows_lane LANGUAGE sql STABLE AS $$
+    SELECT x.* FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
+        SELECT x.* FROM queue_app_rows_lane AS x
+        WHERE x.turns <> '' AND x.queue = of_queue COLLATE "default" AND x.owner = of_owner AND x.band = own.band
+            AND x.head > own.low AND x.head <= own.high AND x.hash <> ALL (skipped)
+            AND queue_app_runs_1(x, types, queues, offers, slots)
+        ORDER BY x.head, x.head_id LIMIT 1
+    ) AS x ORDER BY x.head, x.head_id LIMIT 1
+$$;
+
 -- The limits of a queue, a type or a key, as its row has them; times in µs.
 CREATE FUNCTION queue_app_pace_1(
     of_scope text, of_name text, OUT paused bool, OUT cap int, OUT "interval" float8, OUT burst int, OUT delay float8,
@@ -117,7 +131,7 @@ END $$;
 CREATE FUNCTION queue_app_open_lanes_1(
     gate text, number int, arrivals text[], fairs text[], shut text[], types text[], queues text[], offers text[], slots int
 ) RETURNS void LANGUAGE sql AS $$
-    UPDATE queue_app_rows_lane AS l SET behind = '', turns = '' FROM (
+    UPDATE queue_app_rows_lane AS l SET behind = '' FROM (
         SELECT first.ctid FROM generate_series(0, 4) AS own (band), LATERAL (
             SELECT x.ctid FROM queue_app_rows_lane AS x
             WHERE x.behind = gate AND x.behind <> '' AND x.band = own.band AND x.queue <> ALL (fairs || arrivals)
@@ -147,8 +161,7 @@ SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS 
 DECLARE
     most CONSTANT int := 150;  -- lanes without a task that may start; a claim then stops, and its worker claims again at once
     drawn CONSTANT int := 100;  -- lanes that it looks ahead
-    few CONSTANT int := 8;
-    sparse CONSTANT int := 20;  -- so many lanes of a fair queue are sorted by turn, more are found by it
+    few CONSTANT int := 8;  -- so many queues, types and lanes of a fair queue are looked at one by one
     of_queues text[]; of_types text[]; is_narrow bool;
     index_state record; now_at timestamptz; t float8; new_stamp bigint; waits float8[]; age float8;
     arrivals text[]; fairs text[]; special text[];
@@ -161,7 +174,8 @@ DECLARE
     pool queue_app_rows_lane[]; is_drawn bool := false; pool_end timestamptz; i int;
     best queue_app_rows_lane; turns queue_app_rows_lane[]; all_fairs int[]; asked int[]; of_turn int;
     is_first bool; r record; g text; gates text[]; closed_gate text; is_paced bool;
-    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; last float8; last_band int;
+    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; last float8;
+    own_bands int[]; own_lows timestamptz[]; own_highs timestamptz[];  -- the own bands that have lanes in the band e
 BEGIN
     PERFORM pg_advisory_xact_lock(8386110886435094529);
     SELECT s.number, s.state, COALESCE(s.stamp, 0) AS stamp INTO index_state
@@ -252,39 +266,40 @@ BEGIN
     WHILE e <= 4 AND free > 0 LOOP
         -- The lanes with the lowest heads in the effective band e; the first one is taken from, up to the second.
         IF NOT is_drawn THEN
+            SELECT COALESCE(array_agg(b), '{}'), array_agg(lows[5 * e + b + 1]), array_agg(highs[5 * e + b + 1])
+            INTO own_bands, own_lows, own_highs
+            FROM generate_series(0, 4) AS own (b) WHERE EXISTS (
+                SELECT FROM queue_app_rows_lane AS x
+                WHERE x.behind = '' AND x.band = b AND x.head > lows[5 * e + b + 1] AND x.head <= highs[5 * e + b + 1]);
             pool := ARRAY(
                 SELECT found.l FROM (
-                    SELECT first.l FROM generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE NOT is_narrow AND x.behind = '' AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                        WHERE NOT is_narrow AND x.behind = '' AND x.band = own.band AND x.head > own.low AND x.head <= own.high
                             AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
                     UNION ALL
-                    SELECT first.l FROM unnest(of_queues) AS of (queue), generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM (
+                        SELECT of.queue, own.* FROM unnest(of_queues) AS of (queue),
+                            unnest(own_bands, own_lows, own_highs) AS own (band, low, high) WHERE of.queue <> ALL (special)
+                        UNION ALL
+                        SELECT of.queue, own.band, '-infinity', 'infinity'
+                        FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band)
+                    ) AS own, LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
+                        WHERE x.behind = '' AND x.queue = own.queue AND x.band = own.band AND x.head > own.low
+                            AND x.head <= own.high AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
                     UNION ALL
-                    SELECT first.l FROM unnest(of_types) AS of (task_type), generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM unnest(of_types) AS of (task_type),
+                    unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.task_type = of.task_type AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
-                            AND queue_app_runs_1(x, types, queues, offers, slots)
-                        ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
-                    ) AS first
-                    UNION ALL
-                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band),
-                    LATERAL (
-                        SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band AND x.hash <> ALL (skipped)
+                        WHERE x.behind = '' AND x.task_type = of.task_type AND x.band = own.band AND x.head > own.low
+                            AND x.head <= own.high AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
@@ -304,56 +319,48 @@ BEGIN
         -- In a fair queue, the owner whose turn is next: among few lanes by sorting, among many by the stored turns.
         IF asked <> '{}' THEN
             FOREACH i IN ARRAY asked LOOP turns[i] := NULL; END LOOP;
-            last_band := CASE WHEN e = 0 THEN 0 ELSE 4 END;
             FOR r IN
-                SELECT f.place, next.l FROM (SELECT place, fairs[place] AS queue FROM unnest(asked) AS a (place)) AS f, LATERAL (
+                SELECT f.place, CASE WHEN lanes.number <= few THEN (
+                    SELECT x.l FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
+                        SELECT x AS l, x.* FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.queue = f.queue AND x.band = own.band AND x.head > own.low AND x.head <= own.high
+                            AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT few
+                    ) AS x LEFT JOIN queue_app_rows_turn AS o ON o.queue = x.queue AND o.band = e AND o.owner = x.owner
+                    WHERE x.turns <> '' ORDER BY GREATEST(o.turn, taken.turn), x.owner, x.head, x.head_id LIMIT 1
+                ) ELSE COALESCE((
+                    SELECT first.l FROM (VALUES (-1, 0), (0, taken.turn)) AS part (above, upto), LATERAL (
+                        SELECT o.owner, x AS l FROM queue_app_rows_turn AS o, queue_app_lane_of_1(
+                            f.queue, o.owner, own_bands, own_lows, own_highs, skipped, types, queues, offers, slots) AS x
+                        WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > part.above AND o.turn <= part.upto
+                        ORDER BY o.turn, o.owner LIMIT 1
+                    ) AS first ORDER BY first.owner LIMIT 1
+                ), (
+                    SELECT x FROM queue_app_rows_turn AS o, queue_app_lane_of_1(
+                        f.queue, o.owner, own_bands, own_lows, own_highs, skipped, types, queues, offers, slots) AS x
+                    WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > taken.turn
+                    ORDER BY o.turn, o.owner LIMIT 1
+                )) END AS l
+                FROM (SELECT place, fairs[place] AS queue FROM unnest(asked) AS a (place)) AS f, LATERAL (
                     SELECT COALESCE(max(o.turn), 0) AS turn FROM queue_app_rows_turn AS o
                     WHERE o.queue = f.queue AND o.band = e AND o.owner = chr(30)
                 ) AS taken, LATERAL (
                     SELECT count(*) AS number FROM (
-                        SELECT FROM generate_series(e, last_band) AS own (band), LATERAL (
+                        SELECT FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
                             SELECT FROM queue_app_rows_lane AS x
                             WHERE x.behind = '' AND x.queue = f.queue AND x.band = own.band
-                                AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                            LIMIT sparse + 1
-                        ) AS first LIMIT sparse + 1
+                                AND x.head > own.low AND x.head <= own.high
+                            LIMIT few + 1
+                        ) AS first LIMIT few + 1
                     ) AS found
-                ) AS lanes, LATERAL (
-                    (SELECT lane.l FROM generate_series(e, last_band) AS own (band), LATERAL (
-                        SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.queue = f.queue AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                            AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
-                        ORDER BY x.head, x.head_id LIMIT sparse
-                    ) AS lane LEFT JOIN queue_app_rows_turn AS o
-                        ON o.queue = (lane.l).queue AND o.band = e AND o.owner = (lane.l).owner
-                    WHERE lanes.number <= sparse AND (lane.l).turns <> ''
-                    ORDER BY GREATEST(o.turn, taken.turn), (lane.l).owner, (lane.l).head, (lane.l).head_id LIMIT 1)
-                    UNION ALL
-                    (SELECT waiting.l
-                    FROM (VALUES (1, -1, 0), (1, 0, taken.turn), (2, taken.turn, 'infinity')) AS part (place, above, upto), LATERAL (
-                        SELECT o.owner, first.l FROM queue_app_rows_turn AS o, LATERAL (
-                            SELECT lane.l FROM generate_series(e, last_band) AS own (band), LATERAL (
-                                SELECT x AS l FROM queue_app_rows_lane AS x
-                                WHERE x.behind = '' AND x.turns <> '' AND x.queue = f.queue AND x.owner = o.owner AND x.band = own.band
-                                    AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                                    AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
-                                ORDER BY x.head, x.head_id LIMIT 1
-                            ) AS lane ORDER BY (lane.l).head, (lane.l).head_id LIMIT 1
-                        ) AS first
-                        WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > part.above AND o.turn <= part.upto
-                        ORDER BY o.turn, o.owner LIMIT 1
-                    ) AS waiting
-                    WHERE lanes.number > sparse
-                    ORDER BY part.place, waiting.owner LIMIT 1)
-                ) AS next
+                ) AS lanes
                 WHERE lanes.number > 0 AND 'q:' || f.queue <> ALL (shut)
             LOOP
                 turns[r.place] := r.l;
             END LOOP;
             FOR r IN  -- what it has reserved comes first
                 SELECT array_position(fairs, x.queue::text) AS place, x AS l FROM queue_app_rows_lane AS x
-                WHERE x.reserved_by = worker AND x.reserved_until > now_at AND x.behind = '' AND x.turns <> ''
+                WHERE x.reserved_by = worker AND x.reserved_until > now_at AND x.turns <> ''
                     AND array_position(fairs, x.queue::text) = ANY (asked) AND 'q:' || x.queue <> ALL (shut)
                     AND x.head > lows[5 * e + x.band + 1] AND x.head <= highs[5 * e + x.band + 1]
                     AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
@@ -420,13 +427,13 @@ BEGIN
             VALUES (closed_gate, t, true, CASE WHEN NOT r.paused THEN r.cap END,
                 CASE WHEN r.room > 0 AND passed ? closed_gate THEN 0 ELSE r.opens END)
             ON CONFLICT (gate) DO UPDATE SET closed = true, cap = EXCLUDED.cap, opens = EXCLUDED.opens;
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, turns = ''
             WHERE closed_gate LIKE 'q:%' AND l.queue = best.queue AND l.behind = '';
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, turns = ''
             WHERE closed_gate LIKE 't:%' AND l.task_type = best.task_type AND l.behind = '';
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, turns = ''
             WHERE closed_gate LIKE 'f:%' AND starts_with(l.concurrency_key, substr(closed_gate, 3) || ':') AND l.behind = '';
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, turns = ''
             WHERE closed_gate ~ '^[ku]:' AND l.hash = best.hash AND l.band = best.band AND l.queue = best.queue
                 AND l.task_type = best.task_type AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
             is_drawn := is_drawn AND closed_gate ~ '^[ku]:' AND opened = '{}';
@@ -525,7 +532,7 @@ BEGIN
             WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn = ANY (ARRAY[0, last]) AND o.owner < best.owner
                 AND NOT EXISTS (
                     SELECT FROM queue_app_rows_lane AS x
-                    WHERE x.queue = o.queue AND x.owner = o.owner AND x.behind = '' AND x.turns <> '');
+                    WHERE x.queue = o.queue AND x.owner = o.owner AND x.turns <> '');
             INSERT INTO queue_app_rows_turn AS o (queue, band, owner, turn, waits)
             SELECT best.queue, e, best.owner, start + 1000 / COALESCE((q.fair_weights ->> best.owner)::float8, 1), true
             FROM queue_app_queue AS q WHERE q.name = best.queue
@@ -534,7 +541,7 @@ BEGIN
             DELETE FROM queue_app_rows_turn AS o WHERE o.queue = best.queue AND o.band = e AND NOT o.waits AND o.turn < start;
             UPDATE queue_app_rows_turn AS o SET turn = 0, waits = EXISTS (
                 SELECT FROM queue_app_rows_lane AS x
-                WHERE x.queue = o.queue AND x.owner = o.owner AND x.behind = '' AND x.turns <> '')
+                WHERE x.queue = o.queue AND x.owner = o.owner AND x.turns <> '')
             WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn > 0 AND o.turn < start;
         END IF;
     END LOOP;

@@ -8,7 +8,7 @@ CREATE UNLOGGED TABLE queue_app_rows_state (
 );
 -- A lane: the waiting tasks of one address and own band. Its head is at or before its first task. `behind`: the closed gate
 -- at which it stands. A worker reserves it until it has the slots for a heavy task. `turns`: what takes turns in its queue (user,
--- key), once a claim has given its owner a turn.
+-- key), if it stands behind no gate and a claim has given its owner a turn.
 CREATE UNLOGGED TABLE queue_app_rows_lane (
     hash bigint NOT NULL, band smallint NOT NULL, queue varchar NOT NULL, task_type varchar NOT NULL,
     capabilities varchar[] NOT NULL, "user" varchar NOT NULL, concurrency_key varchar NOT NULL, weight smallint NOT NULL,
@@ -22,8 +22,7 @@ CREATE INDEX queue_app_rows_lane_queue ON queue_app_rows_lane (queue, band, head
 CREATE INDEX queue_app_rows_lane_type ON queue_app_rows_lane (task_type, band, head, head_id) WHERE behind = '';
 CREATE INDEX queue_app_rows_lane_behind ON queue_app_rows_lane (behind, band, head, head_id) WHERE behind <> '';
 CREATE INDEX queue_app_rows_lane_turns ON queue_app_rows_lane (queue, turns) WHERE behind = '';
-CREATE INDEX queue_app_rows_lane_owner ON queue_app_rows_lane (queue, owner, band, head, head_id)
-    WHERE behind = '' AND turns <> '';
+CREATE INDEX queue_app_rows_lane_owner ON queue_app_rows_lane (queue, owner, band, head, head_id) WHERE turns <> '';
 CREATE INDEX queue_app_rows_lane_reserved ON queue_app_rows_lane (reserved_by) WHERE reserved_by IS NOT NULL;
 -- A gate: its rate and minimum delay (µs, as GCRA), and whether lanes stand behind it until slots are free (`cap`) or time
 -- has come (`opens`).
