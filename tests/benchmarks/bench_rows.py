@@ -44,7 +44,10 @@ def run(table: Table) -> None:
 @contextmanager
 def by_rows() -> Iterator[None]:
     """Let this process and those it starts find tasks by the rows."""
-    with patch.dict(os.environ, BENCH_INDEX="rows"), override_settings(TASKQUEUE=settings.TASKQUEUE | {"INDEX": "rows"}):
+    with (
+        patch.dict(os.environ, BENCH_INDEX="rows"),
+        override_settings(TASKQUEUE=settings.TASKQUEUE | {"INDEX": "rows"}),
+    ):
         rebuild()
         yield
     rebuild()

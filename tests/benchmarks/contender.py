@@ -12,6 +12,7 @@ from base import PYTHON, VALKEY_URL, VARIANT, Contender, django_configure, migra
 from probe import body
 
 BY_ROWS = VARIANT == "rows"  # without Redis
+WITH_REDIS = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": VALKEY_URL}}
 
 django_configure(
     [
@@ -23,7 +24,7 @@ django_configure(
         "queue_app",
     ],
     ROOT_URLCONF="django.urls",
-    **({} if BY_ROWS else {"CACHES": {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": VALKEY_URL}}}),
+    **({} if BY_ROWS else {"CACHES": WITH_REDIS}),
     TASKS={"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}},
     TEMPLATES=[
         {
