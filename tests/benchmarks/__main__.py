@@ -2,7 +2,7 @@
 
     ./dev bench                 all of them
     ./dev bench drain pickup    some of them
-    ./dev bench peers --help    beside other queues
+    ./dev bench peers --help    beside other queues; with --index rows without Redis
     PEER_PYTHON=python ./dev bench workflows steps    in turn with Celery or DBOS, if this interpreter has them
 
 Ratios are measured in turn within one run; an absolute time says something about this
@@ -24,7 +24,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
 
 #: The benchmarks, in the order in which all of them run.
 NAMES = [
-    "claim", "limits", "caps", "workers", "processes", "memory", "enqueue", "drain", "pickup", "idle",
+    "claim", "limits", "rows", "caps", "workers", "processes", "memory", "enqueue", "drain", "pickup", "idle",
     "reconcile", "rebuild", "scrape", "growth", "soak", "http", "workflows", "snapshot", "steps",
     "shapes",
 ]  # fmt: skip

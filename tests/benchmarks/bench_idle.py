@@ -19,13 +19,13 @@ SETTLE_SECONDS = 16  # ten seconds after it began to lead, a scheduler does over
 
 def run(table: Table) -> None:
     """Watch one process of each kind for twenty seconds without work."""
-    _watch(table, "worker", "≤ 0.1 %", "≤ one in 5 s of each", "runworker")
+    watch(table, "worker", "≤ 0.1 %", "≤ one in 5 s of each", "runworker")
     # It looks at the index and at the rows every second, and compares them every five.
-    _watch(table, "scheduler", "≤ 0.4 %", "≤ 3 a second of each", "runscheduler")
-    _watch(table, "worker with a scheduler", "≤ 0.5 %", "≤ 3.5 a second of each", "runworker", "--with-scheduler")
+    watch(table, "scheduler", "≤ 0.4 %", "≤ 3 a second of each", "runscheduler")
+    watch(table, "worker with a scheduler", "≤ 0.5 %", "≤ 3.5 a second of each", "runworker", "--with-scheduler")
     for number in range(SCHEDULES):
         create_schedule(f"hourly {number}", {"task_type": "bench_app.tasks.noop", "args": [1], "every": 3600})
-    _watch(table, f"scheduler with {SCHEDULES} schedules", "≤ 0.4 %", "≤ 3 a second of each", "runscheduler")
+    watch(table, f"scheduler with {SCHEDULES} schedules", "≤ 0.4 %", "≤ 3 a second of each", "runscheduler")
     Schedule.objects.all().delete()
     _watch_two(table)
 
@@ -42,7 +42,8 @@ def _watch_two(table: Table) -> None:
     table.add(f"{what}, processor time in {SECONDS} s", "≤ 0.12 s", f"{used:.2f} s")
 
 
-def _watch(table: Table, kind: str, share: str, requests: str, *command: str) -> None:
+def watch(table: Table, kind: str, share: str, requests: str, *command: str) -> None:
+    """Watch one process without work."""
     client = get_redis_connection("default")
     with process(*command) as child:
         let_pass(SETTLE_SECONDS)

@@ -27,7 +27,7 @@ def run(table: Table) -> None:
         _claims(table)
         _drain(table)
     finally:
-        _lift()
+        lift()
 
 
 def _claims(table: Table) -> None:
@@ -56,29 +56,29 @@ def _claims(table: Table) -> None:
         if limit:
             Limit.objects.create(**limit)
         rebuild()
-        plain = _fill(table.sized(50_000), "default", "bench.plain", lambda _: {})
-        limited = _fill(table.sized(50_000), "limited", "bench.limited", options)
+        plain = fill_lanes(table.sized(50_000), ["default"], "bench.plain", lambda _: {})
+        limited = fill_lanes(table.sized(50_000), ["limited"], "bench.limited", options)
         analyze()
-        alone = _in_turn(_script_alone, plain, limited)
-        whole = _in_turn(_with_rows, plain, limited)
+        alone = in_turn(_script_alone, plain, limited)
+        whole = in_turn(with_rows, plain, limited)
         table.add(f"claim, {name} / one lane, script and rows", "≤ 1.5", whole)
         table.add(f"claim, {name} / one lane, script alone", "-", alone)
-        _lift()
+        lift()
 
 
-def _fill(n: int, queue: str, task_type: str, options: Options) -> Worker:
-    """Store n tasks, and return a worker that runs these only."""
+def fill_lanes(n: int, queues: list[str], task_type: str, options: Options) -> Worker:
+    """Store n tasks in these queues by turns, and return a worker that runs these only."""
     for start in range(0, n, 10_000):
         enqueue_many(
-            NewTask(task_type=task_type, queue=queue, **options(number))  # type: ignore[arg-type]
+            NewTask(task_type=task_type, queue=queues[number % len(queues)], **options(number))  # type: ignore[arg-type]
             for number in range(start, min(n, start + 10_000))
         )
-    profile, worker_id = Profile.of([queue], [task_type], []), uuid.uuid4()
+    profile, worker_id = Profile.of(queues, [task_type], []), uuid.uuid4()
     get_index().register(profile, worker_id)
     return profile, worker_id
 
 
-def _in_turn(measure: Callable[[Worker], float], plain: Worker, limited: Worker) -> str:
+def in_turn(measure: Callable[[Worker], float], plain: Worker, limited: Worker) -> str:
     """Call both by turns; return the ratio of their medians, and the time of a task among the limited ones."""
     times: dict[Worker, list[float]] = {plain: [], limited: []}
     for number in range(CALLS):
@@ -97,7 +97,8 @@ def _script_alone(worker: Worker) -> float:
     return seconds
 
 
-def _with_rows(worker: Worker) -> float:
+def with_rows(worker: Worker) -> float:
+    """Time the whole claim."""
     return timed(lambda: claim(*worker, BATCH))
 
 
@@ -106,7 +107,7 @@ def _drain(table: Table) -> None:
     plain, limited = [], []
     for number in range(ROUNDS):
         for with_limits in (False, True) if number % 2 else (True, False):
-            _lift()
+            lift()
             if with_limits:
                 _set_all()
             (limited if with_limits else plain).append(_rate(n))
@@ -143,7 +144,8 @@ def _rate(n: int) -> float:
     return drain(n)
 
 
-def _lift() -> None:
+def lift() -> None:
+    """Remove all limits."""
     Limit.objects.all().delete()
     Queue.objects.filter(pk="limited").delete()
     RuntimeSettings.objects.update(max_concurrent=None)

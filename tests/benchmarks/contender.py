@@ -8,8 +8,11 @@
 import datetime as dt
 import sys
 
-from base import PYTHON, VALKEY_URL, Contender, django_configure, migrate, payload
+from base import PYTHON, VALKEY_URL, VARIANT, Contender, django_configure, migrate, payload
 from probe import body
+
+BY_ROWS = VARIANT == "rows"  # without Redis
+WITH_REDIS = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": VALKEY_URL}}
 
 django_configure(
     [
@@ -21,7 +24,7 @@ django_configure(
         "queue_app",
     ],
     ROOT_URLCONF="django.urls",
-    CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": VALKEY_URL}},
+    **({} if BY_ROWS else {"CACHES": WITH_REDIS}),
     TASKS={"default": {"BACKEND": "queue_app.backend.TaskQueueBackend", "QUEUES": []}},
     TEMPLATES=[
         {
@@ -58,9 +61,9 @@ def work(task_id, ms=0, data=""):
 class ThisCheckout(Contender):
     """Two workers of eight threads, with schedulers, and default settings."""
 
-    title = "this checkout"
-    packages = ("Django", "psycopg", "redis")
-    needs = ("pg", "valkey")
+    title = "this checkout" + (" without Redis" if BY_ROWS else "")
+    packages = ("Django", "psycopg") if BY_ROWS else ("Django", "psycopg", "redis")
+    needs = ("pg",) if BY_ROWS else ("pg", "valkey")
     records = "task row in PostgreSQL from enqueue on"
     has_bulk = True
     parked_as = "same queue, run_after 1 day ahead"

@@ -16,7 +16,7 @@ from peer_figures import WORKLOADS, collect, table
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-OURS = "this_checkout:default"
+OURS = "this_checkout"
 NEEDED = (
     "base.py",  # what a contender extends
     "bench.py",  # runs workloads; writes JSON to the folder in BENCH_RAW
@@ -34,7 +34,7 @@ NOT_PASSED_ON = ("DATABASE_URL", "DJANGO_SETTINGS_MODULE", "PYTHONPATH", "REDIS_
 def main(arguments: list[str]) -> int:
     """Run the workloads, and print the table of what was measured; 1 when something failed."""
     options = parse(arguments)
-    names = [OURS, *options.peers]
+    names = [f"{OURS}:{options.index or 'default'}", *options.peers]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped either way, it removes what it made
     with tempfile.TemporaryDirectory(prefix="taskqueue-peers-") as temporary:
         folder = copy_harness(options.harness, Path(temporary) / "harness")
@@ -55,6 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__)
     parser.add_argument("peers", nargs="+", metavar="PEER", help="FILE or FILE:VARIANT of the harness's contenders/")
     parser.add_argument("--harness", required=True, type=called_from, metavar="DIR", help="the folder of the harness")
+    parser.add_argument("--index", choices=["rows"], help="ours without Redis; default: with it")
     parser.add_argument("--python-env", type=called_from, metavar="DIR", help="use this environment; default: make one")
     parser.add_argument("--raw", type=called_from, metavar="DIR", help="keep the raw results in this empty folder")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each has its turn; default: 3")
@@ -94,7 +95,7 @@ def copy_harness(harness: Path, folder: Path) -> Path:
             target = folder / source.relative_to(harness)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
-    shutil.copyfile(HERE / "contender.py", folder / "contenders" / f"{OURS.partition(':')[0]}.py")
+    shutil.copyfile(HERE / "contender.py", folder / "contenders" / f"{OURS}.py")
     without = shutil.ignore_patterns("__pycache__")
     for source, target in (("queue_app", "queue_app"), ("workers", "workers"), ("templates", "queue_app/templates")):
         shutil.copytree(ROOT / source, folder / target, ignore=without, dirs_exist_ok=True)

@@ -14,6 +14,20 @@ CREATE FUNCTION queue_app_runs_1(
         AND lane.capabilities <@ offers::varchar[] AND lane.weight <= slots
 $$;
 
+-- The first lane of an owner in a fair queue, among those of some own bands with heads between two times.
+CREATE FUNCTION queue_app_lane_of_1(
+    of_queue text, of_owner text, own_bands int[], own_lows timestamptz[], own_highs timestamptz[], skipped bigint[],
+    types text[], queues text[], offers text[], slots int
+) RETURNS SETOF queue_app_rows_lane LANGUAGE sql STABLE AS $$
+    SELECT x.* FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
+        SELECT x.* FROM queue_app_rows_lane AS x
+        WHERE x.queue = of_queue COLLATE "default" AND x.owner = of_owner AND x.band = own.band
+            AND x.head > own.low AND x.head <= own.high AND x.hash <> ALL (skipped)
+            AND queue_app_runs_1(x, types, queues, offers, slots)
+        ORDER BY x.head, x.head_id LIMIT 1
+    ) AS x ORDER BY x.head, x.head_id LIMIT 1
+$$;
+
 -- The limits of a queue, a type or a key, as its row has them; times in µs.
 CREATE FUNCTION queue_app_pace_1(
     of_scope text, of_name text, OUT paused bool, OUT cap int, OUT "interval" float8, OUT burst int, OUT delay float8,
@@ -117,18 +131,19 @@ END $$;
 CREATE FUNCTION queue_app_open_lanes_1(
     gate text, number int, arrivals text[], fairs text[], shut text[], types text[], queues text[], offers text[], slots int
 ) RETURNS void LANGUAGE sql AS $$
-    UPDATE queue_app_rows_lane AS l SET behind = '' FROM (
+    UPDATE queue_app_rows_lane AS l
+    SET behind = '', ordered = CASE WHEN l.queue = ANY (arrivals) THEN 'arrival' ELSE '' END FROM (
         SELECT first.ctid FROM generate_series(0, 4) AS own (band), LATERAL (
             SELECT x.ctid FROM queue_app_rows_lane AS x
             WHERE x.behind = gate AND x.behind <> '' AND x.band = own.band AND x.queue <> ALL (fairs || arrivals)
-                AND x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
+                AND 't:' || x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
             ORDER BY x.head, x.head_id LIMIT number
         ) AS first
         UNION ALL
         SELECT first.ctid FROM (
             SELECT x.ctid FROM queue_app_rows_lane AS x
             WHERE x.behind = gate AND x.behind <> '' AND x.queue = ANY (arrivals)
-                AND x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
+                AND 't:' || x.task_type <> ALL (shut) AND queue_app_runs_1(x, types, queues, offers, slots)
             ORDER BY x.head, x.head_id LIMIT number
         ) AS first
         UNION ALL
@@ -147,23 +162,24 @@ SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS 
 DECLARE
     most CONSTANT int := 150;  -- lanes without a task that may start; a claim then stops, and its worker claims again at once
     drawn CONSTANT int := 100;  -- lanes that it looks ahead
-    few CONSTANT int := 8;
+    few CONSTANT int := 8;  -- so many queues, types and lanes of a fair queue are looked at one by one
     of_queues text[]; of_types text[]; is_narrow bool;
     index_state record; now_at timestamptz; t float8; new_stamp bigint; waits float8[]; age float8;
-    arrivals text[]; fairs text[]; special text[];
+    arrivals text[]; fairs text[]; takers text[]; special text[];
     lows timestamptz[] := array_fill('infinity'::timestamptz, ARRAY[25]);  -- by effective band, own band
     highs timestamptz[] := array_fill('-infinity'::timestamptz, ARRAY[25]);
     used jsonb := '{}'; rooms jsonb := '{}'; passed jsonb := '{}';  -- gate -> slots taken; room; starts of paced gates
-    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; types and fair queues without room
+    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; those of types and fair queues without room
     picked uuid[] := '{}'; paced uuid[] := '{}'; skipped bigint[] := '{}'; opens_at float8; delay float8;
     e int := 0; free int := want; left_moves int := most; room int; n int; high timestamptz; bound timestamptz;
     pool queue_app_rows_lane[]; is_drawn bool := false; pool_end timestamptz; i int;
-    best queue_app_rows_lane; lane queue_app_rows_lane; turns queue_app_rows_lane[]; known bool[]; of_turn int;
+    best queue_app_rows_lane; turns queue_app_rows_lane[]; all_fairs int[]; orders text[]; asked int[]; of_turn int;
     is_first bool; r record; g text; gates text[]; closed_gate text; is_paced bool;
-    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; who text;
+    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; last float8;
+    own_bands int[]; own_lows timestamptz[]; own_highs timestamptz[];  -- the own bands that have lanes in the band e
 BEGIN
     PERFORM pg_advisory_xact_lock(8386110886435094529);
-    SELECT s.number, s.state, COALESCE(s.stamp, 0) AS stamp INTO index_state
+    SELECT s.number, s.state, COALESCE(s.stamp, 0) AS stamp, s.orders INTO index_state
     FROM queue_app_rows_state AS s JOIN queue_app_indexgeneration AS i ON i.number = s.number WHERE s.id = 1 AND i.id = 1;
     IF index_state.state IS DISTINCT FROM 'ready' THEN
         RETURN set_config(
@@ -191,6 +207,7 @@ BEGIN
     END LOOP;
     arrivals := ARRAY(SELECT name FROM queue_app_queue WHERE "order" = 'arrival');
     fairs := ARRAY(SELECT name FROM queue_app_queue WHERE "order" = 'fair' AND fair_by <> '' ORDER BY name);
+    takers := ARRAY(SELECT fair_by FROM queue_app_queue WHERE "order" = 'fair' AND fair_by <> '' ORDER BY name);
     special := arrivals || fairs;
     -- A worker of few queues or types looks at each; another one at all lanes, in their order.
     of_queues := CASE WHEN cardinality(queues) <= few THEN queues END;
@@ -234,44 +251,62 @@ BEGIN
         END LOOP;
     END IF;
 
-    known := array_fill(false, ARRAY[cardinality(fairs)]);
+    IF index_state.orders <> arrivals || fairs || takers THEN
+        UPDATE queue_app_rows_lane AS l SET ordered = '' WHERE l.ordered <> '';
+        UPDATE queue_app_rows_state SET orders = arrivals || fairs || takers WHERE id = 1;
+    END IF;
+    IF special <> '{}' THEN  -- new lanes, and those that came back from behind a gate; their owners wait for turns
+        WITH new AS (
+            UPDATE queue_app_rows_lane AS l SET ordered = q.ordered
+            FROM unnest(special, array_fill('arrival'::text, ARRAY[cardinality(arrivals)]) || takers) AS q (name, ordered)
+            WHERE l.behind = '' AND l.queue = q.name AND l.ordered = '' RETURNING l.queue, l.band, l.owner
+        )
+        INSERT INTO queue_app_rows_turn AS o (queue, band, owner, turn, waits)
+        SELECT DISTINCT queue, up, owner, 0, true FROM new, generate_series(LEAST(band, 1), band) AS up WHERE owner IS NOT NULL
+        ON CONFLICT (queue, band, owner) DO UPDATE SET waits = true WHERE NOT o.waits;
+    END IF;
+    orders := ARRAY(SELECT DISTINCT unnest(takers)) || ARRAY[''];
+    all_fairs := ARRAY(SELECT place FROM generate_subscripts(fairs, 1) AS place WHERE queues IS NULL OR fairs[place] = ANY (queues));
+    asked := all_fairs;
     turns := array_fill(NULL::queue_app_rows_lane, ARRAY[cardinality(fairs)]);
     WHILE e <= 4 AND free > 0 LOOP
         -- The lanes with the lowest heads in the effective band e; the first one is taken from, up to the second.
         IF NOT is_drawn THEN
+            SELECT COALESCE(array_agg(b), '{}'), array_agg(lows[5 * e + b + 1]), array_agg(highs[5 * e + b + 1])
+            INTO own_bands, own_lows, own_highs
+            FROM generate_series(0, 4) AS own (b) WHERE EXISTS (
+                SELECT FROM unnest(orders) AS own (ordered), queue_app_rows_lane AS x
+                WHERE x.behind = '' AND x.ordered = own.ordered AND x.band = b AND x.head > lows[5 * e + b + 1] AND x.head <= highs[5 * e + b + 1]);
             pool := ARRAY(
                 SELECT found.l FROM (
-                    SELECT first.l FROM generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE NOT is_narrow AND x.behind = '' AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
+                        WHERE NOT is_narrow AND x.behind = '' AND x.ordered = '' AND x.band = own.band
+                            AND x.head > own.low AND x.head <= own.high
                             AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
                     UNION ALL
-                    SELECT first.l FROM unnest(of_queues) AS of (queue), generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM (
+                        SELECT of.queue, '' AS ordered, own.* FROM unnest(of_queues) AS of (queue),
+                            unnest(own_bands, own_lows, own_highs) AS own (band, low, high) WHERE of.queue <> ALL (special)
+                        UNION ALL
+                        SELECT of.queue, 'arrival', own.band, '-infinity', 'infinity'
+                        FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band)
+                    ) AS own, LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
+                        WHERE x.behind = '' AND x.queue = own.queue AND x.ordered = own.ordered AND x.band = own.band
+                            AND x.head > own.low AND x.head <= own.high AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
                     UNION ALL
-                    SELECT first.l FROM unnest(of_types) AS of (task_type), generate_series(0, 4) AS own (band), LATERAL (
+                    SELECT first.l FROM unnest(of_types) AS of (task_type),
+                    unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.task_type = of.task_type AND x.band = own.band
-                            AND x.head > lows[5 * e + own.band + 1] AND x.head <= highs[5 * e + own.band + 1]
-                            AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
-                            AND queue_app_runs_1(x, types, queues, offers, slots)
-                        ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
-                    ) AS first
-                    UNION ALL
-                    SELECT first.l FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band),
-                    LATERAL (
-                        SELECT x AS l FROM queue_app_rows_lane AS x
-                        WHERE x.behind = '' AND x.queue = of.queue AND x.band = own.band AND x.hash <> ALL (skipped)
+                        WHERE x.behind = '' AND x.task_type = of.task_type AND x.ordered = '' AND x.band = own.band
+                            AND x.head > own.low AND x.head <= own.high AND x.queue <> ALL (special) AND x.hash <> ALL (skipped)
                             AND queue_app_runs_1(x, types, queues, offers, slots)
                         ORDER BY x.head, x.head_id LIMIT LEAST(free, drawn) + 1
                     ) AS first
@@ -288,25 +323,62 @@ BEGIN
         END IF;
         best := pool[1];
         bound := COALESCE(pool[2].head, pool_end);
-        -- In a fair queue, the owner whose turn is next.
-        FOR i IN 1..cardinality(fairs) LOOP
-            IF NOT known[i] THEN
-                SELECT q.fair_by, COALESCE(jsonb_object_agg(x.owner, x.turn) FILTER (WHERE x.owner IS NOT NULL), '{}') AS turns,
-                    max(x.turn) FILTER (WHERE x.owner = chr(30)) AS last INTO r
-                FROM queue_app_queue AS q LEFT JOIN queue_app_rows_turn AS x ON x.queue = q.name AND x.band = e
-                WHERE q.name = fairs[i] GROUP BY q.fair_by;
-                SELECT x.* INTO lane FROM queue_app_rows_lane AS x, LATERAL (
-                    SELECT CASE r.fair_by WHEN 'key' THEN x.concurrency_key ELSE x."user" END AS name
-                ) AS owner
-                WHERE x.queue = fairs[i] AND x.behind = '' AND fairs[i] <> ALL (shut) AND x.hash <> ALL (skipped)
+        -- In a fair queue, the owner whose turn is next: among few lanes by sorting, among many by the stored turns.
+        IF asked <> '{}' THEN
+            FOREACH i IN ARRAY asked LOOP turns[i] := NULL; END LOOP;
+            FOR r IN
+                SELECT f.place, CASE WHEN lanes.number <= few THEN (
+                    SELECT x.l FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
+                        SELECT x AS l, x.* FROM queue_app_rows_lane AS x
+                        WHERE x.behind = '' AND x.queue = f.queue AND x.ordered = f.ordered AND x.band = own.band
+                            AND x.head > own.low AND x.head <= own.high
+                            AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
+                        ORDER BY x.head, x.head_id LIMIT few
+                    ) AS x LEFT JOIN queue_app_rows_turn AS o ON o.queue = x.queue AND o.band = e AND o.owner = x.owner
+                    ORDER BY GREATEST(o.turn, taken.turn), x.owner, x.head, x.head_id LIMIT 1
+                ) ELSE COALESCE((
+                    SELECT first.l FROM (VALUES (-1, 0), (0, taken.turn)) AS part (above, upto), LATERAL (
+                        SELECT o.owner, x AS l FROM queue_app_rows_turn AS o, queue_app_lane_of_1(
+                            f.queue, o.owner, own_bands, own_lows, own_highs, skipped, types, queues, offers, slots) AS x
+                        WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > part.above AND o.turn <= part.upto
+                        ORDER BY o.turn, o.owner LIMIT 1
+                    ) AS first ORDER BY first.owner LIMIT 1
+                ), (
+                    SELECT x FROM queue_app_rows_turn AS o, queue_app_lane_of_1(
+                        f.queue, o.owner, own_bands, own_lows, own_highs, skipped, types, queues, offers, slots) AS x
+                    WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > taken.turn
+                    ORDER BY o.turn, o.owner LIMIT 1
+                )) END AS l
+                FROM (SELECT place, fairs[place] AS queue, takers[place] AS ordered FROM unnest(asked) AS a (place)) AS f, LATERAL (
+                    SELECT COALESCE(max(o.turn), 0) AS turn FROM queue_app_rows_turn AS o
+                    WHERE o.queue = f.queue AND o.band = e AND o.owner = chr(30)
+                ) AS taken, LATERAL (
+                    SELECT count(*) AS number FROM (
+                        SELECT FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
+                            SELECT FROM queue_app_rows_lane AS x
+                            WHERE x.behind = '' AND x.queue = f.queue AND x.ordered = f.ordered AND x.band = own.band
+                                AND x.head > own.low AND x.head <= own.high
+                            LIMIT few + 1
+                        ) AS first LIMIT few + 1
+                    ) AS found
+                ) AS lanes
+                WHERE lanes.number > 0 AND 'q:' || f.queue <> ALL (shut)
+            LOOP
+                turns[r.place] := r.l;
+            END LOOP;
+            FOR r IN  -- what it has reserved comes first
+                SELECT array_position(fairs, x.queue::text) AS place, x AS l FROM queue_app_rows_lane AS x
+                WHERE x.reserved_by = worker AND x.reserved_until > now_at AND x.ordered <> ''
+                    AND array_position(fairs, x.queue::text) = ANY (asked) AND 'q:' || x.queue <> ALL (shut)
                     AND x.head > lows[5 * e + x.band + 1] AND x.head <= highs[5 * e + x.band + 1]
-                    AND queue_app_runs_1(x, types, queues, offers, slots)
-                ORDER BY (x.reserved_by = worker AND x.reserved_until > now_at) IS NOT TRUE,
-                    GREATEST((r.turns ->> owner.name)::float8, r.last, 0), owner.name COLLATE "C", x.head, x.head_id
-                LIMIT 1;
-                turns[i] := lane;
-                known[i] := true;
-            END IF;
+                    AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
+                ORDER BY x.head DESC, x.head_id DESC
+            LOOP
+                turns[r.place] := r.l;
+            END LOOP;
+            asked := '{}';
+        END IF;
+        FOR i IN 1..cardinality(fairs) LOOP
             IF turns[i].hash IS NOT NULL THEN
                 IF is_first OR (turns[i].head, turns[i].head_id) < (best.head, best.head_id) THEN
                     IF NOT is_first THEN bound := best.head; END IF;
@@ -319,11 +391,11 @@ BEGIN
         IF is_first THEN
             e := e + 1;
             is_drawn := false;
-            known := array_fill(false, ARRAY[cardinality(fairs)]);
+            asked := all_fairs;
             CONTINUE;
         END IF;
         IF of_turn > 0 THEN
-            known[of_turn] := false;
+            asked := ARRAY[of_turn];
         ELSE
             pool := pool[2:];
         END IF;
@@ -354,7 +426,7 @@ BEGIN
             -- A fair queue without room is left out; else the lane stands behind the gate, with all others that must pass it.
             SELECT * INTO r FROM queue_app_gate_room_1(closed_gate, used, t);
             IF of_turn > 0 AND closed_gate LIKE 'q:%' THEN
-                shut := shut || best.queue;
+                shut := shut || closed_gate;
                 opens_at := LEAST(opens_at, r.opens);
                 CONTINUE;
             END IF;
@@ -363,19 +435,19 @@ BEGIN
             VALUES (closed_gate, t, true, CASE WHEN NOT r.paused THEN r.cap END,
                 CASE WHEN r.room > 0 AND passed ? closed_gate THEN 0 ELSE r.opens END)
             ON CONFLICT (gate) DO UPDATE SET closed = true, cap = EXCLUDED.cap, opens = EXCLUDED.opens;
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, ordered = ''
             WHERE closed_gate LIKE 'q:%' AND l.queue = best.queue AND l.behind = '';
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, ordered = ''
             WHERE closed_gate LIKE 't:%' AND l.task_type = best.task_type AND l.behind = '';
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, ordered = ''
             WHERE closed_gate LIKE 'f:%' AND starts_with(l.concurrency_key, substr(closed_gate, 3) || ':') AND l.behind = '';
-            UPDATE queue_app_rows_lane AS l SET behind = closed_gate
+            UPDATE queue_app_rows_lane AS l SET behind = closed_gate, ordered = ''
             WHERE closed_gate ~ '^[ku]:' AND l.hash = best.hash AND l.band = best.band AND l.queue = best.queue
                 AND l.task_type = best.task_type AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
             is_drawn := is_drawn AND closed_gate ~ '^[ku]:' AND opened = '{}';
             IF closed_gate LIKE 't:%' THEN
-                shut := shut || best.task_type;
-                known := array_fill(false, ARRAY[cardinality(fairs)]);
+                shut := shut || closed_gate;
+                asked := all_fairs;
             END IF;
             FOREACH g IN ARRAY opened LOOP  -- others take the places of the lanes that came back
                 CONTINUE WHEN g = closed_gate OR (rooms ->> g)::int <= 0;
@@ -459,16 +531,26 @@ BEGIN
         END LOOP;
         IF is_paced THEN paced := paced || ids; END IF;
         IF of_turn > 0 THEN  -- the next turn of its owner begins one share later
-            SELECT CASE q.fair_by WHEN 'key' THEN best.concurrency_key ELSE best."user" END INTO who
-            FROM queue_app_queue AS q WHERE q.name = best.queue;
-            SELECT GREATEST(max(turn), 0) INTO start FROM queue_app_rows_turn AS x
-            WHERE x.queue = best.queue AND x.band = e AND x.owner IN (who, chr(30));
-            INSERT INTO queue_app_rows_turn AS x (queue, band, owner, turn)
-            SELECT best.queue, e, who, start + 1000 / COALESCE((q.fair_weights ->> who)::float8, 1) FROM queue_app_queue AS q
-            WHERE q.name = best.queue
-            UNION ALL SELECT best.queue, e, chr(30), start
-            ON CONFLICT (queue, band, owner) DO UPDATE SET turn = EXCLUDED.turn;
-            DELETE FROM queue_app_rows_turn AS x WHERE x.queue = best.queue AND x.band = e AND x.turn < start;
+            SELECT COALESCE(max(turn), 0) INTO last FROM queue_app_rows_turn AS o
+            WHERE o.queue = best.queue AND o.band = e AND o.owner = chr(30);
+            SELECT GREATEST(max(turn), last) INTO start FROM queue_app_rows_turn AS o
+            WHERE o.queue = best.queue AND o.band = e AND o.owner = best.owner;
+            -- Owners before it have nothing here; those whose lanes have all gone do not wait.
+            UPDATE queue_app_rows_turn AS o SET waits = false
+            WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn = ANY (ARRAY[0, last]) AND o.owner < best.owner
+                AND NOT EXISTS (
+                    SELECT FROM queue_app_rows_lane AS x
+                    WHERE x.queue = o.queue AND x.owner = o.owner);
+            INSERT INTO queue_app_rows_turn AS o (queue, band, owner, turn, waits)
+            SELECT best.queue, e, best.owner, start + 1000 / COALESCE((q.fair_weights ->> best.owner)::float8, 1), true
+            FROM queue_app_queue AS q WHERE q.name = best.queue
+            UNION ALL SELECT best.queue, e, chr(30), start, false
+            ON CONFLICT (queue, band, owner) DO UPDATE SET turn = EXCLUDED.turn, waits = EXCLUDED.waits;
+            DELETE FROM queue_app_rows_turn AS o WHERE o.queue = best.queue AND o.band = e AND NOT o.waits AND o.turn < start;
+            UPDATE queue_app_rows_turn AS o SET turn = 0, waits = EXISTS (
+                SELECT FROM queue_app_rows_lane AS x
+                WHERE x.queue = o.queue AND x.owner = o.owner)
+            WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn > 0 AND o.turn < start;
         END IF;
     END LOOP;
 

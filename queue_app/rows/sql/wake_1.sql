@@ -41,7 +41,7 @@ BEGIN
                 UNION ALL
                 (SELECT x AS l FROM queue_app_rows_lane AS x WHERE x.behind = ''
                     AND EXISTS (SELECT FROM queue_app_runtimesettings WHERE id = 1 AND max_concurrent IS NOT NULL)
-                ORDER BY x.band, x.head, x.head_id LIMIT most)
+                ORDER BY x.ordered, x.band, x.head, x.head_id LIMIT most)
             ) AS waiting
             WHERE NOT EXISTS (
                 SELECT FROM queue_app_task AS t JOIN queue_app_worker AS had ON had.id = t.worker_id
@@ -50,7 +50,7 @@ BEGIN
         );
     ELSE
         lanes := ARRAY(
-            (SELECT x FROM queue_app_rows_lane AS x WHERE x.behind = '' ORDER BY x.band, x.head, x.head_id LIMIT most)
+            (SELECT x FROM queue_app_rows_lane AS x WHERE x.behind = '' ORDER BY x.ordered, x.band, x.head, x.head_id LIMIT most)
             UNION ALL
             (SELECT x FROM queue_app_rows_gate AS k JOIN queue_app_rows_lane AS x ON x.behind = k.gate
              WHERE k.closed AND k.opens <= extract(epoch FROM now_at) * 1e6 AND x.behind <> '' LIMIT most)

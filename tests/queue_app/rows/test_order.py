@@ -92,8 +92,10 @@ def draw(seed: str, has: tuple[str, ...]) -> Drawn:
     overall = at_random.choice([None, at_random.randint(1, 12)]) if "caps" in has else None
     RuntimeSettings.objects.update_or_create(id=1, defaults={"max_concurrent": overall})
 
-    now, span = timezone.now(), at_random.choice([1, 3000])  # some of 3000 s have been promoted
-    tasks = [_task(at_random, queues, now - timedelta(seconds=at_random.uniform(2, 2 + span)), has) for _ in range(60)]
+    # Some have been promoted. None is promoted between the claims of the two ways: the waits are multiples of 600 s.
+    now, rises = timezone.now(), at_random.choice([0, 5])
+    ages = [600 * at_random.randint(0, rises) + at_random.uniform(2, 400) for _ in range(60)]
+    tasks = [_task(at_random, queues, now - timedelta(seconds=age), has) for age in ages]
     Task.objects.bulk_create(tasks)
     TaskPayload.objects.bulk_create(TaskPayload(task_id=task.id) for task in tasks)
     crews = [
