@@ -2,7 +2,7 @@
 
 from queue_app import task
 from queue_app.exceptions import Discard, Retry, Snooze
-from queue_app.testing.override import current
+from queue_app.testing.clock import current
 
 calls: list[object] = []
 

@@ -14,7 +14,7 @@ from queue_app import task
 from queue_app.backend import TaskQueueBackend
 from queue_app.index import get_index
 from queue_app.testing import MemoryBackend, drain, freeze, override_queue
-from queue_app.testing.override import current
+from queue_app.testing.clock import current
 
 ran: list[int] = []
 
