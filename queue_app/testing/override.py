@@ -62,16 +62,12 @@ class override_queue(TestContextDecorator):  # noqa: N801 - as Django's override
 
     def decorate_class(self, cls: Any) -> Any:
         """Override the settings in each test of a Django test case."""
-        setup, teardown = cls.setUp, cls.tearDown
-        own = self
+        setup, own = cls.setUp, self
 
         def set_up(case: Any) -> None:
             own.enable()
+            case.addCleanup(own.disable)
             setup(case)
 
-        def tear_down(case: Any) -> None:
-            teardown(case)
-            own.disable()
-
-        cls.setUp, cls.tearDown = set_up, tear_down
+        cls.setUp = set_up
         return cls

@@ -67,13 +67,14 @@ def limited(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     Queue.objects.bulk_create([Queue(name=name) for name in limits], ignore_conflicts=True)
     before = list(Queue.objects.filter(name__in=limits))
     for name, values in limits.items():
-        Queue.objects.filter(name=name).update(**values)
+        paused_at = {"paused_at": timezone.now()} if values.get("paused") else {}
+        Queue.objects.filter(name=name).update(**values, **paused_at)
     rooms.part("begin_gates")(snapshot.limits().items(), full=True)
     try:
         yield
     finally:
         for queue in before:
-            Queue.objects.filter(name=queue.name).update(**{name: getattr(queue, name) for name in limits[queue.name]})
+            queue.save(update_fields=[*limits[queue.name], "paused_at"])
 
 
 def run_hooks(since: int = 0) -> None:
@@ -178,7 +179,9 @@ def run(task: ClaimedTask) -> None:
     if outcome.failure is not None and outcome.failure.exception_class == "builtins.KeyboardInterrupt":
         raise KeyboardInterrupt
     if outcome.is_completion and timezone.now() - began > timedelta(seconds=held.timeout):
-        outcome = failed(held, time.monotonic(), TaskTimeout())
+        outcome = failed(
+            held, time.monotonic(), TaskTimeout(f"The attempt took longer than its timeout of {held.timeout:g} s.")
+        )
     tell_sessions()
     run_hooks()
     record_progress(reports.take({held.key}))

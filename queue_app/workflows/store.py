@@ -268,7 +268,7 @@ def undoing(task: AnyTask, spec: TaskSpec, args: Sequence[Any], kwargs: Mapping[
     return compensation_text(call_options(spec) | call)
 
 
-# A stored workflow as the backend gives it to its handle, with the interface of a workflow in memory.
+# A stored workflow as the backend gives it to its handle.
 
 
 class StoredWorkflow:

@@ -171,7 +171,7 @@ def test_the_callback_has_the_metadata_of_its_task(hire, settings):
     hooked.seen.clear()
 
 
-def test_the_memory_backend_calls_back(in_memory):
+def test_the_memory_backend_calls_back(testing_backend):
     done, failed = work.enqueue(), work.enqueue("fail")
     backend = work.get_backend()
     assert isinstance(backend, MemoryBackend)

@@ -297,7 +297,7 @@ def test_a_check_names_a_hook_that_cannot_be_imported(of_project):
 # -- memory ------------------------------------------------------------------------------------
 
 
-def test_hooks_work_in_memory(in_memory):
+def test_hooks_work_in_memory(testing_backend):
     result = say.enqueue("hello")
     with pytest.raises(Veto):
         say.enqueue(word="forbidden")

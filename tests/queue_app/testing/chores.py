@@ -40,6 +40,12 @@ def patient() -> None:
     raise KeyError
 
 
+@task(max_retries=0)
+def count() -> object:
+    """Return what JSON cannot hold."""
+    return set(calls)
+
+
 @task
 def again() -> None:
     """Enqueue itself endlessly."""
