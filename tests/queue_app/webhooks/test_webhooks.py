@@ -75,7 +75,7 @@ def paying(known_tasks):
 
 
 def status_of(result) -> Status:
-    return next(call.status for call in task_backends["default"].calls if call.id == result.id)
+    return Status(result.row.status)
 
 
 # -- what is sent ------------------------------------------------------------------------------------
