@@ -15,7 +15,7 @@ from queue_app.backend import TaskQueueBackend
 from queue_app.backend.results import load_results
 from queue_app.registry import AnyTask, type_of
 from queue_app.tasks import AnyResult
-from queue_app.testing.backend import drain as run_due, needs_database
+from queue_app.testing.backend import drain as run_due
 
 
 def enqueued(task: AnyTask | None = None, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> list[AnyResult]:
@@ -35,8 +35,7 @@ def _all(backend: BaseTaskBackend) -> list[AnyResult]:
     if isinstance(backend, TaskQueueBackend):
         from queue_app.models import Task  # noqa: PLC0415 - needs the apps
 
-        with needs_database():
-            found = load_results(list(Task.objects.pending().values_list("pk", flat=True)), backend.alias)
+        found = load_results(list(Task.objects.pending().values_list("pk", flat=True)), backend.alias)
         return [found[task_id] for task_id in sorted(found)]
     if hasattr(backend, "results"):
         return list(backend.results)

@@ -9,7 +9,6 @@ from typing import Any, Final
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.test.testcases import DatabaseOperationForbidden  # type: ignore[attr-defined] # not in the stubs
 from django.utils.asyncio import async_unsafe
 
 from queue_app import conf
@@ -46,17 +45,6 @@ def on_rows() -> Iterator[None]:
         conf.reset()
 
 
-@contextmanager
-def needs_database() -> Iterator[None]:
-    """Say what to do where a test may not use the database."""
-    try:
-        yield
-    except DatabaseOperationForbidden as error:
-        raise DatabaseOperationForbidden(
-            "Tasks are rows of the test's database, which a SimpleTestCase may not use: make it a django.test.TestCase."
-        ) from error
-
-
 @async_unsafe("In a coroutine, write `await adrain()`, not drain().")
 def drain(
     backend: TaskQueueBackend,
@@ -72,7 +60,7 @@ def drain(
     if to_the_end and current() is None:
         with freeze():
             return drain(backend, queue=queue, capabilities=capabilities, to_the_end=True)
-    with needs_database(), on_rows(), limited(getattr(backend, "limits", {})):
+    with on_rows(), limited(getattr(backend, "limits", {})):
         found = Drain(backend.get_result, queue, capabilities)
         found.run(to_the_end=to_the_end, hooks_since=hooks_since)
     return found.ended
@@ -113,7 +101,7 @@ class TestingBackend(TaskQueueBackend):
         self._enqueue(store)
 
     def _enqueue(self, store: Callable[[], list[AnyResult]]) -> list[AnyResult]:
-        with needs_database(), on_rows():
+        with on_rows():
             tell_sessions()
             hooks = len(connections[conf.get().database_alias].run_on_commit)
             found = store()

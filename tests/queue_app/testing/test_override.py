@@ -80,7 +80,7 @@ class DatabaselessCase(SimpleTestCase):
 
     def test_it_is_told_what_to_do(self):
         for use in (partial(note.enqueue, 1), drain, enqueued):
-            with pytest.raises(AssertionError, match=r"make it a django\.test\.TestCase"):
+            with pytest.raises(AssertionError, match="subclass TestCase"):
                 use()
 
     def test_functions_need_no_database(self):
