@@ -61,8 +61,8 @@ def drain(
         with freeze():
             return drain(backend, queue=queue, capabilities=capabilities, to_the_end=True)
     with on_rows(), limited(getattr(backend, "limits", {})):
-        found = Drain(backend.get_result, queue, capabilities)
-        found.run(to_the_end=to_the_end, hooks_since=hooks_since)
+        found = Drain(backend.alias, queue, capabilities, hooks_since)
+        found.run(to_the_end=to_the_end)
     return found.ended
 
 

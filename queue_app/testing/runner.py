@@ -7,7 +7,7 @@ of no task. So the lanes of the index are made anew before each claim, and hooks
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 from psycopg.pq import TransactionStatus
 
+from queue_app.backend.results import load_results
 from queue_app.core import rooms
 from queue_app.core.records import ClaimedTask, Outcome
 from queue_app.core.states import FAILURES, predicate
@@ -32,7 +33,7 @@ from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
 from queue_app.sql.claim import statuses
-from queue_app.sql.database import around, atomic, connection, depth, fetch_all
+from queue_app.sql.database import around, connection, depth, fetch_all
 from queue_app.tasks import AnyResult
 from queue_app.testing.clock import current, tell_sessions
 from queue_app.workers import sessions
@@ -55,7 +56,7 @@ FROM queue_app_task WHERE status = 'queued'
 _NEXT: Final = """
 SELECT min(run_after) FROM queue_app_task
 WHERE (status = 'scheduled' OR status = 'blocked' AND attempt > 0 AND queued_at IS NULL)
-    AND queue = COALESCE(%s::text, queue)
+    AND queue = COALESCE(%s::text, queue) AND run_after > statement_timestamp()
 """
 
 _log = logging.getLogger("taskqueue.testing")  # test runners show it with a failed test
@@ -77,7 +78,7 @@ def limited(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
             queue.save(update_fields=[*limits[queue.name], "paused_at"])
 
 
-def run_hooks(since: int = 0) -> None:
+def run_hooks(since: int) -> None:
     """Call the hooks of ``on_commit`` that the test has captured from the place ``since`` on, each once.
 
     Those of ``setUpTestData`` belong to all tests of a class, and wait for ever.
@@ -105,31 +106,49 @@ def _ran() -> None:
 class Drain:
     """What a run of tasks takes, from which queue and with which capabilities, and what has ended."""
 
-    result_of: Callable[[str], AnyResult]
+    alias: str
     queue: str | None = None
     capabilities: Collection[str] | None = None
+    hooks_since: int = 0  # place of the first hook of ``on_commit`` to call
     ended: list[AnyResult] = field(default_factory=list)
+    _unread: list[uuid.UUID] = field(default_factory=list)  # tasks of the newest attempts, whose results are not read
     _opens_in: float | None = None  # seconds until a limit allows another start
 
-    def run(self, *, to_the_end: bool = False, hooks_since: int = 0) -> None:
+    def run(self, *, to_the_end: bool = False) -> None:
         """Run what is due; with ``to_the_end``, move the frozen clock to what starts next until nothing does."""
         tell_sessions()
-        run_hooks(hooks_since)
+        run_hooks(self.hooks_since)
+        if not IndexGeneration.objects.exists():  # a TransactionTestCase deletes what the migrations have written
+            import_module("queue_app.migrations.0002_defaults").create_rows(
+                apps, SimpleNamespace(connection=connection())
+            )
         while True:
             rooms.call("in_tests")
-            make_due()
-            tasks = self._claim()
-            for task in tasks:
-                if len(self.ended) >= MAX_ATTEMPTS:
-                    raise RuntimeError(f"Tasks still wait after {MAX_ATTEMPTS} attempts: does a task enqueue itself?")
-                run(task)
-                self.ended.append(self.result_of(str(task.id)))
-            if tasks:
-                continue
+            while make_due() or self._run_queued():
+                pass
             clock, at = current(), self._next_at() if to_the_end else None
             if clock is None or at is None:
-                return
-            clock.move_to(max(at, clock.now))
+                break
+            clock.move_to(at)
+        self._read()
+
+    def _run_queued(self) -> bool:
+        """Run what is queued, and what that enqueues; return whether there was something."""
+        before = len(self.ended) + len(self._unread)
+        while tasks := self._claim():
+            for task in tasks:
+                if len(self.ended) + len(self._unread) >= MAX_ATTEMPTS:
+                    raise RuntimeError(f"Tasks still wait after {MAX_ATTEMPTS} attempts: does a task enqueue itself?")
+                if task.id in self._unread:
+                    self._read()
+                run(task, self.hooks_since)
+                self._unread.append(task.id)
+        return len(self.ended) + len(self._unread) > before
+
+    def _read(self) -> None:
+        found = load_results(self._unread, self.alias)
+        self.ended += [found[task_id] for task_id in self._unread]
+        self._unread.clear()
 
     def _claim(self) -> list[ClaimedTask]:
         """Return the tasks that start next: one, unless a task that takes several slots waits."""
@@ -137,12 +156,7 @@ class Drain:
         self._opens_in = None
         if types is None:
             return []
-        if not IndexGeneration.objects.exists():  # a TransactionTestCase deletes what the migrations have written
-            import_module("queue_app.migrations.0002_defaults").create_rows(
-                apps, SimpleNamespace(connection=connection())
-            )
-        with atomic():
-            rooms.part("fill_lanes")(snapshot.generation())
+        rooms.part("fill_lanes")(snapshot.generation())
         offers = needs or () if self.capabilities is None else self.capabilities
         profile = Profile.of([self.queue] if self.queue else [], types, offers)
         return claim(profile, WORKER, weight, reserve=False, on_wait=self._wait)
@@ -167,7 +181,7 @@ class _Attempt(ClaimedAttempt):
         return ClaimedAttempt.row_time(self, at) if clock is None else clock.now
 
 
-def run(task: ClaimedTask) -> None:
+def run(task: ClaimedTask, hooks_since: int) -> None:
     """Run one attempt and record how it ended, as a worker does; its ``on_commit`` hooks run in between."""
     reports, held, began = ProgressReports(lambda: None), _Attempt(task, time.monotonic()), timezone.now()
     with _savepoints(held) as depths:
@@ -183,10 +197,10 @@ def run(task: ClaimedTask) -> None:
             held, time.monotonic(), TaskTimeout(f"The attempt took longer than its timeout of {held.timeout:g} s.")
         )
     tell_sessions()
-    run_hooks()
+    run_hooks(hooks_since)
     record_progress(reports.take({held.key}))
     _finish(replace(outcome, started_at=task.started_at))
-    run_hooks()
+    run_hooks(hooks_since)
 
 
 def _finish(outcome: Outcome) -> None:
