@@ -111,7 +111,7 @@ class Drain:
     capabilities: Collection[str] | None = None
     hooks_since: int = 0  # place of the first hook of ``on_commit`` to call
     ended: list[AnyResult] = field(default_factory=list)
-    _unread: list[uuid.UUID] = field(default_factory=list)  # tasks of the newest attempts, whose results are not read
+    _unread: list[uuid.UUID] = field(default_factory=list)  # completed tasks whose results are read later, together
     _opens_in: float | None = None  # seconds until a limit allows another start
 
     def run(self, *, to_the_end: bool = False) -> None:
@@ -139,10 +139,10 @@ class Drain:
             for task in tasks:
                 if len(self.ended) + len(self._unread) >= MAX_ATTEMPTS:
                     raise RuntimeError(f"Tasks still wait after {MAX_ATTEMPTS} attempts: does a task enqueue itself?")
-                if task.id in self._unread:
-                    self._read()
-                run(task, self.hooks_since)
+                is_over = run(task, self.hooks_since)
                 self._unread.append(task.id)
+                if not is_over:
+                    self._read()
         return len(self.ended) + len(self._unread) > before
 
     def _read(self) -> None:
@@ -181,8 +181,11 @@ class _Attempt(ClaimedAttempt):
         return ClaimedAttempt.row_time(self, at) if clock is None else clock.now
 
 
-def run(task: ClaimedTask, hooks_since: int) -> None:
-    """Run one attempt and record how it ended, as a worker does; its ``on_commit`` hooks run in between."""
+def run(task: ClaimedTask, hooks_since: int) -> bool:
+    """Run one attempt and record how it ended, as a worker does; return whether it has completed the task.
+
+    Its hooks of ``on_commit`` run in between.
+    """
     reports, held, began = ProgressReports(lambda: None), _Attempt(task, time.monotonic()), timezone.now()
     with _savepoints(held) as depths:
         token = around.set(depths)
@@ -201,6 +204,7 @@ def run(task: ClaimedTask, hooks_since: int) -> None:
     record_progress(reports.take({held.key}))
     _finish(replace(outcome, started_at=task.started_at))
     run_hooks(hooks_since)
+    return outcome.is_completion
 
 
 def _finish(outcome: Outcome) -> None:
