@@ -33,7 +33,7 @@ class TestOurs(BackendConformance):
 
 @pytest.mark.django_db
 class TestInTests(BackendConformance):
-    backend = {"BACKEND": "queue_app.testing.MemoryBackend"}
+    backend = {"BACKEND": "queue_app.testing.TestingBackend"}
     transactional = True
 
     def run_pending(self):
