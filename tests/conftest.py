@@ -241,9 +241,9 @@ def known_tasks() -> Iterator[dict[str, object]]:
 
 
 @pytest.fixture
-def in_memory(settings: object) -> None:
-    """Let tasks run on the memory backend of the testing kit."""
-    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}  # type: ignore[attr-defined]
+def testing_backend(settings: object, db: None) -> None:
+    """Let tasks run by the testing kit, in the transaction of the test."""
+    settings.TASKS = {"default": {"BACKEND": "queue_app.testing.TestingBackend", "QUEUES": []}}  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

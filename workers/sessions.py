@@ -21,7 +21,7 @@ from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from queue_app.exceptions import TransactionLeftOpen
-from queue_app.sql.database import has_news
+from queue_app.sql.database import has_news, is_around
 from queue_app.workers.context import ClaimedAttempt
 
 logger = logging.getLogger("taskqueue")
@@ -154,17 +154,17 @@ def check_committed() -> None:
     """Raise ``TransactionLeftOpen`` if this thread's sessions hold writes that nobody will commit."""
     for connection in connections.all(initialized_only=True):
         raw = connection.connection
-        if isinstance(raw, Connection) and _holds_writes(raw):
+        if isinstance(raw, Connection) and _holds_writes(raw, is_ours=is_around(connection)):
             raise TransactionLeftOpen(
                 f"The function returned with an open transaction on the database {connection.alias!r}, so its writes"
                 " were rolled back. Use `with transaction.atomic():`, or commit before the function returns."
             )
 
 
-def _holds_writes(raw: Connection[Any]) -> bool:
+def _holds_writes(raw: Connection[Any], *, is_ours: bool) -> bool:
     """Return whether a transaction is open and has written, or has failed; asks the server only if one is open."""
     status = raw.pgconn.transaction_status
-    if status != TransactionStatus.INTRANS:
+    if status != TransactionStatus.INTRANS or is_ours:
         return status == TransactionStatus.INERROR
     answer = raw.pgconn.exec_(b"SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
     return answer.get_value(0, 0) == b"t"

@@ -188,9 +188,7 @@ class TaskQueueBackend(ResultActions, BaseTaskBackend):
             raise TaskResultDoesNotExist(f"No task has the id {task_id}; it was purged, or never committed.")
         return found
 
-    def enqueue_workflow(
-        self, flow: NewWorkflow, graph: Graph, deadline: datetime | timedelta | None, _task_of: object = None
-    ) -> None:
+    def enqueue_workflow(self, flow: NewWorkflow, graph: Graph, deadline: datetime | timedelta | None) -> None:
         """Store a workflow with all its tasks; raise as ``Workflow.enqueue`` does."""
         rooms.part("enqueue_workflow")(flow, graph, deadline)
 

@@ -70,6 +70,9 @@ class Room:
     #: {target of an operation: function that returns its next page}.
     operation_targets: Named = field(default_factory=dict)
 
+    #: Functions that a test calls before it runs tasks, as the scheduler would from time to time.
+    in_tests: Paths = ()
+
     # What happens with a transition, in the transaction of the caller.
 
     #: Functions that take the ids of ended tasks that are queued again.

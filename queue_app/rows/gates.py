@@ -19,10 +19,11 @@ HOLDERS: Final = 20
 #: Separates queue and user in the name of a user's gate.
 _SEPARATOR: Final = "\x1e"
 
-# The bucket of a rate is empty at first.
+# The bucket of a rate is empty at first; one that began long ago is full.
 _BEGIN: Final = """
 INSERT INTO queue_app_rows_gate (gate, since)
-SELECT gate, EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 FROM unnest(%s::text[]) AS paced (gate) ORDER BY gate
+SELECT gate, CASE WHEN %s THEN 0 ELSE EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 END
+FROM unnest(%s::text[]) AS paced (gate) ORDER BY gate
 ON CONFLICT (gate) DO NOTHING
 """
 # A family's limit holds for its keys, and a queue's for its users.
@@ -64,11 +65,11 @@ SELECT count(*) FROM (
 _SCOPES: Final = {"a": "everything", "q": "queue", "t": "type", "k": "key", "f": "key", "u": "user"}
 
 
-def begin(gates: Iterable[GateLimits]) -> None:
-    """Give rates and delays their buckets."""
+def begin(gates: Iterable[GateLimits], *, full: bool = False) -> None:
+    """Give rates and delays their buckets; ``full`` ones, for tests."""
     paced = [gate for gate, limits in gates if limits and (limits.rate_count or limits.min_delay_seconds)]
     if paced:
-        execute(_BEGIN, [paced])
+        execute(_BEGIN, [full, paced])
 
 
 def look_again(gates: Iterable[GateLimits]) -> int:

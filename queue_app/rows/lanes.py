@@ -129,9 +129,15 @@ def build(number: int) -> bool:
     with snapshot.without_claims():
         if snapshot.generation() != number:
             return False
-        for table in ("lane", "gate", "turn"):
+        for table in ("gate", "turn"):
             execute(f"DELETE FROM queue_app_rows_{table}")
         gates.begin(snapshot.limits().items())
-        fetch_together(_BY_INDEX, (_FILL, ()))
-        execute(_READY, [number])
+        fill(number)
     return True
+
+
+def fill(number: int) -> None:
+    """Name the lanes of all waiting tasks anew, for a generation; no other claim may be under way."""
+    execute("DELETE FROM queue_app_rows_lane")
+    fetch_together(_BY_INDEX, (_FILL, ()))
+    execute(_READY, [number])

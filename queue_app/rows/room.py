@@ -11,6 +11,8 @@ ROOM: Final = Room(
         "RowsIndex": "index.RowsIndex",
         "build_lanes": "lanes.build",
         "name_recent": "lanes.name_recent",
+        "fill_lanes": "lanes.fill",
+        "begin_gates": "gates.begin",
         "forget_expired": "counting.forget_expired",
     },
 )

@@ -11,7 +11,7 @@ from queue_app.core.recurrence import Recurrence
 from queue_app.registry import AnyTask
 from queue_app.schedules import Declaration, declared
 from queue_app.tasks import AnyResult
-from queue_app.testing.override import current
+from queue_app.testing.clock import current
 
 _WHEN: Final = ("cron", "every", "anchor", "zone", "starts_at", "ends_at")
 

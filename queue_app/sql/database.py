@@ -15,8 +15,10 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from datetime import datetime
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any, cast
 
 import psycopg
@@ -62,6 +64,9 @@ WITHOUT_JIT = ("SELECT set_config('jit', 'off', true)", ())
 #: Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
 LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
 
+#: {alias: ``depth``} of a test that runs an attempt in its own transactions.
+around: ContextVar[Mapping[str, int]] = ContextVar("around", default=MappingProxyType({}))
+
 _log = logging.getLogger("taskqueue")
 #: A setting that a statement changes for the rest of its transaction.
 _LOCAL_SETTING = re.compile(r"set_config\('([a-z_]+)', [^()]*, true\)")
@@ -84,10 +89,22 @@ def atomic() -> Iterator[None]:
         yield
 
 
+def depth(database: BaseDatabaseWrapper) -> int:
+    """Return the number of ``atomic`` blocks that are open."""
+    return int(database.in_atomic_block) + len(database.savepoint_ids)
+
+
+def is_around(database: BaseDatabaseWrapper) -> bool:
+    """Return whether the open transaction is that of a test which runs tasks inside of it, and of nobody else."""
+    return 0 < depth(database) == around.get().get(database.alias)
+
+
 def is_in_transaction() -> bool:
     """Return whether the caller has opened a transaction, or switched autocommit off."""
     database = connection()
-    return database.in_atomic_block or not database.get_autocommit()
+    if database.in_atomic_block:
+        return not is_around(database)
+    return not database.get_autocommit()
 
 
 def call_on_commit(hook: Callable[[], object], join: Callable[[Any], bool] | None = None) -> None:

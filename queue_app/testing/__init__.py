@@ -1,6 +1,6 @@
-"""Test a project's tasks without servers: a backend in memory, a clock that tests move, and assertions.
+"""Test a project's tasks: run them in the test's transaction, by a clock that tests move; assert what is enqueued.
 
-A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBackend", "QUEUES": []}}``.
+Tests need their database, and neither Redis nor a worker. ``MemoryBackend`` is the former name of ``TestingBackend``.
 ``queue_app.testing.plugin`` has fixtures for pytest; ``queue_app.testing.conformance`` tests any backend of
 ``django.tasks``.
 """
@@ -8,9 +8,10 @@ A test needs only ``TASKS = {"default": {"BACKEND": "queue_app.testing.MemoryBac
 from typing import TYPE_CHECKING, Any
 
 from queue_app.core import rooms
-from queue_app.testing.asserts import assert_enqueued, assert_not_enqueued, drain, enqueued
-from queue_app.testing.memory import MemoryBackend
-from queue_app.testing.override import Clock, freeze, override_queue
+from queue_app.testing.asserts import adrain, assert_enqueued, assert_not_enqueued, drain, enqueued
+from queue_app.testing.backend import TestingBackend
+from queue_app.testing.clock import Clock, freeze
+from queue_app.testing.override import override_queue
 
 if TYPE_CHECKING:
     from queue_app.schedules.testing import assert_scheduled, run_schedules
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Clock",
     "MemoryBackend",
+    "TestingBackend",
+    "adrain",
     "assert_enqueued",
     "assert_not_enqueued",
     "assert_scheduled",
@@ -29,6 +32,8 @@ __all__ = [
     "override_queue",
     "run_schedules",
 ]
+
+MemoryBackend = TestingBackend
 
 
 def __getattr__(name: str) -> Any:

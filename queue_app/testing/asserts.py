@@ -1,26 +1,27 @@
 """Assert in a test which tasks were enqueued, and run them."""
 
-import json
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskResultStatus
+from django.utils.json import normalize_json
 
-from queue_app.exceptions import InvalidTaskData
+from queue_app import codecs
+from queue_app.backend import TaskQueueBackend
+from queue_app.backend.results import load_results
 from queue_app.registry import AnyTask, type_of
 from queue_app.tasks import AnyResult
-from queue_app.testing.memory import MemoryBackend
-from queue_app.testing.stored import as_json
+from queue_app.testing.backend import drain as run_due
 
 
 def enqueued(task: AnyTask | None = None, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> list[AnyResult]:
     """Return the results of all tasks (or those of ``task``) that were enqueued and have not ended, oldest first.
 
-    Works with ``MemoryBackend``, Django's ``DummyBackend`` and ``TaskQueueBackend``. Raises ``TypeError`` for a backend
-    that cannot list its tasks.
+    Works with Django's ``DummyBackend`` too. Raises ``TypeError`` for a backend that cannot list its tasks.
     """
     found = [
         result
@@ -31,16 +32,14 @@ def enqueued(task: AnyTask | None = None, *, backend: str = DEFAULT_TASK_BACKEND
 
 
 def _all(backend: BaseTaskBackend) -> list[AnyResult]:
-    if isinstance(backend, MemoryBackend) or hasattr(backend, "results"):
-        return list(backend.results)
-    from queue_app.backend import TaskQueueBackend  # noqa: PLC0415 - it needs the models
-
     if isinstance(backend, TaskQueueBackend):
-        from queue_app.models import Task  # noqa: PLC0415
+        from queue_app.models import Task  # noqa: PLC0415 - needs the apps
 
-        pending = Task.objects.pending().order_by("id").values_list("pk", flat=True)
-        return [backend.get_result(str(task_id)) for task_id in pending]
-    raise TypeError(f"{type(backend).__name__} cannot list its tasks; use queue_app.testing.MemoryBackend in tests.")
+        found = load_results(list(Task.objects.pending().values_list("pk", flat=True)), backend.alias)
+        return [found[task_id] for task_id in sorted(found)]
+    if hasattr(backend, "results"):
+        return list(backend.results)
+    raise TypeError(f"{type(backend).__name__} cannot list its tasks; use queue_app.testing.override_queue in tests.")
 
 
 def assert_enqueued(
@@ -89,14 +88,23 @@ def drain(
     to_the_end: bool = False,
     backend: str = DEFAULT_TASK_BACKEND_ALIAS,
 ) -> list[AnyResult]:
-    """Run the due tasks of ``MemoryBackend``, the most urgent first; see ``MemoryBackend.drain``."""
+    """Run the due tasks, the most urgent first; return the results in the order in which attempts ended.
+
+    ``capabilities`` are those of the worker (default: all). With ``to_the_end``, the clock is frozen and moves forward
+    to the next retry, delay or refill until no task waits. Raises ``RuntimeError`` after 10,000 attempts.
+    """
     found = task_backends[backend]
-    if not isinstance(found, MemoryBackend):
+    if not isinstance(found, TaskQueueBackend):
         raise TypeError(
-            f"drain() needs queue_app.testing.MemoryBackend; TASKS[{backend!r}] is {type(found).__name__}. "
-            "To run rows, call the command runworker with burst=True in a test that commits."
+            f"drain() runs tasks of this queue; TASKS[{backend!r}] is {type(found).__name__}. Use"
+            " queue_app.testing.override_queue in the test."
         )
-    return found.drain(queue=queue, capabilities=capabilities, to_the_end=to_the_end)
+    return run_due(found, queue=queue, capabilities=capabilities, to_the_end=to_the_end)
+
+
+async def adrain(**options: Any) -> list[AnyResult]:
+    """``drain`` for coroutines."""
+    return await sync_to_async(drain)(**options)
 
 
 def _matches(
@@ -114,11 +122,11 @@ def _is_stored(wanted: Any, stored: Any) -> bool:
     """Return whether stored JSON is that of the wanted values, which may be real values or their stored forms."""
     if stored == wanted:
         return True
+    args = codecs.encode_call([wanted], {})[0] if codecs.are_on() else [wanted]
     try:
-        text, _ = as_json([wanted], {})
-    except InvalidTaskData:  # such as a value that only compares, unittest.mock.ANY
+        return bool(normalize_json(args) == [stored])
+    except (TypeError, ValueError):  # such as a value that only compares, unittest.mock.ANY
         return False
-    return bool(json.loads(text) == [stored])
 
 
 def _line(result: AnyResult) -> str:

@@ -94,7 +94,7 @@ class Workflow(Builder, Part):
                 raise InvalidWorkflow("after", f"{name} waits for a task that is not in the workflow {self.name!r}.")
         check_references(self._graph, self._names)
         backend: Any = self._backend or default_task_backend
-        backend.enqueue_workflow(flow, self._graph, self.deadline, self.task_of)
+        backend.enqueue_workflow(flow, self._graph, self.deadline)
         self._is_stored = True
         return WorkflowHandle.of(self.id, backend.alias)
 

@@ -7,6 +7,7 @@ from queue_app.core.rooms import Room
 ROOM: Final = Room(
     "workflows",
     jobs=("jobs.jobs",),
+    in_tests=("read.cancel_overdue",),
     questions={"workflows": "sql.ANY_OPEN"},
     addresses=("views.ADDRESSES",),
     pages={"Workflow": "admin.WorkflowAdmin"},
@@ -16,11 +17,8 @@ ROOM: Final = Room(
     parts={
         "children": "children",
         "enqueue_workflow": "store.enqueue_checked",
-        "check_workflow": "store.check_workflow",
         "StoredWorkflow": "store.StoredWorkflow",
         "RunningWorkflow": "builder.RunningWorkflow",
-        "MemoryWorkflow": "testing.MemoryWorkflow",
-        "RunningInMemory": "testing.RunningInMemory",
         "assert_workflow": "testing.assert_workflow",
     },
     reasons=("diagnose.of_task",),

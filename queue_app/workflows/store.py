@@ -65,9 +65,7 @@ from queue_app.telemetry import tracing
 from queue_app.workflows import steer
 
 
-def check_workflow(
-    flow: NewWorkflow, deadline: datetime | timedelta | None, now: Callable[[], datetime] = clock
-) -> NewWorkflow:
+def check_workflow(flow: NewWorkflow, deadline: datetime | timedelta | None) -> NewWorkflow:
     """Return a workflow whose options may be stored; raise ``InvalidTaskData``."""
     check_text(flow.name, "name", WORKFLOW_NAME_LENGTH)
     check_text(flow.user, "user", USER_LENGTH, allow_blank=True)
@@ -75,10 +73,10 @@ def check_workflow(
         check_integer(flow.max_concurrent, "max_concurrent", 1, MAX_CAP)
     if isinstance(deadline, timedelta):
         try:
-            deadline = now() + deadline
+            deadline = clock() + deadline
         except OverflowError:
             raise InvalidWorkflow("deadline", "deadline must lie before the year 10000.") from None
-    if deadline is not None and check_aware(deadline, "deadline") <= now():
+    if deadline is not None and check_aware(deadline, "deadline") <= clock():
         raise InvalidWorkflow("deadline", "deadline must be in the future.")
     return replace(flow, deadline=deadline)
 
@@ -268,7 +266,7 @@ def undoing(task: AnyTask, spec: TaskSpec, args: Sequence[Any], kwargs: Mapping[
     return compensation_text(call_options(spec) | call)
 
 
-# A stored workflow as the backend gives it to its handle, with the interface of a workflow in memory.
+# A stored workflow as the backend gives it to its handle.
 
 
 class StoredWorkflow:

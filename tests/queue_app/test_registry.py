@@ -189,7 +189,7 @@ def unknown(order: "NoSuchType") -> None:  # noqa: F821 - only a type checker kn
     """Ship it."""
 
 
-@pytest.fixture(params=["queue_app.testing.MemoryBackend", "queue_app.backend.TaskQueueBackend"])
+@pytest.fixture(params=["queue_app.testing.TestingBackend", "queue_app.backend.TaskQueueBackend"])
 def typed(request, settings, db):
     settings.TASKS = {"default": {"BACKEND": request.param, "QUEUES": []}}
     settings.TASKQUEUE = {**settings.TASKQUEUE, "TYPED_ARGUMENTS": True, "CODECS": ["decimal"]}

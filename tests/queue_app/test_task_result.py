@@ -199,22 +199,18 @@ def test_an_id_may_be_text_or_a_uuid(engine):
         add.get_result("7")
 
 
-# -- in memory ---------------------------------------------------------------------------------
+# -- in tests of a project ---------------------------------------------------------------------------------
 
 
-def test_the_memory_backend_runs_what_a_test_waits_for(in_memory):
+def test_the_testing_backend_runs_what_a_test_waits_for(testing_backend):
     assert add.enqueue(1, b=2).wait() == 3
     assert async_to_sync(add.enqueue(2).await_)() == 2
     with pytest.raises(ValueError, match="timeout"):
         add.enqueue(1).wait(float("nan"))
 
 
-def test_the_memory_backend_says_what_it_lacks(in_memory):
-    result = add.enqueue(1)
-    with pytest.raises(NotImplementedError, match="real backend"):
-        result.explain()
-    with pytest.raises(NotImplementedError, match="real backend"):
-        _ = result.row
+def test_the_testing_backend_raises_what_the_real_one_raises(testing_backend):
+    assert add.enqueue(1).row.status == Status.QUEUED
     with pytest.raises(TaskFailed, match="ValueError: no good"):
         breaks.enqueue().wait()
     result = add.enqueue(1)

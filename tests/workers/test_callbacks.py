@@ -19,7 +19,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.repair.reap import mark_dead, reap_overdue
 from queue_app.sql.finish import held_by
-from queue_app.testing import MemoryBackend
+from queue_app.testing import TestingBackend
 from tests.support.engine import assert_index_agrees, at_once, status
 from tests.workers import callback_tasks, hooked
 from tests.workers.callback_tasks import heard, sorry, thanks, work
@@ -171,10 +171,10 @@ def test_the_callback_has_the_metadata_of_its_task(hire, settings):
     hooked.seen.clear()
 
 
-def test_the_memory_backend_calls_back(in_memory):
+def test_the_testing_backend_calls_back(testing_backend):
     done, failed = work.enqueue(), work.enqueue("fail")
     backend = work.get_backend()
-    assert isinstance(backend, MemoryBackend)
+    assert isinstance(backend, TestingBackend)
     backend.drain()
     assert sorted(heard) == [("sorry", failed.id), ("thanks", done.id)]
 

@@ -181,7 +181,7 @@ def test_without_codecs_json_stays_as_it_is(hire, settings):
     assert got == [{"$decimal": "1"}]
 
 
-def test_in_memory(in_memory):
+def test_in_tests(testing_backend):
     result = take.enqueue(Money(Decimal(3)))
     drain()
     result.refresh()

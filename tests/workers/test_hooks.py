@@ -294,10 +294,10 @@ def test_a_check_names_a_hook_that_cannot_be_imported(of_project):
     assert conf.get().hooks[0] == "tests.workers.hooked.Tenant"
 
 
-# -- memory ------------------------------------------------------------------------------------
+# -- in tests ---------------------------------------------------------------------------------
 
 
-def test_hooks_work_in_memory(in_memory):
+def test_hooks_work_in_tests(testing_backend):
     result = say.enqueue("hello")
     with pytest.raises(Veto):
         say.enqueue(word="forbidden")

@@ -2,7 +2,7 @@
 
 from queue_app import task
 from queue_app.exceptions import Discard, Retry, Snooze
-from queue_app.testing.override import current
+from queue_app.testing.clock import current
 
 calls: list[object] = []
 
@@ -38,6 +38,12 @@ def patient() -> None:
     """Fail; the backoff allows one more try."""
     calls.append("patient")
     raise KeyError
+
+
+@task(max_retries=0)
+def count() -> object:
+    """Return what JSON cannot hold."""
+    return set(calls)
 
 
 @task

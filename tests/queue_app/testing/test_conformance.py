@@ -31,8 +31,10 @@ class TestOurs(BackendConformance):
         StillWorker(concurrency=1).until_empty()
 
 
-class TestMemory(BackendConformance):
-    backend = {"BACKEND": "queue_app.testing.MemoryBackend"}
+@pytest.mark.django_db
+class TestInTests(BackendConformance):
+    backend = {"BACKEND": "queue_app.testing.TestingBackend"}
+    transactional = True
 
     def run_pending(self):
         self.default.drain()

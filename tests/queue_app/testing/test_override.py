@@ -1,20 +1,21 @@
-"""The memory backend for a test or a block, eager or not, and what its context reports."""
+"""The backend of tests for a test or a block, eager or not, and what its context reports."""
 
 import logging
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.core.management import call_command
 from django.db import connection
 from django.tasks import TaskResultStatus, task_backends
-from django.test import SimpleTestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django.utils import timezone
 
 from queue_app import task
 from queue_app.backend import TaskQueueBackend
 from queue_app.index import get_index
-from queue_app.testing import MemoryBackend, drain, freeze, override_queue
-from queue_app.testing.override import current
+from queue_app.testing import MemoryBackend, drain, enqueued, freeze, override_queue
+from queue_app.testing.clock import current
 
 ran: list[int] = []
 
@@ -44,6 +45,7 @@ def clean():
     ran.clear()
 
 
+@pytest.mark.django_db
 def test_eager_tasks_run_when_they_are_enqueued():
     with override_queue(eager=True) as backend:
         assert isinstance(backend, MemoryBackend)
@@ -53,6 +55,7 @@ def test_eager_tasks_run_when_they_are_enqueued():
     assert isinstance(task_backends["default"], TaskQueueBackend)
 
 
+@pytest.mark.django_db
 @override_queue(limits={"default": {"rate_count": 1, "rate_seconds": 60}})
 def test_a_function_with_limits():
     note.enqueue(1)
@@ -61,7 +64,7 @@ def test_a_function_with_limits():
 
 
 @override_queue(eager=True)
-class EagerCase(SimpleTestCase):
+class EagerCase(TestCase):
     """A test case of Django."""
 
     def setUp(self):
@@ -69,6 +72,21 @@ class EagerCase(SimpleTestCase):
 
     def test_setup_runs_with_the_backend_too(self):
         assert self.first.return_value == note.enqueue(1).return_value == 1
+
+
+@override_queue()
+class DatabaselessCase(SimpleTestCase):
+    """A test case that may not use the database."""
+
+    def test_it_is_told_what_to_do(self):
+        for use in (partial(note.enqueue, 1), drain, enqueued):
+            with pytest.raises(AssertionError, match="subclass TestCase"):
+                use()
+
+    def test_functions_need_no_database(self):
+        with freeze() as clock:
+            clock.advance(5)
+            assert (note.func(1), timezone.now()) == (1, clock.now)
 
 
 def test_after_the_test_case_the_project_has_its_backend():

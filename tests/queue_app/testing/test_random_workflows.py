@@ -1,14 +1,13 @@
-"""Random workflows of the public API on rows and in memory: both do what a model of ten lines says."""
+"""Random workflows of the public API with a worker and with the kit: both do what a model of ten lines says."""
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from django.tasks import default_task_backend
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from queue_app import signal
-from queue_app.core.states import Status
 from queue_app.models import DeadLetter, StepResult, Task, Workflow as Row, WorkflowNode
 from queue_app.services.lifecycle.actions import discard_open, replay_open
 from queue_app.services.repair.rebuild import rebuild
@@ -32,6 +31,8 @@ SETTINGS = {
 
 class Rows:
     """The engine, with a worker that the test drives."""
+
+    time = nullcontext
 
     def clear(self):
         Task.objects.all().delete()
@@ -67,8 +68,10 @@ class Rows:
         return Task.objects.filter(workflow_id=flow.id, status="blocked", attempt__gt=0).count()
 
 
-class Memory:
-    """The backend for tests of projects."""
+class Kit(Rows):
+    """The kit for tests of projects."""
+
+    time = staticmethod(freeze)
 
     def __init__(self, backend):
         self.backend = backend
@@ -79,32 +82,16 @@ class Memory:
     def work(self):
         drain(to_the_end=True)
 
-    def calls(self, flow):
-        return default_task_backend.workflow(flow.id)._calls.values()
-
-    def letters(self, flow):
-        found = [call for call in self.calls(flow) if call.status is Status.DEAD_LETTER and not call.is_discarded]
-        return [(call.id, call.task.module_path) for call in found]
-
     def replay(self, task_id):
         self.backend.replay(task_id)
 
     def discard(self, task_id):
         self.backend.discard(task_id)
 
-    def state(self, flow):
-        return default_task_backend.workflow(flow.id).state
 
-    def states(self, flow):
-        return dict(default_task_backend.workflow(flow.id).nodes)
-
-    def waiting(self, flow):
-        return sum(call.status is Status.BLOCKED and call.first_started_at is not None for call in self.calls(flow))
-
-
-@pytest.fixture(params=["rows", "memory"])
+@pytest.fixture(params=["worker", "kit"])
 def kit(request, engine):
-    return Memory(request.getfixturevalue("task_queue")) if request.param == "memory" else Rows()
+    return Kit(request.getfixturevalue("task_queue")) if request.param == "kit" else Rows()
 
 
 def replayed_or_undone(plan):
@@ -125,7 +112,7 @@ def test_a_workflow_ends_as_the_model_says(kit, tmp_path, plan):
     log = tmp_path / "log"
     log.write_text("")
     kit.clear()
-    with freeze():
+    with kit.time():
         flow = graphs.store(plan, str(log), "f")
         for _ in range(plan.size * 3 + 3):
             kit.work()

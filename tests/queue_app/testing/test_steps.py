@@ -1,4 +1,4 @@
-"""Steps, sleeps and signals in memory, by the test's clock."""
+"""Steps, sleeps and signals by the test's clock."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,16 +33,16 @@ def refund(context, *, timeout: float | None = None) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def memory(task_queue):
+def backend(task_queue):
     calls.clear()
     fail.clear()
     return task_queue
 
 
-def test_a_task_sleeps_waits_and_goes_on(memory, frozen_time):
+def test_a_task_sleeps_waits_and_goes_on(backend, frozen_time):
     result = refund.enqueue()
     drain(to_the_end=True)
-    assert [done.id for done in memory.in_state(Status.BLOCKED)] == [result.id]
+    assert [done.id for done in backend.in_state(Status.BLOCKED)] == [result.id]
     assert signal(result, "approved", {"ok": True}) is True
     fail.append(1)
     drain(to_the_end=True)

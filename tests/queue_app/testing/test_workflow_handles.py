@@ -1,4 +1,4 @@
-"""What ``enqueue`` of a workflow returns, and what ``context.run`` waits for: on rows with a worker, and in memory."""
+"""What ``enqueue`` of a workflow returns, and what ``context.run`` waits for: with a worker, and with the kit."""
 
 import pickle
 import uuid
@@ -6,12 +6,10 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.tasks import default_task_backend
 from django.utils import timezone
 
 import queue_app
 from queue_app import Workflow, WorkflowHandle, chain, group, task
-from queue_app.core.states import Status
 from queue_app.exceptions import TaskFailed, WorkflowNotFound
 from queue_app.models import DeadLetter, Task, Workflow as Row
 from queue_app.registry import type_of
@@ -81,12 +79,12 @@ def passes(context, name):
     return context.run(node, name)
 
 
-@pytest.fixture(params=["rows", "memory"])
+@pytest.fixture(params=["worker", "kit"])
 def work(request, engine):
     """Return what lets everything run to its end."""
     ran.clear()
     failing.clear()
-    if request.param == "memory":
+    if request.param == "kit":
         request.getfixturevalue("task_queue")
         yield lambda: drain(to_the_end=True)
     else:
@@ -198,17 +196,12 @@ def test_results_larger_than_a_payload_come_together(work):
     assert result.return_value == 5 * [240_000]
 
 
-def replay_nodes(test_name):
+def replay_nodes():
     """Replay the dead letters of ``node``."""
-    if "memory" in test_name:
-        for call in default_task_backend.in_state(Status.DEAD_LETTER):
-            if call.task.func is node.func:
-                default_task_backend.replay(call.id)
-    else:
-        replay_open(list(DeadLetter.objects.open().filter(task_type=type_of(node)).values_list("id", flat=True)), by="")
+    replay_open(list(DeadLetter.objects.open().filter(task_type=type_of(node)).values_list("id", flat=True)), by="")
 
 
-def test_what_failed_may_be_run_again_and_is_waited_for_again(work, request):
+def test_what_failed_may_be_run_again_and_is_waited_for_again(work):
     failing["breaks"] = 1
     flow = Workflow("outer")
     outer = flow.add(passes, "breaks")
@@ -216,19 +209,19 @@ def test_what_failed_may_be_run_again_and_is_waited_for_again(work, request):
     handle = flow.enqueue()
     work()
     assert handle.status() == "running", "held"
-    replay_nodes(request.node.name)
+    replay_nodes()
     assert handle.retry(by="ina") == 1
     work()
     assert (handle.status(), handle.result(last)) == ("completed", "breaks")
 
 
-def test_a_failure_after_which_the_task_went_on_stays(work, request):
+def test_a_failure_after_which_the_task_went_on_stays(work):
     failing["breaks"], failing["later"] = 1, 1
     flow = Workflow("outer")
     outer = flow.add(goes_on_after, "breaks")
     handle = flow.enqueue()
     work()
-    replay_nodes(request.node.name)
+    replay_nodes()
     work()
     handle.retry(by="ina")
     work()

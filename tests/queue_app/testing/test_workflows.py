@@ -1,4 +1,4 @@
-"""The same workflows on rows with a worker, and in memory."""
+"""The same workflows with a worker, and with the kit for tests of projects."""
 
 from datetime import timedelta
 
@@ -81,8 +81,8 @@ class Rows:
         cancel(task_id)
 
 
-class Memory:
-    """The backend for tests of projects."""
+class Kit:
+    """The kit for tests of projects."""
 
     def __init__(self, backend):
         self.backend = backend
@@ -119,12 +119,12 @@ class Memory:
         self.backend.cancel(task_id)
 
 
-@pytest.fixture(params=["rows", "memory"])
+@pytest.fixture(params=["worker", "kit"])
 def kit(request, engine):
     ran.clear()
     failing.clear()
-    if request.param == "memory":
-        yield Memory(request.getfixturevalue("task_queue"))
+    if request.param == "kit":
+        yield Kit(request.getfixturevalue("task_queue"))
     else:
         yield Rows()
     ran.clear()

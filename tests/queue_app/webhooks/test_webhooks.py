@@ -53,7 +53,7 @@ def receiver():
 
 
 @pytest.fixture(autouse=True)
-def project(settings, in_memory, receiver):
+def project(settings, testing_backend, receiver):
     use(settings, url=f"http://localhost:{receiver.server_port}/hook?a=1", secrets=[NEW, OLD], private=True)
     yield
     task_backends["default"].clear()
@@ -75,7 +75,7 @@ def paying(known_tasks):
 
 
 def status_of(result) -> Status:
-    return next(call.status for call in task_backends["default"].calls if call.id == result.id)
+    return Status(result.row.status)
 
 
 # -- what is sent ------------------------------------------------------------------------------------

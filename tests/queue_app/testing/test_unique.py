@@ -1,4 +1,4 @@
-"""Unique tasks in the memory backend."""
+"""Unique tasks by the test's clock."""
 
 import pytest
 
