@@ -14,6 +14,7 @@ from django.views.defaults import server_error
 
 from queue_app.exceptions import in_one_line
 from queue_app.index import patience
+from queue_app.services.way import follow
 from queue_app.sql.database import require_answer
 
 #: Seconds until the page tries again.
@@ -34,6 +35,7 @@ def answers_without_database(view: Callable[..., HttpResponse]) -> Callable[...,
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             require_answer(ANSWER_SECONDS)
+            follow()
             with patience():
                 response = view(request, *args, **kwargs)
                 return response.render() if isinstance(response, TemplateResponse) else response
