@@ -13,10 +13,13 @@ from queue_app.exceptions import IndexDamaged
 from queue_app.index import scripts
 from queue_app.index.client import connect, redis, unavailable
 from queue_app.index.keys import Keys
-from queue_app.index.notifier import CLAIM_SECONDS, Notifier, publish_arguments
+from queue_app.index.notifier import Notifier, publish_arguments
 
 #: Scripts that are never sent twice. A repeated claim would lease further tasks, and hide those of the first reply.
 ONCE = frozenset({"claim"})
+#: Maximum time (s) of what the loop of a worker calls, which takes some milliseconds. Then Redis may be frozen, and
+#: claims read the rows.
+WITHIN = {"claim": 1.0, "release": 1.5, "push": 1.5}
 #: Maximum delay of the reply to a blocking command; after that the connection counts as broken.
 LATE_SECONDS = 1.0
 #: Maximum time that a blocking command waits, so that a frozen server is soon found.
@@ -110,29 +113,29 @@ class Calls:
         self._notifier = Notifier(self._client, self.keys.prefix, self._scripts["push"], self._scripts["publish"])
 
     def _call(self, name: str, *args: Any) -> Any:
-        script, once = self._scripts[name], name in ONCE
+        script, once, within = self._scripts[name], name in ONCE, WITHIN.get(name)
         try:
             if self._notifier.has_unconfirmed_entries:  # they go first, so that this process sees its own writes
-                return self._notifier.call(script, args, once=once)
-            return self._run_once(script, args) if once else self._run(script, args)
+                return self._notifier.call(script, args, once=once, within=within)
+            return self._run_once(script, args, within) if once else self._run(script, args, within)
         except redis.RedisError as error:
             raise unavailable(name, self.alias, error) from error
 
-    def _run(self, script: redis.commands.core.Script, args: Sequence[Any]) -> Any:
+    def _run(self, script: redis.commands.core.Script, args: Sequence[Any], within: float | None) -> Any:
         """Run a script without the overhead of the client, which doubles the time of a short call."""
         try:
-            return in_one_write(self._client, ("EVALSHA", script.sha, 1, self.keys.prefix, *args))[0]
+            return in_one_write(self._client, ("EVALSHA", script.sha, 1, self.keys.prefix, *args), within=within)[0]
         except (redis.exceptions.NoScriptError, redis.ConnectionError):
             return script(keys=[self.keys.prefix], args=args)  # the client loads the script, or connects again
 
-    def _run_once(self, script: redis.commands.core.Script, args: Sequence[Any]) -> Any:
+    def _run_once(self, script: redis.commands.core.Script, args: Sequence[Any], within: float | None) -> Any:
         """Run a script without the client, which repeats a command whose reply was lost."""
         command = ("EVALSHA", script.sha, 1, self.keys.prefix, *args)
         try:
-            return in_one_write(self._client, command, within=CLAIM_SECONDS)[0]
+            return in_one_write(self._client, command, within=within)[0]
         except redis.exceptions.NoScriptError:  # so it has not run
             self._client.script_load(script.script)
-            return in_one_write(self._client, command, within=CLAIM_SECONDS)[0]
+            return in_one_write(self._client, command, within=within)[0]
 
     def _total(self, name: str, calls: Iterable[Sequence[Any]]) -> int:
         """Run a script once for each list of arguments; return the sum of its replies."""

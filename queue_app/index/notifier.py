@@ -42,8 +42,6 @@ MAX_EVENTS = 2000
 MAX_ENTRIES = 500
 #: Maximum number of calls per write: the events and entries of a burst, and the script call behind them.
 MAX_CALLS = 3
-#: Maximum time of a claim, which takes some milliseconds. If Redis is away, claims then read the rows.
-CLAIM_SECONDS = 1.0
 #: Maximum number of unanswered calls; then the sender waits for the first reply.
 MAX_UNANSWERED = 64
 #: Maximum number of tasks per entry. One entry per task would cost a busy worker a sixth of its speed, most of it in
@@ -356,10 +354,12 @@ class Notifier:
         events: Sequence[Run] = (),
         *,
         once: bool = False,
+        within: float | None = None,
     ) -> Any:
         """Call a script, if any, after all earlier notifications and these, in one round trip; return its reply.
 
-        With ``once``, for a claim, the call is not repeated when its reply was lost, and waits ``CLAIM_SECONDS``.
+        With ``once`` the call is not repeated when its reply was lost. Raises an error if the first of the replies takes
+        longer than ``within`` seconds.
         A server that had forgotten the scripts may reply before it has seen the notifications.
         """
         call = ScriptCall(script, arguments) if script else None
@@ -368,8 +368,8 @@ class Notifier:
             self._events += events
             self._send_gathered(time.monotonic(), *([call] if call else []))
             try:
-                if once and not self._pipeline.connection.can_read(CLAIM_SECONDS):
-                    raise redis.TimeoutError(f"no answer within {CLAIM_SECONDS:g} s")
+                if within is not None and not self._pipeline.connection.can_read(within):
+                    raise redis.TimeoutError(f"no answer within {within:g} s")
                 return self._pipeline.read(wait=True, wanted=call)
             except redis.ConnectionError:
                 if once:
