@@ -346,7 +346,7 @@ class Notifier:
         if self._count or self._pipeline.unanswered:
             self.call(None)
 
-    def call(
+    def call(  # noqa: PLR0913 - how to call
         self,
         script: redis.commands.core.Script | None,
         arguments: Sequence[Any] = (),
@@ -358,8 +358,8 @@ class Notifier:
     ) -> Any:
         """Call a script, if any, after all earlier notifications and these, in one round trip; return its reply.
 
-        With ``once`` the call is not repeated when its reply was lost. Raises an error if the first of the replies takes
-        longer than ``within`` seconds.
+        With ``once`` the call is not repeated when its reply was lost. Raises an error if the first of the replies
+        takes longer than ``within`` seconds.
         A server that had forgotten the scripts may reply before it has seen the notifications.
         """
         call = ScriptCall(script, arguments) if script else None

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 
 def main() -> int:
@@ -80,10 +81,23 @@ def _divide(options: argparse.Namespace) -> int:
     return max(part.wait() for part in parts)
 
 
+def _wanted(options: argparse.Namespace, meetings: list[Any]) -> list[Any]:
+    from tests.explorer.said_twice import COMMANDS  # noqa: PLC0415 - models need Django
+
+    if options.pair:
+        meetings = [each for each in meetings if sorted(each.names) == sorted(options.pair)]
+    if options.among:
+        meetings = [each for each in meetings if set(each.names) & set(options.among)]
+    if options.state:
+        meetings = [each for each in meetings if each.state == options.state]
+    if options.twice:
+        meetings = [each for each in meetings if set(each.names) & set(COMMANDS)]
+    return meetings
+
+
 def _explore(options: argparse.Namespace) -> int:
     from tests.explorer.instrument import instrument  # noqa: PLC0415 - models need Django
     from tests.explorer.meetings import sample  # noqa: PLC0415
-    from tests.explorer.said_twice import COMMANDS  # noqa: PLC0415
     from tests.explorer.search import FAULTS, Explorer, load, search  # noqa: PLC0415
 
     with instrument() as (world, control):
@@ -97,16 +111,7 @@ def _explore(options: argparse.Namespace) -> int:
             from tests.explorer.twins import find_twins  # noqa: PLC0415
 
             return find_twins(explorer, options.twins)
-        wanted = sample(options.seed)
-        if options.pair:
-            wanted = [each for each in wanted if sorted(each.names) == sorted(options.pair)]
-        if options.among:
-            wanted = [each for each in wanted if set(each.names) & set(options.among)]
-        if options.state:
-            wanted = [each for each in wanted if each.state == options.state]
-        if options.twice:
-            wanted = [each for each in wanted if set(each.names) & set(COMMANDS)]
-        wanted = wanted[options.part :: options.jobs]
+        wanted = _wanted(options, sample(options.seed))[options.part :: options.jobs]
         print(f"seed {options.seed}: {len(wanted)} meetings", flush=True)
         numbers = iter(range(1, 10**6))
 
