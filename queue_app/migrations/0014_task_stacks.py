@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("queue_app", "0012_rows_lanes")]
+    dependencies = [("queue_app", "0013_way")]
 
     operations = [
         migrations.CreateModel(
