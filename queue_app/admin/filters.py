@@ -330,10 +330,7 @@ QueueFilter = choice_filter(
 )
 #: The names come from the code and the live workers.
 TypeFilter = choice_filter(
-    _lazy("task type"),
-    "task_type",
-    lambda: known_types()[:MAX_TYPES],
-    label=lambda name: name.rpartition(".")[2],
+    _lazy("task type"), "task_type", lambda: known_types()[:MAX_TYPES], label=lambda name: name.rpartition(".")[2]
 )
 SinceFilter = choice_filter(_lazy("created in the last"), "since", lambda: SINCE, _since)
 EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ENDED)
