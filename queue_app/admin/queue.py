@@ -286,14 +286,12 @@ class QueueAdmin(PausingAdmin[Queue]):
             for name in ("vendor/uplot/uPlot.iife.min", "morph", "charts", "live")
         )
 
-    running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
-    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(live.oldest_seconds(_summary(queue))))
+    running = column(_lazy("running"), lambda queue: queue.summary.active if queue.summary else "-")
+    oldest = column(_lazy("oldest wait"), lambda queue: labels.age_or_dash(live.oldest_seconds(queue.summary)))
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Ask the index once for the depth of each of the page's queues."""
-        if request.method != "GET":
-            return
-        found, error = live.summaries(rows)
+        found, error = live.summaries(rows) if request.method == "GET" else ({}, "")
         for queue in rows:
             queue.summary = found.get(queue.name)
         if error:
@@ -311,8 +309,8 @@ class QueueAdmin(PausingAdmin[Queue]):
         return format_html('<span class="tq-type">{}<small>{}</small></span>', queue.name, about)
 
     @admin.display(description=_lazy("queued"))
-    def depth(self, queue: Queue) -> SafeString | str:
-        summary = _summary(queue)
+    def depth(self, queue: Any) -> SafeString | str:
+        summary: QueueSummary | None = queue.summary
         if summary is None:
             return "-"
         waiting = [(labels.band_label(band), stats.depth) for band, stats in summary.bands.items() if stats.depth]
@@ -396,11 +394,6 @@ class QueueAdmin(PausingAdmin[Queue]):
         except KeyError:
             return JsonResponse({"error": f"range must be one of {', '.join(charts.RANGES)}."}, status=400)
         return JsonResponse(data, headers=NO_STORE)
-
-
-def _summary(queue: Queue) -> QueueSummary | None:
-    summary: QueueSummary | None = getattr(queue, "summary", None)
-    return summary
 
 
 def _has_pending(name: str) -> bool:
