@@ -55,11 +55,6 @@ def named(request: HttpRequest, found: list[CauseGroup]) -> list[tuple[CauseGrou
     return [(group, *_texts(group.latest, payloads, may_view=may_view)) for group in found]
 
 
-def cause_text(request: HttpRequest, fingerprint: str) -> str:
-    """Return the cause of dead letters as one line."""
-    return cause_texts(request, [fingerprint])[fingerprint]
-
-
 def cause_texts(request: HttpRequest, fingerprints: Iterable[str]) -> dict[str, str]:
     """Return the causes of dead letters, each as one line, for those who may see them."""
     wanted = set(fingerprints)
@@ -276,7 +271,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             "deadletter/matching.html",
             _("Replay or discard all that match"),
             values=values,
-            cause=cause_text(request, values["fingerprint"]) if of_cause else "",
+            cause=cause_texts(request, [values["fingerprint"]])[values["fingerprint"]] if of_cause else "",
             count=dry_run.count,
             sample=sample,
             may_replay=self.has_replay_permission(request),
@@ -357,7 +352,9 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         return HttpResponseRedirect(self.url_of_model("task", "change", letter.task_id) + which)
 
     def condition_text(self, request: HttpRequest, name: str, value: str) -> str:
-        return cause_text(request, value) if name == "fingerprint" else super().condition_text(request, name, value)
+        if name == "fingerprint":
+            return cause_texts(request, [value])[value]
+        return super().condition_text(request, name, value)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Read the payloads of the page's tasks, to hide their secrets in the messages."""

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import Any, Final, cast
 
 from django.contrib import admin
@@ -29,7 +28,7 @@ from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.read.search import find, known_types, meanings, named, workflows_named
+from queue_app.services.read.search import find, known_types, meanings, named, nested, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, condition_of, conditions, matching, seeks_hidden
 
 # The search of the task list as one filter, which the list and the actions on all that match share.
@@ -113,7 +112,7 @@ def _add(found: TaskFilter, kind: str, value: str, *, may_view_payload: bool) ->
     if kind == "error":
         return replace(found, error=value)
     keys = kind.removeprefix(_PARAMETERS).split(".")
-    group = [_nested(keys, item) for item in meanings(value)]
+    group = [nested(keys, item) for item in meanings(value)]
     return replace(found, parameters=[*found.parameters, group], by_position=True)
 
 
@@ -145,10 +144,6 @@ _NAMED: Final[Mapping[str, Callable[[TaskFilter, str], TaskFilter]]] = {
     "worker": _of_worker,
     "workflow": _of_workflow,
 }
-
-
-def _nested(keys: list[str], value: Any) -> Any:
-    return reduce(lambda inner, key: {key: inner}, reversed(keys), value)
 
 
 def read_address(data: Mapping[str, str], now: datetime, *, may_view_payload: bool) -> TaskFilter:
@@ -330,10 +325,7 @@ QueueFilter = choice_filter(
 )
 #: The names come from the code and the live workers.
 TypeFilter = choice_filter(
-    _lazy("task type"),
-    "task_type",
-    lambda: known_types()[:MAX_TYPES],
-    label=lambda name: name.rpartition(".")[2],
+    _lazy("task type"), "task_type", lambda: known_types()[:MAX_TYPES], label=lambda name: name.rpartition(".")[2]
 )
 SinceFilter = choice_filter(_lazy("created in the last"), "since", lambda: SINCE, _since)
 EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ENDED)

@@ -236,19 +236,10 @@ def _kind(found: Any) -> tuple[str, list[str]]:
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]
 
 
-def _summary(queue: Queue) -> QueueSummary | None:
-    summary: QueueSummary | None = getattr(queue, "summary", None)
-    return summary
-
-
 def _wait(queue: Any) -> SafeString | str:
     """Return how long the oldest task of a queue waits; red if that is longer than the target of its band."""
-    wait = labels.age_or_dash(live.oldest_seconds(_summary(queue)))
-    return (
-        format_html('<span class="tq-alert tq-nowrap">{}<br>({})</span>', wait, _("late"))
-        if getattr(queue, "is_late", False)
-        else wait
-    )
+    wait = labels.age_or_dash(live.oldest_seconds(queue.summary))
+    return format_html('<span class="tq-alert tq-nowrap">{}<br>({})</span>', wait, _("late")) if queue.is_late else wait
 
 
 def _targets() -> dict[int, float | None]:
@@ -328,15 +319,13 @@ class QueueAdmin(PausingAdmin[Queue]):
             for name in ("vendor/uplot/uPlot.iife.min", "morph", "charts", "live")
         )
 
-    running = column(_lazy("running"), lambda queue: summary.active if (summary := _summary(queue)) else "-")
+    running = column(_lazy("running"), lambda queue: queue.summary.active if queue.summary else "-")
     rate = column(_lazy("rate"), rate_words)
     oldest = column(_lazy("oldest wait"), _wait)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
         """Ask the index once for the depth of each of the page's queues."""
-        if request.method != "GET":
-            return
-        found, error = live.summaries(rows)
+        found, error = live.summaries(rows) if request.method == "GET" else ({}, "")
         targets = _targets()
         for queue in rows:
             queue.summary = found.get(queue.name)
@@ -356,8 +345,8 @@ class QueueAdmin(PausingAdmin[Queue]):
         return format_html('<span class="tq-type">{}<small>{}</small></span>', queue.name, about)
 
     @admin.display(description=_lazy("queued"))
-    def depth(self, queue: Queue) -> SafeString | str:
-        summary = _summary(queue)
+    def depth(self, queue: Any) -> SafeString | str:
+        summary: QueueSummary | None = queue.summary
         if summary is None:
             return "-"
         waiting = [(labels.band_label(band), stats.depth) for band, stats in summary.bands.items() if stats.depth]

@@ -50,11 +50,7 @@ _ORDERS: Final[dict[str, Callable[[task_stats.Listed], Any]]] = {
 }
 
 
-def _read(key: str) -> list[task_stats.Listed]:
-    return task_stats.compare(*key.split())
-
-
-_shared: Final = Shared(_read, lambda key: FRESH[key.split()[1]])
+_shared: Final = Shared(lambda key: task_stats.compare(*key.split()), lambda key: FRESH[key.split()[1]])
 
 
 class TaskStatsAdmin(ReadOnlyAdmin[models.TaskStats]):

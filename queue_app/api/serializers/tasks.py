@@ -1,9 +1,6 @@
 """What requests about tasks may hold: submissions, filters, lists, and actions on many."""
 
 import hashlib
-import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -15,7 +12,7 @@ from queue_app.api.serializers import kinds
 from queue_app.api.serializers.base import Body, Check, Field, InBody, ListOf, Query
 from queue_app.api.serializers.rules import Rule, in_order, not_both, one_of
 from queue_app.core.options import FORMER_NAMES, KEY_LENGTH, Door
-from queue_app.core.payload import MAX_SAFE_INTEGER, dump_json
+from queue_app.core.payload import dump_json
 from queue_app.core.records import NewTask
 from queue_app.core.states import OTHER_NAMES, PENDING_NAME, Status
 from queue_app.exceptions import InvalidTaskData
@@ -24,6 +21,7 @@ from queue_app.models.operation import OperationKind
 from queue_app.services.enqueue.store import check_whole
 from queue_app.services.enqueue.validate import MAX_DELAY, check_signal_name, check_text
 from queue_app.services.operations.request import OPTIONS, ORDERS, STATES, Action, OperationOptions
+from queue_app.services.read.search import meanings, nested
 from queue_app.services.read.task_filter import TIMES, TaskFilter, seeks_hidden
 
 MAX_TASKS: Final = 1000
@@ -152,8 +150,6 @@ class TaskFilters(Query):
 MAX_PARAMETERS: Final = 5
 MAX_PATH: Final = 5
 PARAMETERS_PREFIX: Final = "parameters__"
-_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,20})?", re.ASCII)
-_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 
 
 class TaskQuery(TaskFilters):
@@ -180,31 +176,12 @@ def _searched(parameter: str, texts: list[str], task_types: Sequence[str]) -> li
         raise InvalidTaskData(parameter, message, code="unknown_parameter")
     if len(texts) != 1:
         raise InvalidTaskData(parameter, f"{parameter:.80} may be given only once.", code="repeated_parameter")
-    found = [_nested(path, value) for value in _meanings(texts[0], parameter)]
+    text = parameter + texts[0]
+    if "\x00" in text or text.encode(errors="replace") != text.encode(errors="surrogatepass"):
+        raise InvalidTaskData(parameter, "Names and values must be text without NUL.", code="invalid_characters")
+    found = [nested(path, value) for value in meanings(texts[0])]
     _refuse_hidden(found[0], task_types, parameter)
     return found
-
-
-def _meanings(value: str, parameter: str) -> list[Any]:
-    if "\x00" in value + parameter or (value + parameter).encode(errors="replace") != (value + parameter).encode(
-        errors="surrogatepass"
-    ):
-        raise InvalidTaskData(parameter, "Names and values must be text without NUL.", code="invalid_characters")
-    found: list[Any] = [value]
-    if value in _WORDS:
-        found.append(_WORDS[value])
-    elif _NUMBER.fullmatch(value):
-        parsed = json.loads(value)
-        if math.isfinite(parsed) and abs(parsed) <= MAX_SAFE_INTEGER:
-            found.append(parsed)
-    return found
-
-
-def _nested(path: list[str], value: Any) -> dict[str, Any]:
-    for key in reversed(path):
-        value = {key: value}
-    nested: dict[str, Any] = value
-    return nested
 
 
 def _refuse_hidden(contained: dict[str, Any], task_types: Sequence[str], parameter: str) -> None:

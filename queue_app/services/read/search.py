@@ -9,12 +9,14 @@ import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from queue_app import registry
+from queue_app.core.payload import MAX_SAFE_INTEGER
 from queue_app.core.redaction import redact
 from queue_app.core.signatures import taken_by
 from queue_app.models import Queue, Schedule, ScheduleTick, Task, TaskPayload, TaskStats, Worker, Workflow
@@ -33,6 +35,7 @@ MAX_WORKERS: Final = 200
 #: Number of newest workflows whose names are searched.
 WORKFLOWS_READ: Final = 10_000
 _DIGITS: Final = re.compile(r"[0-9a-f]{6,32}")
+_SPELLED: Final = re.compile(r"true|false|null|-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,20})?", re.ASCII)
 #: Kind of names -> the field of a filter that means the same when nothing else is found.
 _PLAIN: Final = {"task_types": "task_types", "queues": "queues"}
 
@@ -202,9 +205,13 @@ def _with_parameter(text: str, names: Sequence[str]) -> list[uuid.UUID]:
 
 
 def meanings(value: str) -> list[Any]:
-    """Return the possible meanings of a value: the text itself, and the JSON number or boolean that it spells."""
-    try:
-        read = json.loads(value)
-    except (ValueError, RecursionError):
+    """Return the possible meanings of a value: the text itself, and the JSON number, boolean or null that it spells."""
+    if not _SPELLED.fullmatch(value):
         return [value]
-    return [value, read] if isinstance(read, bool | int | float) or read is None else [value]
+    read = json.loads(value)
+    return [value, read] if read is None or abs(read) <= MAX_SAFE_INTEGER else [value]
+
+
+def nested(keys: Sequence[str], value: Any) -> Any:
+    """Return an object that has a value below some keys."""
+    return reduce(lambda inner, key: {key: inner}, reversed(keys), value)

@@ -81,6 +81,13 @@ def test_nothing_is_found_by_what_no_task_has(staff, shop):
         assert found_by(staff, {"q": term}) == set(), term
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_only_a_text(staff, make_task, value):
+    task = make_task(parameters={"note": value})
+    assert str(task.pk) in staff.get(LIST, {"q": f"parameters.note:{value}"}).content.decode()
+    assert staff.get(LIST, {"q": value}).status_code == 200
+
+
 def test_the_value_of_a_parameter_is_found(staff, make_task, known_tasks):
     kind = registry.type_of(chores.echo)
     for other in {*known_tasks} - {kind}:  # other tests have tasks with more names than are read
