@@ -348,6 +348,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             "failures": times(failures) if failures >= MANY_FAILURES else "",
             "last_success": last_success(ticks),
             "overridden": edit.overridden(found),
+            "may_run": self.has_run_permission(request),
         }
 
     def render_change_form(

@@ -331,7 +331,7 @@ def test_causes_name_the_last_hour_and_the_releases(staff, dead, make_worker):
         worker = make_worker(f"w{minutes}", version=release)
         Task.objects.filter(pk=letter.task_id).update(worker_id=worker.pk)
     words = words_of(staff.get(f"{LETTERS}causes/"))
-    assert "failed on release 2026.11.2, 2026.11.3 3 2 in the last hour" in words
+    assert "release 2026.11.2, 2026.11.3 3 2 in the last hour" in words
 
 
 def test_a_confirmation_says_what_a_discard_means(staff, dead):
