@@ -341,7 +341,7 @@ class _Axis:
         step = next((step for step in STEPS if shown / step <= MAX_TIMES), STEPS[-1])
         found: list[tuple[float, str]] = []
         for start, end in parts:
-            at = math.ceil(start / step) * step
+            at = max(1, math.ceil(start / step)) * step
             while at <= end:
                 x = round(self.x(at), 1)
                 if x <= TIMES_WIDTH - APART and (not found or x - found[-1][0] >= APART):
