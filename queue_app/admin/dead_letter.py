@@ -261,8 +261,9 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
         form = forms.OperationForm(request.POST if act else None, initial=data.dict())
         if act in {"replay", "discard"} and self._act_on_all(request, act, wanted, form):
             return HttpResponseRedirect(self.url_of("groups"))
-        dry_run = preview(wanted)
-        sample = list(DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("died_at"))
+        newest = data.get("order") == "newest"
+        dry_run = preview(wanted, newest=newest)
+        sample = list(DeadLetter.objects.filter(pk__in=dry_run.sample).order_by("-died_at" if newest else "died_at"))
         self.annotate_rows(request, sample)
         for letter in sample:
             letter.shown = redact(letter.message, letter.secrets)
@@ -274,6 +275,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             cause=cause_texts(request, [values["fingerprint"]])[values["fingerprint"]] if of_cause else "",
             count=dry_run.count,
             sample=sample,
+            newest=newest,
             may_replay=self.has_replay_permission(request),
             may_discard=self.has_discard_permission(request),
             form=form,

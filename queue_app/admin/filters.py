@@ -34,9 +34,8 @@ from queue_app.services.read.task_filter import TaskFilter, condition_of, condit
 # The search of the task list as one filter, which the list and the actions on all that match share.
 
 SEARCH_HELP = _lazy(
-    "What you see of a task: its short id, part of its type, its queue, worker, user, schedule, workflow, words of its"
-    " error, the value of an argument. To combine conditions: type: queue: worker: user: key: schedule: workflow:"
-    " error: parameters.KEY:VALUE"
+    "What you see of a task, such as its id, type or user. Conditions: type: queue: worker: user: key: schedule:"
+    " workflow: error: parameters.KEY:VALUE"
 )
 #: Maximum number of names in the type filter. The search finds the others.
 MAX_TYPES: Final = 200

@@ -323,9 +323,9 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
     @admin.display(description=_lazy("status, attempt"))
     def state(self, task: Task) -> SafeString:
         label = labels.status_label(task)
-        if task.failures:
+        if 0 < task.failures < task.attempt:
             attempt = _("attempt %(n)d, %(failed)d counted as failed") % {"n": task.attempt, "failed": task.failures}
-        elif task.attempt > 1:
+        elif task.failures or task.attempt > 1:
             attempt = _("attempt %(n)d") % {"n": task.attempt}
         else:
             return label

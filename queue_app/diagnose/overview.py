@@ -198,7 +198,10 @@ def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
         )  # fmt: skip
         links = [
             Link(
-                sentence("Answer %(task)s: %(name)s", task=each.task_type.rpartition(".")[2], name=each.signal),
+                sentence(
+                    "Answer %(task)s: %(name)s",
+                    task=each.workflow or each.task_type.rpartition(".")[2], name=each.signal,
+                ),
                 "task_signal", "queue_app.send_signal", args=(each.task_id,),
             )
             for each in found
@@ -291,7 +294,7 @@ def _last_answer(live: Live) -> str:
 
 
 def _died(live: Live) -> OverviewReason:
-    names = ", ".join(name for name, _at in live.died[:NAMED])
+    names = ", ".join(dict.fromkeys(name for name, _at in live.died[:NAMED]))
     text = sentence_n(
         "%(n)s worker has died, %(time)s ago: %(names)s. Its tasks are queued again.",
         "%(n)s workers have died within 10 min, the last %(time)s ago: %(names)s. Their tasks are queued again.",

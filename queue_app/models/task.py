@@ -215,7 +215,7 @@ class Task(OptionColumns):
         ]
 
     def __str__(self) -> str:
-        return f"{self.task_type} {self.id}"
+        return f"{self.task_type} {str(self.id)[-8:]}"
 
     @property
     def band(self) -> Band:

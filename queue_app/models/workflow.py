@@ -129,7 +129,7 @@ class Workflow(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.name} {self.id}"
+        return f"{self.name} {str(self.id)[-8:]}"
 
 
 class TaskDependency(models.Model):

@@ -335,6 +335,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
             "failures": schedule_health.times(failures) if failures >= schedule_health.MANY_FAILURES else "",
             "last_success": last_success(ticks),
             "overridden": edit.overridden(found),
+            "may_run": self.has_run_permission(request),
         }
 
     def render_change_form(

@@ -21,7 +21,7 @@ from queue_app.schedules.tick import RecentTick
 #: Ticks that a preview shows.
 PREVIEWED = 10
 #: A schedule with more ticks in a week is listed above the table of hours instead of in it.
-OFTEN = 7 * 24
+OFTEN = 7 * 12
 
 
 def coming(recurrence: Recurrence, now: datetime) -> list[tuple[datetime, str]]:
@@ -72,7 +72,7 @@ class Week:
 
     days: list[datetime]
     rows: list[tuple[int, list[Hour]]]  # (hour of the day, that hour on each day)
-    often: list[tuple[Schedule, str]]  # schedules that tick more often than once an hour
+    often: list[tuple[Schedule, str]]  # schedules that tick more often than every two hours
     most_at_once: int
     zone: str
 

@@ -109,14 +109,13 @@ def taskqueue_overview(context: Context) -> dict[str, Any]:
 
 
 @register.simple_tag(takes_context=True)
-def taskqueue_verdict(context: Context) -> tuple[str, str] | None:
+def taskqueue_verdict(context: Context) -> dict[str, Any]:
     """Return the verdict of the overview for the home page, which other apps share: it shows whatever happens."""
     try:
         with atomic():
-            verdict: tuple[str, str] | None = overview_context(context["request"].user).get("verdict")
-            return verdict
+            return overview_context(context["request"].user)
     except DatabaseError:
-        return "warn", sentence("The task queue cannot be read now")
+        return {"verdict": ("warn", sentence("The task queue cannot be read now"))}
 
 
 @register.simple_tag

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
@@ -293,7 +293,7 @@ def times(boxes: Sequence[Box], now: datetime) -> TimeBars:
         for row, ((_start, box), start, end) in enumerate(list(zip(began, starts, ends, strict=True))[:MAX_BARS])
     ]
     cuts = [Cut(round(axis.x(start), 1), labels.duration(end - start)) for start, end in axis.cuts]
-    return TimeBars(bars, cuts, axis.ticks(first), labels.duration(axis.whole), first)
+    return TimeBars(bars, cuts, axis.ticks(), labels.duration(axis.whole), first)
 
 
 def _end(box: Box, first: datetime, now: datetime) -> float | None:
@@ -333,24 +333,19 @@ class _Axis:
         passed = [(start, end) for start, end in self.cuts if end <= at]
         return (at - sum(end - start for start, end in passed)) * self._scale + CUT_WIDTH * len(passed)
 
-    def ticks(self, first: datetime) -> list[tuple[float, str]]:
-        """Return round times of the clock with their places; ``first`` is that of the place 0."""
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return round times since the first start, with their places."""
         ends = [0.0, *(at for cut in self.cuts for at in cut), self.whole]
         parts = list(zip(ends[::2], ends[1::2], strict=True))
         shown = sum(end - start for start, end in parts)
         step = next((step for step in STEPS if shown / step <= MAX_TIMES), STEPS[-1])
-        local = timezone.localtime(first)
-        since = (local - local.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
-        pattern = "%m-%d %H:%M" if self.whole > STEPS[-2] else "%H:%M:%S"
         found: list[tuple[float, str]] = []
         for start, end in parts:
-            at = math.ceil((since + start) / step) * step - since
+            at = max(1, math.ceil(start / step)) * step
             while at <= end:
                 x = round(self.x(at), 1)
                 if x <= TIMES_WIDTH - APART and (not found or x - found[-1][0] >= APART):
-                    clock = local + timedelta(seconds=at)
-                    text = f"{clock:{pattern}}"
-                    found.append((x, text + (f".{clock.microsecond // 100_000}" if step < 1 else "")))
+                    found.append((x, labels.duration(at)))
                 at += step
         return found
 

@@ -33,7 +33,7 @@ def page_of(task) -> str:
 def test_the_task_page_says_what_it_waits_for_and_links_to_the_form(staff, waiting):
     page = staff.get(f"{TASKS}{waiting.pk}/change/").content.decode()
     assert "It waits for the signal approved until" in page
-    assert page_of(waiting) in page
+    assert page.index("Pay it back?") < page.index(page_of(waiting)) < page.index("Cancel task"), "first what is asked"
     assert "1. wait for approved" in page
 
 

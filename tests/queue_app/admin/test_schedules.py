@@ -241,7 +241,7 @@ def test_the_week_shows_what_ticks_when(admin, schedule):
         create_schedule(f"nightly {number}", {"task_type": ECHO, "args": [1], "cron": "0 3 * * *"})
     page = text(admin.get(url("week")))
     assert "At most 3 schedules tick at the same moment." in page
-    assert "More often than every hour" in page
+    assert "More often than every two hours" in page
     assert "nightly 0 03:00" in page
 
 

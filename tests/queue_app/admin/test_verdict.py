@@ -14,7 +14,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard.labels import duration
 from queue_app.diagnose import live, stalls
 from queue_app.index import get_index
-from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Queue, Task
+from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Queue, Task, Workflow
 from queue_app.models.stats import StatsKind, TaskStats
 from queue_app.services import pause
 from queue_app.services.repair.rebuild import rebuild
@@ -164,7 +164,14 @@ def test_tasks_that_wait_for_an_answer(staff):
     assert "2 tasks wait for an answer" in page
     assert "Answer refund: approved Answer publish: approved" in page
     assert f"/admin/queue_app/task/{tasks[0].pk}/signal/" in staff.get(LIVE).content.decode()
+    assert "Answer refund: approved" in seen(staff, HOME), "the home page has the first rows too"
     assert "All is well" in seen(log_in("view_queue"))
+
+
+def test_an_answer_names_its_workflow(staff):
+    flow = Workflow.objects.create(name="order 7", created_at=timezone.now())
+    let_wait(TaskFactory(task_type="shop.refund", status="queued", workflow_id=flow.pk))
+    assert "Answer order 7: approved" in seen(staff)
 
 
 def test_dead_letters_that_come(staff):

@@ -166,6 +166,15 @@ def test_a_reached_limit_names_the_holders(engine):
     assert "worker-7" not in nobody_else.blocking[0].text
 
 
+def test_what_needs_a_person_comes_before_a_limit(engine):
+    worker = start_worker()
+    limit_queue(max_concurrent=1)
+    put()
+    task_id = put(capabilities=("gpu",))
+    worker.take(1)
+    assert blocked(task_id) == "no_worker_with_capabilities limit_reached"
+
+
 @pytest.mark.parametrize(
     ("limits", "scope"),
     [
