@@ -230,6 +230,8 @@ _asker: Final = ThreadPoolExecutor(1, "taskqueue-live")
 def _ask() -> IndexStats:
     """Return the numbers of the index. Raises ``IndexUnavailable``, also when Redis does not answer in time."""
     global _asked  # noqa: PLW0603 - one question at a time
+    if get_index().way == conf.ROWS:  # on the connection of this thread
+        return get_index().stats()
     if _asked.done():
         _asked = _asker.submit(lambda: get_index().stats())
     try:
