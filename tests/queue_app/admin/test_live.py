@@ -16,6 +16,7 @@ from queue_app.dashboard import charts
 from queue_app.diagnose import live, stalls
 from queue_app.diagnose.overview import reasons
 from queue_app.diagnose.stalls import Stall
+from queue_app.diagnose.watchdog import Watchdog
 from queue_app.models import IndexGeneration, MaintenanceJob, PriorityPolicy, Queue, Schedule, Task, Worker
 from queue_app.registry import type_of
 from queue_app.schedules.edit import create_schedule
@@ -103,7 +104,8 @@ def test_redis_is_away_since(rows):
 
 def test_claims_that_read_the_rows_because_redis_is_away(staff, engine):
     register_live(engine.worker())
-    take_lead("me", 15)
+    take_lead("me", 60)
+    Watchdog().run_once()
     put()
     leave_redis("OOM command not allowed when used memory > 'maxmemory'.")
     IndexGeneration.objects.update(way_since=timezone.now() - timedelta(minutes=3))
