@@ -1,8 +1,7 @@
 """The scheduler: queue due tasks, repeat wake-up calls, find dead workers, repair the index.
 
-Several schedulers may run; the one that holds a lock in Redis leads. Every job is idempotent and may run twice at
-the same time, so the lock only saves work. While Redis is away no scheduler can hold the lock, and every scheduler
-runs the jobs that need only PostgreSQL. A leader renews the lock several times before it expires.
+Several schedulers may run; the one that holds a lock, a row in PostgreSQL, leads. Every job is idempotent and may run
+twice at the same time, so the lock only saves work. A leader renews the lock several times before it expires.
 
 Jobs that are due at about the same time run in one turn. Most jobs find no work most of the time; one query
 (``pending_work``) finds that out for all of them.

@@ -195,8 +195,9 @@ def examine() -> Iterator[Finding]:
     locked = [] if database else list(servers.check_locks())
     yield from (*database, *redis, *refused, *locked)
     index = [*redis, *refused] if is_redis_in_force() else database
+    server = redis if conf.get().index == conf.REDIS else database
     for check in CHECKS:
-        if (check.database and database) or (check.redis and redis) or (check.in_force and index):
+        if (check.database and database) or (check.redis and server) or (check.in_force and index):
             continue
         if check.tables and (not has_tables or any(finding.level is Level.FAIL for finding in locked)):
             continue

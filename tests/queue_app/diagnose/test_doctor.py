@@ -152,8 +152,8 @@ def test_while_claims_read_the_rows_a_redis_that_is_gone_fails_nothing(engine, s
 def test_while_claims_read_the_rows_a_redis_that_refuses_writes_fails_nothing(engine, cause):
     take_lead("me", 15)
     run_overdue(every=True)
-    leave_redis()
     with index_refusing(cause):
+        leave_redis()
         findings = list(doctor.examine())
     assert {f.check for f in findings if f.level is Level.FAIL} <= {"memory", "maintenance", "stalls"}
     [refusal] = [f for f in findings if "refuses writes" in f.message]

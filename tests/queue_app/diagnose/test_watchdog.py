@@ -13,6 +13,7 @@ from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index
 from queue_app.models import MaintenanceJob, Queue, RuntimeSettings, Task
 from queue_app.services.repair.rebuild import copy_limits
+from queue_app.services.upkeep.jobs import resign
 from queue_app.sql import snapshot
 from queue_app.workers.scheduler import Job
 from tests.support.engine import index_away, index_refusing, put, put_many, row
@@ -311,5 +312,5 @@ def test_a_leader_that_does_not_look(yard):
     MaintenanceJob.objects.update(succeeded_at=timezone.now() - timedelta(seconds=61))
     (finding,) = work.check_stalls()
     assert (finding.level, "61 s ago" in finding.message) == (Level.FAIL, True)
-    get_index().lock("scheduler", "me", 0)
+    resign("me")
     assert list(work.check_stalls()) == [], "without a leader, that is the finding"

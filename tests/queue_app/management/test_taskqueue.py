@@ -22,6 +22,7 @@ from django.utils import timezone
 from queue_app import Workflow
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
+from queue_app.index import redis_is_away
 from queue_app.management import verbs
 from queue_app.management.commands.taskqueue import Command
 from queue_app.management.verbs import top
@@ -33,7 +34,18 @@ from queue_app.services.lifecycle.actions import discard
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import purge
-from tests.support.engine import assert_index_agrees, failed, flush, index_away, put, put_many, row, status, take
+from tests.support.engine import (
+    assert_index_agrees,
+    failed,
+    flush,
+    index_away,
+    leave_redis,
+    put,
+    put_many,
+    row,
+    status,
+    take,
+)
 from tests.support.factories import let_wait
 from tests.support.faults import failing
 from tests.support.sessions import transaction_of_another
@@ -423,6 +435,21 @@ def test_rebuild_without_redis(engine):
     with index_away():
         code, text = call("rebuild")
     assert code == 4, text
+
+
+def test_while_claims_read_the_rows_verbs_need_no_redis(engine, settings):
+    put_many(2)
+    leave_redis()
+    nowhere = settings.CACHES["default"] | {"LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "nowhere": nowhere}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "nowhere"}
+    for verb in ("stats", "top"):
+        redis_is_away.clear()  # the verb is a process of its own
+        code, text = call(verb)
+        assert (code, "Redis has been away for" in text, "tasks run, only slower" in text) == (0, True, True), text
+    redis_is_away.clear()
+    assert call("rebuild")[0] == 0
+    assert len(take(engine.worker(), 2)) == 2
 
 
 # -- top ------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from queue_app.core.priorities import Band
 from queue_app.index import get_index
 from queue_app.models import Task
 from queue_app.services.notify import events
+from queue_app.services.repair.detour import return_to_redis
 from queue_app.services.requests import backlog, consume
 from tests.support.asking import TYPE, answer, answers, aside, ask
+from tests.support.engine import leave_redis
 from tests.support.index_state import client_of
 
 
@@ -48,6 +50,14 @@ def test_off_unless_enabled(settings):
     ask()
     assert consume() == 0
     assert backlog().waiting == 1
+
+
+def test_while_claims_read_the_rows_requests_wait():
+    ask()
+    leave_redis()
+    assert (consume(), backlog().waiting) == (0, 1)
+    assert return_to_redis()
+    assert (consume(), answer().name) == (1, "Accepted")
 
 
 def test_a_step_is_bounded():

@@ -8,7 +8,7 @@ from django.db import transaction
 from queue_app.core.events import EventFilter, EventName, occasion_of
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.exceptions import InvalidTaskData
+from queue_app.exceptions import IndexUnavailable, InvalidTaskData
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, Task, Worker
 from queue_app.services.enqueue.store import enqueue_many
@@ -18,7 +18,7 @@ from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import events
 from queue_app.services.notify.index import breaker
 from queue_app.services.repair.reap import reap_orphans
-from tests.support.engine import done, failed, index_away, new, put, put_many, rolled_back, take
+from tests.support.engine import done, failed, index_away, leave_redis, new, put, put_many, rolled_back, take
 from tests.support.index_state import client_of
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -179,6 +179,20 @@ def test_without_redis_nothing_fails_and_nothing_is_published(hand):
         put_many(2)
         assert finish([done(task)]) == {task.id}
     assert len(published()) == before
+
+
+def test_while_claims_read_the_rows_the_stream_in_redis_is_read(hand, settings):
+    put()
+    before = [event.name for event in published()]
+    leave_redis()
+    put()
+    assert [event.name for event in published()] == before, "what comes meanwhile is not streamed"
+    nowhere = settings.CACHES["default"] | {"LOCATION": "redis://127.0.0.1:1/0"}
+    settings.CACHES = {**settings.CACHES, "nowhere": nowhere}
+    settings.TASKQUEUE = {**settings.TASKQUEUE, "REDIS_ALIAS": "nowhere"}
+    for question in (events.read, events.last_id):
+        with pytest.raises(IndexUnavailable, match=r"^Redis at redis://127.0.0.1:1/0 failed \(events\)"):
+            question()
 
 
 def test_after_a_failure_events_are_held_back_like_other_notifications(hand):
