@@ -12,14 +12,14 @@ import pytest
 from django.db import connection, transaction
 
 from queue_app import conf
-from queue_app.core.records import WorkerReport
+from queue_app.core.records import ClaimedTask, WorkerReport
 from queue_app.core.states import Status
-from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import get_index, redis_index, redis_is_away, rows_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.rows import lanes
 from queue_app.services.control.queues import copy_limit, set_queue_limits
-from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.claim import claim, give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import index as notify
 from queue_app.services.repair import detour
@@ -29,8 +29,9 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.way import VOTE_SECONDS, follow, vote
 from queue_app.services.worker.registration import heartbeat
 from queue_app.sql import snapshot
-from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, row, take, take_ids
+from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, row
 from tests.support.index_state import client_of
+from tests.support.scene import Hand
 
 GONE = IndexUnavailable("Redis is gone.")
 
@@ -54,6 +55,20 @@ def go_to_rows() -> None:
     take_lead("leader", 60)
     vote("worker")
     assert leave_redis("leader", GONE)
+
+
+def take(hand: Hand, want: int = 1) -> list[ClaimedTask]:
+    """Claim for a worker, which registers again after a rebuild, as its loop does."""
+    try:
+        return claim(hand.profile, hand.id, want)
+    except UnknownProfile:
+        get_index().register(hand.profile, hand.id)
+        return claim(hand.profile, hand.id, want)
+
+
+def take_ids(hand: Hand, want: int = 1) -> list[uuid.UUID]:
+    """Claim for a worker, and return the ids."""
+    return [task.id for task in take(hand, want)]
 
 
 def execute(sql: str) -> None:
@@ -495,7 +510,8 @@ class Model:
         settings = RuntimeSettings.objects.get()
         settings.max_concurrent = CAPS["everything"]
         settings.save()
-        set_queue_limits("default", max_concurrent=CAPS["queue"], max_concurrent_per_user=CAPS["user"])
+        caps = {"max_concurrent": CAPS["queue"], "max_concurrent_per_user": CAPS["user"]}
+        Queue.objects.update_or_create(pk="default", defaults=caps)
         for scope, name, kind in (("type", "a", "type"), ("key", "k", "key"), ("key", "f", "family")):
             copy_limit(Limit.objects.create(scope=scope, name=name, max_concurrent=CAPS[kind]))
         rebuild()
@@ -567,10 +583,7 @@ class Model:
     def drain(self) -> None:
         """Everything ends, and nothing waits for ever: without a reconciler, in whichever way is in force."""
         believe(rows=False)
-        for hand in self.hands:
-            follow()
-            if get_index().way == conf.REDIS:
-                get_index().register(hand.profile, hand.id)
+        follow()
         for _ in range(60):
             if self.running:
                 finish([done(task) for task in self.running])
