@@ -29,7 +29,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.way import VOTE_SECONDS, follow, vote
 from queue_app.services.worker.registration import heartbeat
 from queue_app.sql import snapshot
-from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, row
+from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, reconcile_later, row
 from tests.support.index_state import client_of
 from tests.support.scene import Hand
 
@@ -204,14 +204,18 @@ def test_what_starts_during_the_return_has_its_slot_in_redis_afterwards(engine, 
     set_queue_limits("default", max_concurrent=1)
     put_many(2)
     go_to_rows()
-    before(snapshot, "leave_rows", lambda: take(hand))
+    held = []
+    before(snapshot, "leave_rows", lambda: held.extend(take(hand)))
     assert return_to_redis()
+    assert len(held) == 1
+    assert take(hand) == []
+    reconcile_later()  # its entry in the lane was loaded before it started
     assert_index_agrees()
     assert take(hand) == []
 
 
-def test_what_is_given_back_during_the_return_is_in_redis_afterwards(engine, before):
-    """It keeps its place, so it was not queued lately."""
+def test_what_is_given_back_during_the_return_is_found(engine, before):
+    """It keeps its place, so it was not queued lately, and the reconciler finds it."""
     hand = enlist(engine.worker())
     task = put()
     go_to_rows()
@@ -219,6 +223,7 @@ def test_what_is_given_back_during_the_return_is_in_redis_afterwards(engine, bef
     Task.objects.update(queued_at="2026-01-01T00:00:00Z")
     before(snapshot, "leave_rows", lambda: give_back(held))
     assert return_to_redis()
+    reconcile_later()
     assert_index_agrees()
     assert take_ids(hand) == [task]
 
@@ -372,8 +377,18 @@ def test_a_push_to_redis_that_claims_have_left_is_found_in_a_moment(engine):
     believe(rows=False)
     task = put()
     believe(rows=True)
-    assert take_ids(hand) == []
+    assert rows_index().misplaced() == [task]
     name_recent()
+    assert rows_index().misplaced() == []
+    assert take_ids(hand) == [task]
+
+
+def test_a_push_to_redis_is_found_by_claims_where_no_scheduler_names_it(engine):
+    hand = enlist(engine.worker())
+    go_to_rows()
+    believe(rows=False)
+    task = put()
+    believe(rows=True)
     assert take_ids(hand) == [task]
 
 
@@ -412,6 +427,7 @@ def test_slots_that_end_at_a_process_that_believes_in_the_rows_are_free_in_redis
 
 
 def test_a_slot_that_ended_while_its_lease_was_restored_is_free_in_redis(engine, after):
+    """As after any rebuild, the reconciler finds it."""
     hand = enlist(engine.worker())
     set_queue_limits("default", max_concurrent=1)
     put_many(2)
@@ -419,6 +435,7 @@ def test_a_slot_that_ended_while_its_lease_was_restored_is_free_in_redis(engine,
     (held,) = take(hand)
     after(snapshot, "executing", lambda: finish([done(held)]))
     assert return_to_redis()
+    reconcile_later()
     assert len(take(hand)) == 1
 
 
