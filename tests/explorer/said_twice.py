@@ -212,7 +212,7 @@ def fail_next(world: Any, number: int) -> None:
         finish([failed(task) for task in claim(hand.profile, hand.id, 1)])
 
 
-_NEW_TASKS: Final = ("enqueue", "enqueue_many", "admit", "requests")
+_NEW_TASKS: Final = ("enqueue", "enqueue_many", "admit", "requests", "leave", "return")
 COMMANDS: Final[dict[str, Command]] = {
     "cancel_twice": Command(lambda world: cancel(world.x), ("queued", "executing", "scheduled", "blocked", "ticked")),
     "cancel_many_twice": Command(lambda world: cancel_many([world.y, world.x]), ("queued", "both")),

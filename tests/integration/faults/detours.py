@@ -345,7 +345,7 @@ def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None
     if count := Task.objects.filter(id__in=load.paused).exclude(status="queued").count():
         run.broken.append(f"{count} tasks of a paused queue started")
     Task.objects.filter(id__in=load.paused).delete()
-    until(lambda: run.ended() >= len(run.order), "all tasks end", PATIENCE)
+    run.await_all()
     run.broken += overlaps(run.log)
     run.broken += over_rate(_starts(queue="other"), RATE, BURST + CAPS["other"])
     run.broken += over_rate(_starts(concurrency_key="slow"), 1 / DELAY, 1 + LATE)

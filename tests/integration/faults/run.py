@@ -187,6 +187,11 @@ class Run:
 
     def finish(self) -> Metrics:
         """Wait for the end of all tasks, and judge."""
+        self.await_all()
+        return self.judge(wait=True)
+
+    def await_all(self) -> None:
+        """Wait for the end of all tasks; say why the first of those that do not end waits."""
         try:
             patience = PATIENCE + 3 * LONG_SECONDS[-1] * bool(self.long_count)
             until(lambda: self.ended() >= len(self.order), "all tasks end", patience)
@@ -195,7 +200,6 @@ class Run:
             said = [finding for finding in examine() if finding.level is not Level.OK]
             text = f"{left.count()} tasks do not end: {explain(left[0].id)}; doctor: {said}"
             raise AssertionError(text) from None
-        return self.judge(wait=True)
 
     # -- figures -----------------------------------------------------------------
 

@@ -12,14 +12,14 @@ import pytest
 from django.db import connection, transaction
 
 from queue_app import conf
-from queue_app.core.records import WorkerReport
+from queue_app.core.records import ClaimedTask, WorkerReport
 from queue_app.core.states import Status
-from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable
+from queue_app.exceptions import IndexDamaged, IndexNotReady, IndexUnavailable, UnknownProfile
 from queue_app.index import get_index, redis_index, redis_is_away, rows_index
 from queue_app.models import Limit, Queue, RuntimeSettings, Task
 from queue_app.rows import lanes
 from queue_app.services.control.queues import copy_limit, set_queue_limits
-from queue_app.services.lifecycle.claim import give_back
+from queue_app.services.lifecycle.claim import claim, give_back
 from queue_app.services.lifecycle.finish import finish
 from queue_app.services.notify import index as notify
 from queue_app.services.repair import detour
@@ -29,8 +29,9 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.way import VOTE_SECONDS, follow, vote
 from queue_app.services.worker.registration import heartbeat
 from queue_app.sql import snapshot
-from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, row, take, take_ids
+from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, reconcile_later, row
 from tests.support.index_state import client_of
+from tests.support.scene import Hand
 
 GONE = IndexUnavailable("Redis is gone.")
 
@@ -54,6 +55,20 @@ def go_to_rows() -> None:
     take_lead("leader", 60)
     vote("worker")
     assert leave_redis("leader", GONE)
+
+
+def take(hand: Hand, want: int = 1) -> list[ClaimedTask]:
+    """Claim for a worker, which registers again after a rebuild, as its loop does."""
+    try:
+        return claim(hand.profile, hand.id, want)
+    except UnknownProfile:
+        get_index().register(hand.profile, hand.id)
+        return claim(hand.profile, hand.id, want)
+
+
+def take_ids(hand: Hand, want: int = 1) -> list[uuid.UUID]:
+    """Claim for a worker, and return the ids."""
+    return [task.id for task in take(hand, want)]
 
 
 def execute(sql: str) -> None:
@@ -189,14 +204,18 @@ def test_what_starts_during_the_return_has_its_slot_in_redis_afterwards(engine, 
     set_queue_limits("default", max_concurrent=1)
     put_many(2)
     go_to_rows()
-    before(snapshot, "leave_rows", lambda: take(hand))
+    held = []
+    before(snapshot, "leave_rows", lambda: held.extend(take(hand)))
     assert return_to_redis()
+    assert len(held) == 1
+    assert take(hand) == []
+    reconcile_later()  # its entry in the lane was loaded before it started
     assert_index_agrees()
     assert take(hand) == []
 
 
-def test_what_is_given_back_during_the_return_is_in_redis_afterwards(engine, before):
-    """It keeps its place, so it was not queued lately."""
+def test_what_is_given_back_during_the_return_is_found(engine, before):
+    """It keeps its place, so it was not queued lately, and the reconciler finds it."""
     hand = enlist(engine.worker())
     task = put()
     go_to_rows()
@@ -204,6 +223,7 @@ def test_what_is_given_back_during_the_return_is_in_redis_afterwards(engine, bef
     Task.objects.update(queued_at="2026-01-01T00:00:00Z")
     before(snapshot, "leave_rows", lambda: give_back(held))
     assert return_to_redis()
+    reconcile_later()
     assert_index_agrees()
     assert take_ids(hand) == [task]
 
@@ -357,8 +377,18 @@ def test_a_push_to_redis_that_claims_have_left_is_found_in_a_moment(engine):
     believe(rows=False)
     task = put()
     believe(rows=True)
-    assert take_ids(hand) == []
+    assert rows_index().misplaced() == [task]
     name_recent()
+    assert rows_index().misplaced() == []
+    assert take_ids(hand) == [task]
+
+
+def test_a_push_to_redis_is_found_by_claims_where_no_scheduler_names_it(engine):
+    hand = enlist(engine.worker())
+    go_to_rows()
+    believe(rows=False)
+    task = put()
+    believe(rows=True)
     assert take_ids(hand) == [task]
 
 
@@ -397,6 +427,7 @@ def test_slots_that_end_at_a_process_that_believes_in_the_rows_are_free_in_redis
 
 
 def test_a_slot_that_ended_while_its_lease_was_restored_is_free_in_redis(engine, after):
+    """As after any rebuild, the reconciler finds it."""
     hand = enlist(engine.worker())
     set_queue_limits("default", max_concurrent=1)
     put_many(2)
@@ -404,6 +435,7 @@ def test_a_slot_that_ended_while_its_lease_was_restored_is_free_in_redis(engine,
     (held,) = take(hand)
     after(snapshot, "executing", lambda: finish([done(held)]))
     assert return_to_redis()
+    reconcile_later()
     assert len(take(hand)) == 1
 
 
@@ -495,7 +527,8 @@ class Model:
         settings = RuntimeSettings.objects.get()
         settings.max_concurrent = CAPS["everything"]
         settings.save()
-        set_queue_limits("default", max_concurrent=CAPS["queue"], max_concurrent_per_user=CAPS["user"])
+        caps = {"max_concurrent": CAPS["queue"], "max_concurrent_per_user": CAPS["user"]}
+        Queue.objects.update_or_create(pk="default", defaults=caps)
         for scope, name, kind in (("type", "a", "type"), ("key", "k", "key"), ("key", "f", "family")):
             copy_limit(Limit.objects.create(scope=scope, name=name, max_concurrent=CAPS[kind]))
         rebuild()
@@ -567,10 +600,7 @@ class Model:
     def drain(self) -> None:
         """Everything ends, and nothing waits for ever: without a reconciler, in whichever way is in force."""
         believe(rows=False)
-        for hand in self.hands:
-            follow()
-            if get_index().way == conf.REDIS:
-                get_index().register(hand.profile, hand.id)
+        follow()
         for _ in range(60):
             if self.running:
                 finish([done(task) for task in self.running])
