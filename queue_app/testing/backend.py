@@ -77,7 +77,9 @@ class TestingBackend(TaskQueueBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.limits: dict[str, dict[str, Any]] = self.options.get("LIMITS", {})
+        self.options = dict(self.options)
+        self._is_eager = bool(self.options.pop("EAGER", False))
+        self.limits: dict[str, dict[str, Any]] = self.options.pop("LIMITS", {})
         for queue, values in self.limits.items():
             _check_limits(queue, values)
 
@@ -105,7 +107,7 @@ class TestingBackend(TaskQueueBackend):
             tell_sessions()
             hooks = len(connections[conf.get().database_alias].run_on_commit)
             found = store()
-            if self.options.get("EAGER"):
+            if self._is_eager:
                 drain(self, hooks_since=hooks)
                 found = [self.get_result(result.id) for result in found]
             return found

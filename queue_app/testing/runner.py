@@ -219,14 +219,16 @@ def _savepoints(held: ClaimedAttempt) -> Iterator[Mapping[str, int]]:
     with ExitStack() as stack:
         for each in connections.all(initialized_only=True):
             if each.in_atomic_block:
-                stack.enter_context(transaction.atomic(using=each.alias))
+                block: Any = transaction.atomic(using=each.alias)
+                block._from_testcase = True  # noqa: SLF001 - so that a task may use atomic(durable=True)
+                stack.enter_context(block)
         depths = {each.alias: depth(each) for each in connections.all(initialized_only=True)}
         yield depths
         for each in connections.all(initialized_only=True):
             if not depths.get(each.alias):
                 sessions.clean(each, held)
             elif depth(each) > depths[each.alias] or each.needs_rollback or _is_broken(each):
-                del each.savepoint_ids[depths[each.alias] - 1 :]
+                del each.atomic_blocks[depths[each.alias] :], each.savepoint_ids[depths[each.alias] - 1 :]
                 transaction.set_rollback(True, using=each.alias)
 
 

@@ -55,6 +55,11 @@ def test_eager_tasks_run_when_they_are_enqueued():
     assert isinstance(task_backends["default"], TaskQueueBackend)
 
 
+def test_the_checks_know_its_options():
+    with override_queue(eager=True, limits={"default": {"paused": True}}) as backend:
+        assert backend.check() == []
+
+
 @pytest.mark.django_db
 @override_queue(limits={"default": {"rate_count": 1, "rate_seconds": 60}})
 def test_a_function_with_limits():
