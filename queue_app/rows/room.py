@@ -10,6 +10,7 @@ ROOM: Final = Room(
     parts={
         "RowsIndex": "index.RowsIndex",
         "build_lanes": "lanes.build",
+        "empty_lanes": "lanes.empty",
         "fill_lanes": "lanes.fill",
         "begin_gates": "gates.begin",
         "forget_expired": "counting.forget_expired",

@@ -55,12 +55,12 @@ def drain(
     hooks_since: int = 0,
 ) -> list[AnyResult]:
     """Run the due tasks of a backend, the most urgent first, as ``TestingBackend.drain``."""
-    from queue_app.testing.runner import Drain, limited  # noqa: PLC0415 - needs models
+    from queue_app.testing.runner import Drain, prepared  # noqa: PLC0415 - needs models
 
     if to_the_end and current() is None:
         with freeze():
             return drain(backend, queue=queue, capabilities=capabilities, to_the_end=True)
-    with on_rows(), limited(getattr(backend, "limits", {})):
+    with on_rows(), prepared(getattr(backend, "limits", {})):
         found = Drain(backend.alias, queue, capabilities, hooks_since)
         found.run(to_the_end=to_the_end)
     return found.ended

@@ -23,8 +23,7 @@ from psycopg.pq import TransactionStatus
 
 from queue_app.backend.results import load_results
 from queue_app.core import rooms
-from queue_app.core.records import ClaimedTask, Outcome
-from queue_app.core.states import FAILURES, predicate
+from queue_app.core.records import ClaimedTask
 from queue_app.exceptions import TaskTimeout
 from queue_app.index import Profile
 from queue_app.models import IndexGeneration, Queue
@@ -32,7 +31,6 @@ from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
-from queue_app.sql.claim import statuses
 from queue_app.sql.database import around, connection, depth, fetch_all
 from queue_app.tasks import AnyResult
 from queue_app.testing.clock import current, tell_sessions
@@ -59,12 +57,15 @@ WHERE (status = 'scheduled' OR status = 'blocked' AND attempt > 0 AND queued_at 
     AND queue = COALESCE(%s::text, queue) AND run_after > statement_timestamp()
 """
 
-_log = logging.getLogger("taskqueue.testing")  # test runners show it with a failed test
+_log = logging.getLogger("taskqueue.testing")
 
 
 @contextmanager
-def limited(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Give queues these values in a block."""
+def prepared(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Prepare the tables for a block in which tasks run, and give queues these values."""
+    if not IndexGeneration.objects.exists():  # a TransactionTestCase has emptied the tables of models
+        import_module("queue_app.migrations.0002_defaults").create_rows(apps, SimpleNamespace(connection=connection()))
+        rooms.part("empty_lanes")()
     Queue.objects.bulk_create([Queue(name=name) for name in limits], ignore_conflicts=True)
     before = list(Queue.objects.filter(name__in=limits))
     for name, values in limits.items():
@@ -118,10 +119,6 @@ class Drain:
         """Run what is due; with ``to_the_end``, move the frozen clock to what starts next until nothing does."""
         tell_sessions()
         run_hooks(self.hooks_since)
-        if not IndexGeneration.objects.exists():  # a TransactionTestCase deletes what the migrations have written
-            import_module("queue_app.migrations.0002_defaults").create_rows(
-                apps, SimpleNamespace(connection=connection())
-            )
         while True:
             rooms.call("in_tests")
             while make_due() or self._run_queued():
@@ -202,15 +199,9 @@ def run(task: ClaimedTask, hooks_since: int) -> bool:
     tell_sessions()
     run_hooks(hooks_since)
     record_progress(reports.take({held.key}))
-    _finish(replace(outcome, started_at=task.started_at))
+    finish([replace(outcome, started_at=task.started_at)])
     run_hooks(hooks_since)
     return outcome.is_completion
-
-
-def _finish(outcome: Outcome) -> None:
-    finish([outcome])
-    if outcome.failure is not None and (status := statuses([outcome.task.id])[outcome.task.id]) in FAILURES:
-        _log.error("The task %s %s.", outcome.task.task_type, predicate(status), exc_info=outcome.error)
 
 
 @contextmanager
