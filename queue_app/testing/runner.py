@@ -15,6 +15,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import psycopg
 from django.apps import apps
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -144,7 +145,7 @@ class Drain:
 
     def _read(self) -> None:
         found = load_results(self._unread, self.alias)
-        self.ended += [found[task_id] for task_id in self._unread]
+        self.ended += [found[task_id] for task_id in self._unread if task_id in found]  # a task may delete rows
         self._unread.clear()
 
     def _claim(self) -> list[ClaimedTask]:
@@ -224,4 +225,5 @@ def _savepoints(held: ClaimedAttempt) -> Iterator[Mapping[str, int]]:
 
 
 def _is_broken(database: BaseDatabaseWrapper) -> bool:
-    return database.connection.info.transaction_status is TransactionStatus.INERROR
+    raw = database.connection
+    return isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INERROR
