@@ -132,11 +132,8 @@ class ClaimedAttempt:
 
 
 @contextmanager
-def shield(held: ClaimedAttempt | None) -> Iterator[None]:
+def shield(held: ClaimedAttempt) -> Iterator[None]:
     """Delay an interruption of the attempt to the end of the block."""
-    if held is None:
-        yield
-        return
     with shields:
         held.shielded += 1
     try:
@@ -187,7 +184,7 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
     """The object that a task with a ``context`` parameter receives: its attempt, progress and cancellation."""
 
     attempt_number: int = field(default=1)
-    held: ClaimedAttempt | None = field(default=None, repr=False)
+    held: ClaimedAttempt = field(repr=False)
     reports: ProgressSink = field(default=NO_REPORTS, repr=False)
 
     @property
@@ -198,13 +195,13 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
     @property
     def cancelled(self) -> bool:
         """Whether the task has been cancelled during this attempt."""
-        return self.held is not None and self.held.interruption is TaskCancelled
+        return self.held.interruption is TaskCancelled
 
     @property
     def workflow(self) -> RunningWorkflow:
         """The workflow of this task, to add tasks to it; raises ``WorkflowNotFound`` for a task of no workflow."""
-        task = self.held.task if self.held is not None else None
-        if task is None or task.workflow_id is None:
+        task = self.held.task
+        if task.workflow_id is None:
             raise WorkflowNotFound("This task is in no workflow; enqueue it with Workflow(…).add().")
         found: RunningWorkflow = rooms.part("RunningWorkflow")(task.workflow_id, task.key, user=task.user)
         return found
@@ -223,18 +220,16 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
         fraction = float(fraction)
         if not 0.0 <= fraction <= 1.0:  # false for NaN too
             raise ValueError(f"progress must lie between 0 and 1, not {fraction!r}.")
-        if self.held is not None:
-            self.reports.progress(self.held, fraction, str(message)[:MESSAGE_LENGTH])
+        self.reports.progress(self.held, fraction, str(message)[:MESSAGE_LENGTH])
 
     def extend(self, seconds: float | timedelta) -> None:
         """Move the deadline of this attempt by ``seconds``, a number above 0 or a ``timedelta``."""
         more = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if not 0 < more <= MAX_EXTENSION:
             raise ValueError(f"seconds must lie between 0 and {MAX_EXTENSION:.0f}, not {seconds!r}.")
-        if self.held is not None:
-            more = min(more, max(0.0, MAX_EXTENSION - self.held.timeout))
-            self.held.extended += more
-            self.reports.extend(self.held, more)
+        more = min(more, max(0.0, MAX_EXTENSION - self.held.timeout))
+        self.held.extended += more
+        self.reports.extend(self.held, more)
 
     @contextmanager
     def shield(self) -> Iterator[None]:
@@ -301,8 +296,6 @@ class QueueTaskContext(_TaskContext):  # type: ignore[misc] # frozen in Django, 
 
     def _steps(self) -> AttemptSteps:
         held = self.held
-        if held is None:
-            raise StepRefused("This context belongs to no attempt of the queue, so it can store no steps.")
         if held.steps is None:
             is_first = held.task.attempt == 1  # nothing can be stored
             held.steps = AttemptSteps(_HeldSteps(held), lambda: held.row_time(time.monotonic()), is_first=is_first)

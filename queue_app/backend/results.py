@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 # The result of a task, as ``enqueue`` returns it: Django's, with what this queue can do with a stored task.
 #
-# The methods ask the backend of the task, so the same result works on the real backend and on the one in memory.
+# The methods ask the backend of the task: in a test, its ``wait_for`` runs tasks.
 
 if TYPE_CHECKING:
     from queue_app.core.reasons import Explanation

@@ -129,11 +129,16 @@ def build(number: int) -> bool:
     with snapshot.without_claims():
         if snapshot.generation() != number:
             return False
-        for table in ("gate", "turn"):
-            execute(f"DELETE FROM queue_app_rows_{table}")
+        empty()
         gates.begin(snapshot.limits().items())
         fill(number)
     return True
+
+
+def empty() -> None:
+    """Forget all lanes, gates and turns."""
+    for table in ("lane", "gate", "turn"):
+        execute(f"DELETE FROM queue_app_rows_{table}")
 
 
 def fill(number: int) -> None:

@@ -11,6 +11,7 @@ ROOM: Final = Room(
         "RowsIndex": "index.RowsIndex",
         "build_lanes": "lanes.build",
         "name_recent": "lanes.name_recent",
+        "empty_lanes": "lanes.empty",
         "fill_lanes": "lanes.fill",
         "begin_gates": "gates.begin",
         "forget_expired": "counting.forget_expired",

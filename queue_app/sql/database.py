@@ -91,7 +91,7 @@ def atomic() -> Iterator[None]:
 
 def depth(database: BaseDatabaseWrapper) -> int:
     """Return the number of ``atomic`` blocks that are open."""
-    return int(database.in_atomic_block) + len(database.savepoint_ids)
+    return len(database.atomic_blocks)
 
 
 def is_around(database: BaseDatabaseWrapper) -> bool:

@@ -55,12 +55,12 @@ def drain(
     hooks_since: int = 0,
 ) -> list[AnyResult]:
     """Run the due tasks of a backend, the most urgent first, as ``TestingBackend.drain``."""
-    from queue_app.testing.runner import Drain, limited  # noqa: PLC0415 - needs models
+    from queue_app.testing.runner import Drain, prepared  # noqa: PLC0415 - needs models
 
     if to_the_end and current() is None:
         with freeze():
             return drain(backend, queue=queue, capabilities=capabilities, to_the_end=True)
-    with on_rows(), limited(getattr(backend, "limits", {})):
+    with on_rows(), prepared(getattr(backend, "limits", {})):
         found = Drain(backend.alias, queue, capabilities, hooks_since)
         found.run(to_the_end=to_the_end)
     return found.ended
@@ -77,7 +77,9 @@ class TestingBackend(TaskQueueBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.limits: dict[str, dict[str, Any]] = self.options.get("LIMITS", {})
+        self.options = dict(self.options)
+        self._is_eager = bool(self.options.pop("EAGER", False))
+        self.limits: dict[str, dict[str, Any]] = self.options.pop("LIMITS", {})
         for queue, values in self.limits.items():
             _check_limits(queue, values)
 
@@ -105,7 +107,7 @@ class TestingBackend(TaskQueueBackend):
             tell_sessions()
             hooks = len(connections[conf.get().database_alias].run_on_commit)
             found = store()
-            if self.options.get("EAGER"):
+            if self._is_eager:
                 drain(self, hooks_since=hooks)
                 found = [self.get_result(result.id) for result in found]
             return found

@@ -96,6 +96,7 @@ def freeze(at: datetime | None = None) -> Iterator[Clock]:
     """Stop the time for the block, at ``at`` (aware) or now, and yield the clock that moves it.
 
     It patches ``django.utils.timezone.now``, for all threads, and ``now()`` and the like in the database of the tasks.
+    Tables that are created meanwhile go to the schema ``taskqueue_testing``.
     """
     if at is not None and timezone.is_naive(at):
         raise ValueError("freeze() needs an aware time, such as timezone.now() or datetime(…, tzinfo=UTC).")

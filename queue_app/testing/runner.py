@@ -15,6 +15,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import psycopg
 from django.apps import apps
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -23,8 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from queue_app.backend.results import load_results
 from queue_app.core import rooms
-from queue_app.core.records import ClaimedTask, Outcome
-from queue_app.core.states import FAILURES, predicate
+from queue_app.core.records import ClaimedTask
 from queue_app.exceptions import TaskTimeout
 from queue_app.index import Profile
 from queue_app.models import IndexGeneration, Queue
@@ -32,7 +32,6 @@ from queue_app.services.lifecycle.claim import claim
 from queue_app.services.lifecycle.finish import finish, record_progress
 from queue_app.services.upkeep.promote import make_due
 from queue_app.sql import snapshot
-from queue_app.sql.claim import statuses
 from queue_app.sql.database import around, connection, depth, fetch_all
 from queue_app.tasks import AnyResult
 from queue_app.testing.clock import current, tell_sessions
@@ -59,12 +58,15 @@ WHERE (status = 'scheduled' OR status = 'blocked' AND attempt > 0 AND queued_at 
     AND queue = COALESCE(%s::text, queue) AND run_after > statement_timestamp()
 """
 
-_log = logging.getLogger("taskqueue.testing")  # test runners show it with a failed test
+_log = logging.getLogger("taskqueue.testing")
 
 
 @contextmanager
-def limited(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Give queues these values in a block."""
+def prepared(limits: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Prepare the tables for a block in which tasks run, and give queues these values."""
+    if not IndexGeneration.objects.exists():  # a TransactionTestCase has emptied the tables of models
+        import_module("queue_app.migrations.0002_defaults").create_rows(apps, SimpleNamespace(connection=connection()))
+        rooms.part("empty_lanes")()
     Queue.objects.bulk_create([Queue(name=name) for name in limits], ignore_conflicts=True)
     before = list(Queue.objects.filter(name__in=limits))
     for name, values in limits.items():
@@ -118,10 +120,6 @@ class Drain:
         """Run what is due; with ``to_the_end``, move the frozen clock to what starts next until nothing does."""
         tell_sessions()
         run_hooks(self.hooks_since)
-        if not IndexGeneration.objects.exists():  # a TransactionTestCase deletes what the migrations have written
-            import_module("queue_app.migrations.0002_defaults").create_rows(
-                apps, SimpleNamespace(connection=connection())
-            )
         while True:
             rooms.call("in_tests")
             while make_due() or self._run_queued():
@@ -147,7 +145,7 @@ class Drain:
 
     def _read(self) -> None:
         found = load_results(self._unread, self.alias)
-        self.ended += [found[task_id] for task_id in self._unread]
+        self.ended += [found[task_id] for task_id in self._unread if task_id in found]  # a task may delete rows
         self._unread.clear()
 
     def _claim(self) -> list[ClaimedTask]:
@@ -202,15 +200,9 @@ def run(task: ClaimedTask, hooks_since: int) -> bool:
     tell_sessions()
     run_hooks(hooks_since)
     record_progress(reports.take({held.key}))
-    _finish(replace(outcome, started_at=task.started_at))
+    finish([replace(outcome, started_at=task.started_at)])
     run_hooks(hooks_since)
     return outcome.is_completion
-
-
-def _finish(outcome: Outcome) -> None:
-    finish([outcome])
-    if outcome.failure is not None and (status := statuses([outcome.task.id])[outcome.task.id]) in FAILURES:
-        _log.error("The task %s %s.", outcome.task.task_type, predicate(status), exc_info=outcome.error)
 
 
 @contextmanager
@@ -219,16 +211,19 @@ def _savepoints(held: ClaimedAttempt) -> Iterator[Mapping[str, int]]:
     with ExitStack() as stack:
         for each in connections.all(initialized_only=True):
             if each.in_atomic_block:
-                stack.enter_context(transaction.atomic(using=each.alias))
+                block: Any = transaction.atomic(using=each.alias)
+                block._from_testcase = True  # noqa: SLF001 - so that a task may use atomic(durable=True)
+                stack.enter_context(block)
         depths = {each.alias: depth(each) for each in connections.all(initialized_only=True)}
         yield depths
         for each in connections.all(initialized_only=True):
             if not depths.get(each.alias):
                 sessions.clean(each, held)
             elif depth(each) > depths[each.alias] or each.needs_rollback or _is_broken(each):
-                del each.savepoint_ids[depths[each.alias] - 1 :]
+                del each.atomic_blocks[depths[each.alias] :], each.savepoint_ids[depths[each.alias] - 1 :]
                 transaction.set_rollback(True, using=each.alias)
 
 
 def _is_broken(database: BaseDatabaseWrapper) -> bool:
-    return database.connection.info.transaction_status is TransactionStatus.INERROR
+    raw = database.connection
+    return isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INERROR

@@ -44,7 +44,7 @@ async def expand(context: Any, options: dict[str, Any], items: Any) -> int:
     return len(items)
 
 
-# A stored workflow, as ``enqueue`` returns it. Its methods ask the backend, so it works in memory too.
+# A stored workflow, as ``enqueue`` returns it. Its methods ask the backend: in a test, waiting runs tasks.
 #
 # This module uses no models, so a module of tasks may import it while the apps are loading.
 

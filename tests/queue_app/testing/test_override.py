@@ -55,6 +55,11 @@ def test_eager_tasks_run_when_they_are_enqueued():
     assert isinstance(task_backends["default"], TaskQueueBackend)
 
 
+def test_the_checks_know_its_options():
+    with override_queue(eager=True, limits={"default": {"paused": True}}) as backend:
+        assert backend.check() == []
+
+
 @pytest.mark.django_db
 @override_queue(limits={"default": {"rate_count": 1, "rate_seconds": 60}})
 def test_a_function_with_limits():
@@ -136,9 +141,9 @@ def test_progress_and_more_time(task_queue):
 
 
 def test_the_error_of_a_failed_task_is_in_the_output_of_the_test(task_queue, caplog):
-    caplog.set_level(logging.ERROR, "taskqueue.testing")
+    caplog.set_level(logging.ERROR, "taskqueue")
     breaks.enqueue()
     drain()
-    (record,) = [record for record in caplog.records if record.name == "taskqueue.testing"]
-    assert record.getMessage() == f"The task {__name__}.breaks is a dead letter."
+    (record,) = caplog.records
+    assert "no retries are left, it is a dead letter now" in record.getMessage()
     assert "ValueError: no good" in caplog.text

@@ -65,7 +65,7 @@ def leave_open():
 
 @task(max_retries=0)
 def add_and_greet(name):
-    with transaction.atomic():
+    with transaction.atomic(durable=True):
         Group.objects.create(name=name)
         transaction.on_commit(lambda: greet.enqueue(name))
 
