@@ -169,7 +169,7 @@ DECLARE
     lows timestamptz[] := array_fill('infinity'::timestamptz, ARRAY[25]);  -- by effective band, own band
     highs timestamptz[] := array_fill('-infinity'::timestamptz, ARRAY[25]);
     used jsonb := '{}'; rooms jsonb := '{}'; passed jsonb := '{}';  -- gate -> slots taken; room; starts of paced gates
-    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; those of types and fair queues without room
+    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; those of types, fair queues without room
     picked uuid[] := '{}'; paced uuid[] := '{}'; skipped bigint[] := '{}'; opens_at float8; delay float8;
     e int := 0; free int := want; left_moves int := most; room int; n int; high timestamptz; bound timestamptz;
     pool queue_app_rows_lane[]; is_drawn bool := false; pool_end timestamptz; i int;
@@ -266,7 +266,8 @@ BEGIN
         ON CONFLICT (queue, band, owner) DO UPDATE SET waits = true WHERE NOT o.waits;
     END IF;
     orders := ARRAY(SELECT DISTINCT unnest(takers)) || ARRAY[''];
-    all_fairs := ARRAY(SELECT place FROM generate_subscripts(fairs, 1) AS place WHERE queues IS NULL OR fairs[place] = ANY (queues));
+    all_fairs := ARRAY(
+        SELECT place FROM generate_subscripts(fairs, 1) AS place WHERE queues IS NULL OR fairs[place] = ANY (queues));
     asked := all_fairs;
     turns := array_fill(NULL::queue_app_rows_lane, ARRAY[cardinality(fairs)]);
     WHILE e <= 4 AND free > 0 LOOP
@@ -276,7 +277,8 @@ BEGIN
             INTO own_bands, own_lows, own_highs
             FROM generate_series(0, 4) AS own (b) WHERE EXISTS (
                 SELECT FROM unnest(orders) AS own (ordered), queue_app_rows_lane AS x
-                WHERE x.behind = '' AND x.ordered = own.ordered AND x.band = b AND x.head > lows[5 * e + b + 1] AND x.head <= highs[5 * e + b + 1]);
+                WHERE x.behind = '' AND x.ordered = own.ordered AND x.band = b
+                    AND x.head > lows[5 * e + b + 1] AND x.head <= highs[5 * e + b + 1]);
             pool := ARRAY(
                 SELECT found.l FROM (
                     SELECT first.l FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
@@ -349,7 +351,9 @@ BEGIN
                     WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > taken.turn
                     ORDER BY o.turn, o.owner LIMIT 1
                 )) END AS l
-                FROM (SELECT place, fairs[place] AS queue, takers[place] AS ordered FROM unnest(asked) AS a (place)) AS f, LATERAL (
+                FROM (
+                    SELECT place, fairs[place] AS queue, takers[place] AS ordered FROM unnest(asked) AS a (place)
+                ) AS f, LATERAL (
                     SELECT COALESCE(max(o.turn), 0) AS turn FROM queue_app_rows_turn AS o
                     WHERE o.queue = f.queue AND o.band = e AND o.owner = chr(30)
                 ) AS taken, LATERAL (
