@@ -55,7 +55,7 @@ def test_a_claim_reads_few_rows_among_many_lanes(engine, order, profile):
     for name in ("one", "two"):
         Queue.objects.create(name=name, **order)
     enqueue_many(
-        NewTask("ab"[n % 2], queue=("one", "two")[n // 2 % 2], user=f"user{n}", concurrency_key=f"key{n}")
+        NewTask(task_type="ab"[n % 2], queue=("one", "two")[n // 2 % 2], user=f"user{n}", concurrency_key=f"key{n}")
         for n in range(WAITING)
     )
     rebuild()
@@ -65,8 +65,8 @@ def test_a_claim_reads_few_rows_among_many_lanes(engine, order, profile):
 def test_a_claim_passes_over_no_lanes_of_other_orders(engine):
     Queue.objects.create(name="turns", order="fair")
     Queue.objects.create(name="arrival", order="arrival")
-    enqueue_many(NewTask("a", queue=("turns", "arrival")[n % 2], user=f"user{n}") for n in range(WAITING))
-    enqueue_many(NewTask("a", queue="plain") for _ in range(10))
+    enqueue_many(NewTask(task_type="a", queue=("turns", "arrival")[n % 2], user=f"user{n}") for n in range(WAITING))
+    enqueue_many(NewTask(task_type="a", queue="plain") for _ in range(10))
     rebuild()
     assert read_by_second_claim(Profile.of((), ("a", "b"), ())) < FEW
     assert read_by_second_claim(Profile.of(("plain",), ("a", "b"), ())) < FEW
