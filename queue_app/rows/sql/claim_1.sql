@@ -299,6 +299,7 @@ BEGIN
                         UNION ALL
                         SELECT of.queue, 'arrival', own.band, '-infinity', 'infinity'
                         FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band)
+                        WHERE queues IS NULL OR of.queue = ANY (queues)
                     ) AS own, LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
                         WHERE x.behind = '' AND x.queue = own.queue AND x.ordered = own.ordered AND x.band = own.band

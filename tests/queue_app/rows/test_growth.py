@@ -15,7 +15,7 @@ from queue_app.sql.database import fetch_all
 
 WAITING = 1500
 #: What several tasks of one claim may look at.
-FEW = 150
+FEW = 200
 EVERY_QUEUE = Profile.of((), ("a", "b"), ())
 _READ = """
 SELECT sum(idx_tup_fetch) + sum(seq_tup_read) FROM pg_stat_xact_user_tables
