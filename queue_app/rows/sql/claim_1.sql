@@ -169,13 +169,13 @@ DECLARE
     lows timestamptz[] := array_fill('infinity'::timestamptz, ARRAY[25]);  -- by effective band, own band
     highs timestamptz[] := array_fill('-infinity'::timestamptz, ARRAY[25]);
     used jsonb := '{}'; rooms jsonb := '{}'; passed jsonb := '{}';  -- gate -> slots taken; room; starts of paced gates
-    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; those of types and fair queues without room
+    opened text[] := '{}'; shut text[] := '{}';  -- gates whose lanes come back one by one; those of types, fair queues without room
     picked uuid[] := '{}'; paced uuid[] := '{}'; skipped bigint[] := '{}'; opens_at float8; delay float8;
     e int := 0; free int := want; left_moves int := most; room int; n int; high timestamptz; bound timestamptz;
     pool queue_app_rows_lane[]; is_drawn bool := false; pool_end timestamptz; i int;
     best queue_app_rows_lane; turns queue_app_rows_lane[]; all_fairs int[]; orders text[]; asked int[]; of_turn int;
     is_first bool; r record; g text; gates text[]; closed_gate text; is_paced bool;
-    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; last float8;
+    ids uuid[]; locked uuid[]; next_at timestamptz; next_id uuid; start float8; last float8; past float8;
     own_bands int[]; own_lows timestamptz[]; own_highs timestamptz[];  -- the own bands that have lanes in the band e
 BEGIN
     PERFORM pg_advisory_xact_lock(8386110886435094529);
@@ -266,7 +266,8 @@ BEGIN
         ON CONFLICT (queue, band, owner) DO UPDATE SET waits = true WHERE NOT o.waits;
     END IF;
     orders := ARRAY(SELECT DISTINCT unnest(takers)) || ARRAY[''];
-    all_fairs := ARRAY(SELECT place FROM generate_subscripts(fairs, 1) AS place WHERE queues IS NULL OR fairs[place] = ANY (queues));
+    all_fairs := ARRAY(
+        SELECT place FROM generate_subscripts(fairs, 1) AS place WHERE queues IS NULL OR fairs[place] = ANY (queues));
     asked := all_fairs;
     turns := array_fill(NULL::queue_app_rows_lane, ARRAY[cardinality(fairs)]);
     WHILE e <= 4 AND free > 0 LOOP
@@ -275,8 +276,12 @@ BEGIN
             SELECT COALESCE(array_agg(b), '{}'), array_agg(lows[5 * e + b + 1]), array_agg(highs[5 * e + b + 1])
             INTO own_bands, own_lows, own_highs
             FROM generate_series(0, 4) AS own (b) WHERE EXISTS (
-                SELECT FROM unnest(orders) AS own (ordered), queue_app_rows_lane AS x
-                WHERE x.behind = '' AND x.ordered = own.ordered AND x.band = b AND x.head > lows[5 * e + b + 1] AND x.head <= highs[5 * e + b + 1]);
+                SELECT FROM unnest(orders) AS own (ordered), LATERAL (
+                    SELECT FROM queue_app_rows_lane AS x
+                    WHERE x.behind = '' AND x.ordered = own.ordered AND x.band = b
+                        AND x.head > lows[5 * e + b + 1] AND x.head <= highs[5 * e + b + 1]
+                    ORDER BY x.head, x.head_id LIMIT 1
+                ) AS first);
             pool := ARRAY(
                 SELECT found.l FROM (
                     SELECT first.l FROM unnest(own_bands, own_lows, own_highs) AS own (band, low, high), LATERAL (
@@ -294,6 +299,7 @@ BEGIN
                         UNION ALL
                         SELECT of.queue, 'arrival', own.band, '-infinity', 'infinity'
                         FROM unnest(CASE WHEN e = 2 THEN arrivals END) AS of (queue), generate_series(0, 4) AS own (band)
+                        WHERE queues IS NULL OR of.queue = ANY (queues)
                     ) AS own, LATERAL (
                         SELECT x AS l FROM queue_app_rows_lane AS x
                         WHERE x.behind = '' AND x.queue = own.queue AND x.ordered = own.ordered AND x.band = own.band
@@ -349,7 +355,9 @@ BEGIN
                     WHERE o.queue = f.queue AND o.band = e AND o.waits AND o.turn > taken.turn
                     ORDER BY o.turn, o.owner LIMIT 1
                 )) END AS l
-                FROM (SELECT place, fairs[place] AS queue, takers[place] AS ordered FROM unnest(asked) AS a (place)) AS f, LATERAL (
+                FROM (
+                    SELECT place, fairs[place] AS queue, takers[place] AS ordered FROM unnest(asked) AS a (place)
+                ) AS f, LATERAL (
                     SELECT COALESCE(max(o.turn), 0) AS turn FROM queue_app_rows_turn AS o
                     WHERE o.queue = f.queue AND o.band = e AND o.owner = chr(30)
                 ) AS taken, LATERAL (
@@ -536,11 +544,12 @@ BEGIN
             SELECT GREATEST(max(turn), last) INTO start FROM queue_app_rows_turn AS o
             WHERE o.queue = best.queue AND o.band = e AND o.owner = best.owner;
             -- Owners before it have nothing here; those whose lanes have all gone do not wait.
-            UPDATE queue_app_rows_turn AS o SET waits = false
-            WHERE o.queue = best.queue AND o.band = e AND o.waits AND o.turn = ANY (ARRAY[0, last]) AND o.owner < best.owner
-                AND NOT EXISTS (
-                    SELECT FROM queue_app_rows_lane AS x
-                    WHERE x.queue = o.queue AND x.owner = o.owner);
+            FOREACH past IN ARRAY ARRAY[0, last] LOOP
+                UPDATE queue_app_rows_turn AS o SET waits = false
+                WHERE o.queue = best.queue AND o.band = e AND o.waits
+                    AND o.turn >= past AND (o.turn, o.owner) < (past, best.owner)
+                    AND NOT EXISTS (SELECT FROM queue_app_rows_lane AS x WHERE x.queue = o.queue AND x.owner = o.owner);
+            END LOOP;
             INSERT INTO queue_app_rows_turn AS o (queue, band, owner, turn, waits)
             SELECT best.queue, e, best.owner, start + 1000 / COALESCE((q.fair_weights ->> best.owner)::float8, 1), true
             FROM queue_app_queue AS q WHERE q.name = best.queue

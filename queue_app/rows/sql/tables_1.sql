@@ -34,7 +34,7 @@ CREATE INDEX queue_app_rows_gate_closed ON queue_app_rows_gate (opens) WHERE clo
 -- may have a lane that stands behind no gate. If its turn is before the one taken last, it is 0 here and counts as that one.
 CREATE UNLOGGED TABLE queue_app_rows_turn (
     queue varchar NOT NULL, band smallint NOT NULL, owner varchar COLLATE "C" NOT NULL, turn float8 NOT NULL, waits bool NOT NULL,
-    PRIMARY KEY (queue, band, owner)
+    PRIMARY KEY (owner, queue, band)
 );
 CREATE INDEX queue_app_rows_turn_next ON queue_app_rows_turn (queue, band, waits, turn, owner);
 CREATE UNLOGGED TABLE queue_app_rows_lock (name text PRIMARY KEY, token text NOT NULL, until timestamptz NOT NULL);
