@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
@@ -53,10 +53,17 @@ class Folded(forms.Textarea):
 
 class WhatIfForm(forms.Form):
     hours = forms.TypedChoiceField(label=_lazy("Recorded period"), choices=HOURS, coerce=int, initial=24)
-    until = forms.DateTimeField(
-        label=_lazy("Until"), required=False, help_text=_lazy("Empty: until now."),
-        widget=forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
-    )  # fmt: skip
+    until = forms.SplitDateTimeField(
+        label=_lazy("Until"),
+        required=False,
+        widget=forms.SplitDateTimeWidget(
+            date_attrs=cast("Any", {"type": "date", "aria-label": _lazy("Date")}),
+            date_format="%Y-%m-%d",
+            time_attrs=cast("Any", {"type": "time", "aria-label": _lazy("Time")}),
+            time_format="%H:%M",
+        ),
+        help_text=_lazy("Empty: until now."),
+    )
     limit = forms.CharField(
         label=_lazy("Limit to change"), required=False, max_length=300,
         help_text=_lazy("Of a queue, a task type, a key, or of everything. Empty: none."),
