@@ -266,7 +266,7 @@ def test_the_page_of_a_replay_shows_those_that_run_first(staff, dead):
     for order, first, heading in (("newest", 1, "The newest of them"), ("", 0, "The oldest of them")):
         page = text_of(staff.get(f"{LETTERS}matching/", {"order": order}))
         assert heading in page
-        places = [page.index(str(letter.pk)) for letter in letters]
+        places = [page.index(f"{LETTERS}{letter.pk}/change/") for letter in letters]
         assert places.index(min(places)) == first
 
 
