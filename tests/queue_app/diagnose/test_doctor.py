@@ -165,7 +165,7 @@ def test_a_worker_that_alone_cannot_reach_redis_is_named(engine):
     register_live(engine.worker())
     assert list(work.check_way()) == []
     assert not leave_redis_by_vote(str(hand.id), IndexUnavailable("gone"))
-    assert_finding(work.check_way, Level.WARN, "only w1 (h, pid 7) cannot reach it and stand by")
+    assert_finding(work.check_way, Level.WARN, "cannot be reached by w1 (h, pid 7), which stands by")
 
 
 def test_processes_with_another_index_are_named(engine, settings):
