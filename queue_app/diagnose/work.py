@@ -70,7 +70,8 @@ def check_way() -> Iterator[Finding]:
     elif alone := rows.processes_without_redis():
         yield warn(
             "redis",
-            f"only {' and '.join(alone)} cannot reach it and stand by: claims use Redis until others miss it too",
+            f"cannot be reached by {' and '.join(alone)}, which {'stand' if alone[1:] else 'stands'} by: claims use"
+            " Redis until others miss it too",
             "Look at the network, and at CACHES, where these processes run.",
         )
 
