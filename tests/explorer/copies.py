@@ -12,6 +12,11 @@ from tests.support.engine import redis_client
 
 #: The index in PostgreSQL, whose tables have no models.
 OF_ROWS = tuple(f"queue_app_rows_{name}" for name in ("state", "lane", "gate", "turn", "call", "lock", "counter"))
+#: The columns of a table, but for those that PostgreSQL computes.
+_STORED = """
+SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+"""
 FORGET = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
 RESTORE = """
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
@@ -42,8 +47,11 @@ class Copy:
                 cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")  # noqa: S608 - the same
                 statements.append(f"DELETE FROM {table}")  # noqa: S608 - names of tables
                 if cursor.fetchone()[0]:
+                    cursor.execute(_STORED, [table])
+                    columns = cursor.fetchone()[0]
                     overriding = " OVERRIDING SYSTEM VALUE" if table == "task_event" else ""
-                    statements.append(f"INSERT INTO {table}{overriding} TABLE {schema}.{table}")
+                    into = f"INSERT INTO {table} ({columns}){overriding}"
+                    statements.append(f"{into} SELECT {columns} FROM {schema}.{table}")  # noqa: S608 - the same
             cursor.execute("SELECT COALESCE(max(seq), 0) FROM task_event")
             last_event = cursor.fetchone()[0]
         statements.append("SET session_replication_role = DEFAULT")

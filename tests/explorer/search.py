@@ -27,7 +27,7 @@ FAULTS: Final = (DIE, LOSE, BREAK, CLOCK)
 LONGEST: Final = 45
 
 #: Actors that register a worker.
-REGISTER: Final = ("register", "change_profile", "work")
+REGISTER: Final = ("register", "change_profile", "work", "leave", "return")
 
 #: A run, and the promises that it broke.
 type Judged = tuple[Run, list[str]]

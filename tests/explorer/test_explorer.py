@@ -117,6 +117,8 @@ def end_of(world):
         "both-forget",
         "late-start",
         "condemned-again",
+        "rows-generation",
+        "rows-lock",
     ],
 )
 def test_a_broken_twin_is_found(explorer, twin):

@@ -45,6 +45,8 @@ RETURN_SECONDS: Final = 15.0
 STANDSTILL_SECONDS: Final = 2.0
 FLAP_STANDSTILL_SECONDS: Final = 1.0
 FLAP_SECONDS: Final = 2.0
+#: The same as tests allow, which share the machine with others.
+SHORT_STANDSTILL_SECONDS: Final = 10.0
 #: Tasks of a measurement of speed.
 SPEED_TASKS: Final = 10_000
 #: Where no Redis listens.
@@ -224,6 +226,11 @@ def redis_gone(run: Run) -> None:
     _detour(run, gone)
 
 
+def redis_gone_for_a_moment(run: Run) -> None:
+    """Redis is gone for 5 s, in the short form."""
+    _detour(run, gone, seconds=5, most=SHORT_STANDSTILL_SECONDS)
+
+
 def redis_full(run: Run) -> None:
     """Redis refuses writes for 20 s under every kind of limit."""
     _detour(run, full)
@@ -236,7 +243,7 @@ def redis_frozen(run: Run) -> None:
 
 def redis_flaps(run: Run) -> None:
     """Redis is away and back every 2 s for a minute under every kind of limit."""
-    _detour(run, gone, flaps=15)
+    _detour(run, gone, flaps=15, seconds=FLAP_SECONDS, most=FLAP_STANDSTILL_SECONDS)
 
 
 def redis_gone_for_one_worker(run: Run) -> None:
@@ -319,7 +326,15 @@ def _two_workers(run: Run) -> None:
         run.fleet.worker("--concurrency", "6", heartbeat=HEARTBEAT)
 
 
-def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None] = _start) -> None:
+def _detour(
+    run: Run,
+    away: Away,
+    *,
+    seconds: float = AWAY_SECONDS,
+    most: float = STANDSTILL_SECONDS,
+    flaps: int = 1,
+    begin: Callable[[Run], None] = _start,
+) -> None:
     """Take Redis away under load; the way must change, and change back."""
     run.judges_caps = False  # what runs is counted from outside
     limit()
@@ -333,7 +348,7 @@ def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None
         ends = Ends(run)
         for _ in range(flaps):
             with away(run):
-                load.last(AWAY_SECONDS if flaps == 1 else FLAP_SECONDS)
+                load.last(seconds)
             if flaps > 1:
                 load.last(FLAP_SECONDS)
         if begin is not _start:  # only a scheduler lets claims return
@@ -341,7 +356,7 @@ def _detour(run: Run, away: Away, *, flaps: int = 1, begin: Callable[[Run], None
             until(lambda: leads(scheduler), "the scheduler leads", PATIENCE)
         _return(load, ways)
         load.last(3)
-        _measure(load, ways, ends, STANDSTILL_SECONDS if flaps == 1 else FLAP_STANDSTILL_SECONDS)
+        _measure(load, ways, ends, most)
     if count := Task.objects.filter(id__in=load.paused).exclude(status="queued").count():
         run.broken.append(f"{count} tasks of a paused queue started")
     Task.objects.filter(id__in=load.paused).delete()

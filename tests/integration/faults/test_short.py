@@ -9,7 +9,7 @@ import pytest
 
 from queue_app.models import Task, TaskResult
 from tests.integration.checkers import repeated
-from tests.integration.faults import clients, clocks, deaths, edits, failover, flows, outages
+from tests.integration.faults import clients, clocks, deaths, detours, edits, failover, flows, outages
 from tests.integration.faults.arena import Arena, patient
 from tests.integration.faults.run import run_on
 from tests.integration.faults.starts import alone, kill, start
@@ -87,6 +87,7 @@ FAULTS = [
     deaths.kill_scheduler,
     clients.half_sent_requests,
     flows.workflows,
+    detours.redis_gone_for_a_moment,
     failover.fail_over,
     clocks.valkey_clock_back,
 ]
