@@ -14,7 +14,7 @@ from queue_app.core.priorities import Band
 from queue_app.dashboard.labels import duration
 from queue_app.diagnose import live, stalls
 from queue_app.index import get_index
-from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Task
+from queue_app.models import AuditEntry, DeadLetter, Limit, PriorityPolicy, Queue, Task
 from queue_app.models.stats import StatsKind, TaskStats
 from queue_app.models.workflow import Workflow
 from queue_app.services import pause
