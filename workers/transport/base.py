@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from functools import wraps
 from typing import Protocol
 
 from queue_app.core.records import AttemptKey, ClaimedTask, HeartbeatAnswer, Outcome, ProgressReport, WorkerReport
@@ -137,6 +138,17 @@ class Transport(AttemptStore, Protocol):
 # The transport of a worker that has access to PostgreSQL and Redis.
 
 
+def _if_redis_answers[**P, R](call: Callable[P, R]) -> Callable[P, R]:
+    """Return ``call``, which does not wait for a Redis that did not answer a moment ago: it raises the error instead."""
+
+    @wraps(call)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        detour.check_redis()
+        return call(*args, **kwargs)
+
+    return checked
+
+
 class DirectTransport(LocalStore):
     """Calls the services of the queue in this process."""
 
@@ -150,9 +162,9 @@ class DirectTransport(LocalStore):
     unserved_types = staticmethod(registration.unserved_types)
     change_profile = staticmethod(registration.change_profile)
     cancel_requests = staticmethod(worker_rows.cancel_requests)
-    claim = staticmethod(claims.claim)
+    claim = staticmethod(_if_redis_answers(claims.claim))
     finish = staticmethod(outcomes.finish)
-    turn_over = staticmethod(outcomes.turn_over)
+    turn_over = staticmethod(_if_redis_answers(outcomes.turn_over))
     can_turn_over = True
     give_back = staticmethod(claims.give_back)
     give_back_unacknowledged = staticmethod(claims.recover)

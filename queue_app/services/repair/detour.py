@@ -12,6 +12,7 @@ from rows go on. After it, the index in Redis is not open, and the next claim re
 """
 
 import logging
+import threading
 import time
 from typing import Final
 
@@ -21,8 +22,9 @@ from queue_app import conf
 from queue_app.core import rooms
 from queue_app.core.probe import Probe
 from queue_app.exceptions import IndexDamaged, IndexOfAnotherDatabase, IndexUnavailable, in_one_line
-from queue_app.index import redis_index, redis_is_away, rows_index
+from queue_app.index import redis_index, redis_is_away, rows_index, server_url
 from queue_app.index.server import refused_writes
+from queue_app.services.notify.index import breaker
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.way import follow, vote
 from queue_app.sql import workers
@@ -38,10 +40,25 @@ LOOKS: Final = 4
 LOOK_SECONDS: Final = 0.1
 
 
+#: Whether Redis did not answer the last probe of this process. Then a new connection could hang.
+_is_suspect: Final = threading.Event()
+
+
 def why_away() -> str:
     """Return why Redis cannot be used now; '' if it can."""
     refusal = _probe.ask().result(PROBE_SECONDS)
-    return "It does not answer." if refusal is None else refusal
+    if refusal == "":
+        _is_suspect.clear()
+        return ""
+    _is_suspect.set()
+    why = "does not answer." if refusal is None else f"refuses writes: {refusal}"
+    return f"Redis at {server_url(conf.get().redis_alias)} {why}"
+
+
+def check_redis() -> None:
+    """Raise ``IndexUnavailable`` if Redis did not answer a moment ago, does not now, and claims do not read the rows."""
+    if _is_suspect.is_set() and not redis_is_away.is_set() and (why := why_away()):
+        raise IndexUnavailable(why)
 
 
 def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
@@ -55,6 +72,7 @@ def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
         return False
     if is_in_transaction() or "rows" not in {room.name for room in rooms.present()} or not why_away():
         return False
+    breaker.trip()
     votes = vote(voter)
     if follow().is_rows:
         return True
