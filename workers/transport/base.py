@@ -139,7 +139,7 @@ class Transport(AttemptStore, Protocol):
 
 
 def _if_redis_answers[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """Return ``call``, which does not wait for a Redis that did not answer a moment ago: it raises the error instead."""
+    """Return ``call``, which raises an error at once while a Redis that did not answer a moment ago does not either."""
 
     @wraps(call)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -56,7 +56,7 @@ def why_away() -> str:
 
 
 def check_redis() -> None:
-    """Raise ``IndexUnavailable`` if Redis did not answer a moment ago, does not now, and claims do not read the rows."""
+    """Raise ``IndexUnavailable`` if Redis did not answer a moment ago nor now, and claims do not read the rows."""
     if _is_suspect.is_set() and not redis_is_away.is_set() and (why := why_away()):
         raise IndexUnavailable(why)
 
@@ -72,17 +72,16 @@ def leave_redis(voter: str, error: Exception, *, insists: bool = False) -> bool:
         return False
     if is_in_transaction() or "rows" not in {room.name for room in rooms.present()} or not why_away():
         return False
-    breaker.trip()
     votes = vote(voter)
-    if follow().is_rows:
-        return True
-    if not (votes.is_confirmed or (insists and votes.leader == voter)):
-        return False
-    built = rebuild(rows_index(), because=in_one_line(error))
-    if built is not None:
+    is_confirmed = votes.is_confirmed or (insists and votes.leader == voter)
+    if not follow().is_rows and is_confirmed and rebuild(rows_index(), because=in_one_line(error)):
         rows_index().restart_counters()
         logger.warning("Redis is away, so claims read the rows: %s", in_one_line(error))
-    return follow().is_rows
+    if is_rows := follow().is_rows:
+        breaker.reset()
+    else:
+        breaker.trip()  # notifications of this process would wait for it
+    return is_rows
 
 
 def leave_redis_with_others(voter: str, error: Exception) -> bool:
