@@ -50,7 +50,6 @@ class ServerCommand(BaseCommand):
     def prepare(self) -> None:
         """Check PostgreSQL, its tables, Redis and the caller; import the task modules."""
         check_postgresql()
-        check_caller()
         try:
             check_redis()
             with _redis_errors():
@@ -60,6 +59,7 @@ class ServerCommand(BaseCommand):
             if error.returncode != EXIT_UNREACHABLE or not follow().number:
                 raise
             logger.warning("%s", error)
+        check_caller()
         registry.discover()
 
     def print_log(self, options: dict[str, Any]) -> None:

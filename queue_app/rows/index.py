@@ -276,6 +276,9 @@ class RowsIndex(Index):
             wake.wake()
         return 0
 
+    def restart_rates(self, gates: Iterable[str]) -> None:
+        """Nothing to do: a rebuild begins with empty rates."""
+
     def limited(self) -> set[str]:
         """Return none: nothing is copied."""
         return set()

@@ -61,7 +61,7 @@ def heartbeat(worker_id: uuid.UUID, report: WorkerReport, *, names_all: bool = T
     if not found:
         return HeartbeatAnswer(alive=False)
     should_drain, is_first, stacks = found[0]
-    return HeartbeatAnswer(alive=True, should_drain=should_drain, is_first=names_all and is_first, stacks=stacks)
+    return HeartbeatAnswer(alive=True, should_drain=should_drain, is_first=names_all and is_first, stacks=tuple(stacks))
 
 
 def start(worker_id: uuid.UUID) -> None:

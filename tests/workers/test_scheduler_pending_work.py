@@ -218,7 +218,7 @@ def test_the_answers_are_the_same_however_the_statements_go(scene, settings, mon
     me = process_identity(os.getpid())
     enlist(scene, me, os.getpid())
     said = dict.fromkeys(("adaptive", "orphans", "pauses", "operations", "workflows"), False)
-    said |= {"overdue": True, "generation": snapshot.generation()}
+    said |= {"overdue": True, "generation": [snapshot.generation(), -1]}
     said["neighbours"] = [f"{os.getpid()} {me}"]
     said["schedules"] = None
     heartbeats = sorted(workers.heartbeats())

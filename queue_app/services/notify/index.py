@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Concatenate
 
-from django.db import Error as DatabaseError
+from django.db import Error as DatabaseError, connections
 from django.dispatch import Signal
 
 from queue_app import conf, signals
@@ -174,7 +174,10 @@ class FirstNotifications:
         if not is_loaded():
             time.sleep(HEAD_START_SECONDS)
         self.prepare()
-        self._send()
+        try:
+            self._send()
+        finally:
+            connections.close_all()  # after a failure this thread has asked PostgreSQL for the way
 
     def _send(self) -> None:
         while self._waiting:

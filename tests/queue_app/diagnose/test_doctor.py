@@ -13,14 +13,13 @@ from django.db import OperationalError, connection
 from queue_app.core.reasons import Finding, Level
 from queue_app.diagnose import doctor, servers, work
 from queue_app.diagnose.watchdog import Watchdog
-from queue_app.exceptions import IndexUnavailable
 from queue_app.index import get_index, redis_is_away
 from queue_app.management.servers import report_eviction
 from queue_app.models import Task
-from queue_app.services.repair.detour import leave_redis as leave_redis_by_vote
 from queue_app.services.repair.rebuild import rebuild
 from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.upkeep.maintenance import run_overdue
+from queue_app.services.way import vote
 from queue_app.sql import doctor as rows
 from queue_app.sql.doctor import TableLock
 from tests.support.engine import REFUSALS, index_refusing, leave_redis, put, put_many
@@ -164,7 +163,7 @@ def test_a_worker_that_alone_cannot_reach_redis_is_named(engine):
     register_live(hand := engine.worker())
     register_live(engine.worker())
     assert list(work.check_way()) == []
-    assert not leave_redis_by_vote(str(hand.id), IndexUnavailable("gone"))
+    assert not vote(str(hand.id)).is_confirmed
     assert_finding(work.check_way, Level.WARN, "cannot be reached by w1 (h, pid 7), which stands by")
 
 

@@ -228,4 +228,4 @@ def test_the_connection_goes_with_the_last_worker(hire):
     assert not waiting.is_alive()
     until(lambda: not sessions(), "it has left")
     assert not Worker.objects.filter(pk=hand.id, status="active").exists()
-    assert wake.wake() == 0
+    assert wake.wake() == (0, True)
