@@ -55,7 +55,7 @@ class PageRenderer(BaseRenderer):
         return render_to_string(
             "queue_app/api_page.html",
             {
-                "title": _title(view, request.path.removeprefix(root)),
+                "title": _title(view, request),
                 "user": request.user.get_username(),
                 "about": _about(view, "get"),
                 "path": request.get_full_path(),
@@ -73,9 +73,10 @@ class PageRenderer(BaseRenderer):
         )
 
 
-def _title(view: Any, path: str) -> str:
-    """Return what a view says of itself, or the first part of its address."""
-    return inspect.cleandoc(vars(type(view)).get("__doc__") or "") or path.partition("/")[0].capitalize()
+def _title(view: Any, request: Any) -> str:
+    """Return what a view says of itself, or the name of its address."""
+    own, match = inspect.cleandoc(vars(type(view)).get("__doc__") or ""), request.resolver_match
+    return own or (match.url_name or "" if match else "").replace("-", " ").capitalize()
 
 
 def _forms(view: Any, request: Any) -> list[dict[str, Any]]:
