@@ -6,7 +6,7 @@ import sys
 import threading
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -123,7 +123,8 @@ def check_caller() -> None:
 
 def check_redis() -> None:
     """Raise ``CommandError`` unless Redis answers, or claims read the rows."""
-    follow()
+    with suppress(DatabaseError):  # the tables may not be there yet
+        follow()
     with _redis_errors():
         get_index().ping()
 

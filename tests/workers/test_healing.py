@@ -57,6 +57,7 @@ class Floor:
         self.load()
         self.work(finish=0)
         self.index.count_calls("caller", 1, 60)
+        self.index.lock("other", "another process", 60)
         self.index.notify_workers(worker.id for worker in self.workers)
         put(QUICK, queue="still")
         # left behind by a rebuild that was copied while it loaded

@@ -197,6 +197,7 @@ CHANGES = {
     "signal": lambda s: [s.waiting.pk, "approved", *AS],
     "workflow": lambda s: ["pause", s.flow.pk, *AS],
     "token": lambda _: ["create", "renderer", *AS],
+    "stack": lambda s: [s.running.pk, "--wait", 0, *AS],
 }
 #: A submitted task is its own record: the row names its user.
 SUBMITS = {"submit": ["taskqueue_project.demo.tasks.needs_gpu", "--param", "run_id=7", *AS]}

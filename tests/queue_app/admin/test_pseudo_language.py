@@ -91,7 +91,8 @@ class Reader(HTMLParser):
         return depth
 
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: An id, or its first digits as pages show it.
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8}\b")
 
 
 def words(text):
