@@ -258,17 +258,6 @@ def _same_generation() -> tuple[Swap, ...]:
     return ((snapshot, "raise_generation", raise_generation),)
 
 
-def _leave_at_once() -> tuple[Swap, ...]:
-    """Leave the rows without waiting for the claim that is being committed."""
-    plain = snapshot.leave_rows
-
-    def leave_rows(number: int) -> bool:
-        with swapped((snapshot, "_lock_generation", always(None))):
-            return plain(number)
-
-    return ((snapshot, "leave_rows", leave_rows),)
-
-
 def _by_band() -> tuple[Swap, ...]:
     """Load the bands of a queue by arrival one by one."""
     return ((rebuild.Loader, "_together", lambda _, until: until),)
@@ -507,11 +496,6 @@ TWINS: Final[dict[str, Twin]] = {
         "claims leave Redis with a new generation",
         _same_generation,
         (Meeting(("claim", "leave"), "queued"),),
-    ),
-    "rows-lock": Twin(
-        "claims leave the rows between two claims from rows",
-        _leave_at_once,
-        (Meeting(("return", "claim"), "away"),),
     ),
     "withdrawal": Twin(
         "a worker that undoes a claim keeps the leases of what it runs",
