@@ -118,7 +118,6 @@ def end_of(world):
         "late-start",
         "condemned-again",
         "rows-generation",
-        "rows-lock",
     ],
 )
 def test_a_broken_twin_is_found(explorer, twin):
