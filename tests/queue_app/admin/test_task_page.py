@@ -149,11 +149,11 @@ def test_the_stack_of_a_running_task_or_why_there_is_none(staff, make_task, make
     assert "has not answered for two heartbeats" in text_of(staff.get(page))
     Worker.objects.filter(pk=worker.pk).update(status="dead")
     assert "The worker has ended." in text_of(staff.get(page))
-    asked.update(answered_at=timezone.now(), text='shop.py:1 pay\n    pay("hunter2", token="abc")')
+    asked.update(answered_at=timezone.now(), text='shop.py:1 pay\n    pay("hunter2", token="zq-token")')
     shown = text_of(staff.get(page))
     assert "shop.py:1 pay" in shown
     assert "hunter2" not in shown
-    assert "abc" not in shown
+    assert "zq-token" not in shown
     asked.update(text="silent")
     assert "it is stopped or frozen" in text_of(staff.get(page))
     asked.update(asked_at=timezone.now() - timedelta(minutes=11))
