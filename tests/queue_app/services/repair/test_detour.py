@@ -31,6 +31,7 @@ from queue_app.services.worker.registration import heartbeat
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, reconcile_later, row
 from tests.support.index_state import client_of
+from tests.support.rows import erase
 from tests.support.scene import Hand
 
 GONE = IndexUnavailable("Redis is gone.")
@@ -495,6 +496,7 @@ def test_the_index_in_force_is_condemned_and_rebuilt_in_its_way(engine, rows):
     rebuild_if_needed()
     assert snapshot.way().is_rows == rows
     assert take_ids(hand) == [task]
+    erase(Task.objects.all())  # the reset after the test has left this row
 
 
 @pytest.mark.parametrize("rows", [False, True])
