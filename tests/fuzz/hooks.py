@@ -22,6 +22,7 @@ UNSPEAKABLE: Final = {
     "invalid_cron": "the grammar of cron",
     # Python and PostgreSQL refuse more characters than a portable regular expression can name
     "invalid_characters": "Unicode categories",
+    "blank": "white space alone, of any kind",
     "nul_not_allowed": "NUL anywhere in a value of any shape",
     "invalid_unicode": "surrogates anywhere in a value of any shape",
     # bounds over a whole value
