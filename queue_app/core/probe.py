@@ -1,4 +1,4 @@
-"""A question to a server that may hang, asked by a thread, so that nobody waits longer than wanted."""
+"""Ask a server that may hang by a thread, so that the caller waits no longer than it wants."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from queue_app import conf
 from queue_app.core import rooms
 from queue_app.core.events import Event, Run, counted
 from queue_app.core.priorities import Band, Risen
+from queue_app.core.probe import Probe
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
 from queue_app.exceptions import IndexDamaged, IndexNotReady, UnknownProfile
 from queue_app.index.calls import in_one_write, readable, translated
@@ -324,12 +325,16 @@ def redis_index() -> Index:
     return _build(settings.redis_alias, settings.key_prefix)
 
 
+#: Whether Redis answers, for pages.
+_probe: Final[Probe[object]] = Probe(lambda: redis_index().generation())
+
+
 def get_index() -> Index:
     """Return the index that is in force, as far as this process knows. For a page, see ``patience``."""
     if redis_is_away.is_set() or conf.get().index == conf.ROWS:
         return rows_index()
     index = redis_index()
-    check(index.generation)
+    check(_probe)
     return index
 
 

@@ -38,8 +38,6 @@ _probe: Final = Probe(lambda: refused_writes(redis_index()), linger=2.0)
 #: How often, and at which interval (s), a worker looks whether another one has found the same.
 LOOKS: Final = 4
 LOOK_SECONDS: Final = 0.1
-
-
 #: Whether Redis did not answer the last probe of this process. Then a new connection could hang.
 _is_suspect: Final = threading.Event()
 

@@ -245,7 +245,7 @@ logger = logging.getLogger("taskqueue")
 OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
-#: Tasks that were queued so long (s) before, and so many of them, are pushed again when claims leave the rows.
+#: When claims leave the rows, tasks up to this age (s), and at most so many, are pushed to Redis.
 RECENT_SECONDS = 5.0
 RECENT_TASKS = 100_000
 #: Time between two looks whether the workers have named their grants.
@@ -363,10 +363,11 @@ def _write(index: Index, lock: RebuildLock, because: str, on_open: Callable[[], 
     load = Loader(index, number, left, lock.end_step)
     if not load.begin():
         return None
+    if snapshot.way().is_rows:  # before they are left: after a crash in between, the next rebuild restarts the rates
+        index.restart_rates(snapshot.limits())
     is_return = snapshot.leave_rows(number)
     leases = index.restore_leases(snapshot.executing())
     if is_return:  # claims from rows have used the rates, and tasks were pushed there
-        index.restart_rates(snapshot.limits())
         copy_limits(index)
         index.push_lanes(snapshot.packed_recent(time.monotonic() - began + RECENT_SECONDS, RECENT_TASKS).lanes)
     # PostgreSQL may have crashed since step 1, unnoticed behind a pooler. Then the rows that were read lack grants.

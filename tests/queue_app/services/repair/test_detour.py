@@ -31,7 +31,6 @@ from queue_app.services.worker.registration import heartbeat
 from queue_app.sql import snapshot
 from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, reconcile_later, row
 from tests.support.index_state import client_of
-from tests.support.rows import erase
 from tests.support.scene import Hand
 
 GONE = IndexUnavailable("Redis is gone.")
@@ -452,15 +451,15 @@ def test_slots_that_end_at_a_process_that_believes_in_redis_are_free_in_the_rows
     assert len(take(hand)) == 1
 
 
-@pytest.mark.parametrize("rows", [False, True])
-def test_a_heartbeat_tells_which_way_is_in_force(engine, rows):
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_a_heartbeat_tells_which_way_is_in_force(engine, by_rows):
     hand = enlist(engine.worker())
     go_to_rows()
-    if not rows:
+    if not by_rows:
         return_to_redis()
-    believe(rows=not rows)
+    believe(rows=not by_rows)
     heartbeat(hand.id, WorkerReport())
-    assert redis_is_away.is_set() == rows
+    assert redis_is_away.is_set() == by_rows
 
 
 def test_a_rebuild_of_a_process_that_does_not_know_the_rows_lets_claims_return(engine):
@@ -482,31 +481,30 @@ def test_a_rebuild_of_a_process_that_does_not_know_the_rows_lets_claims_return(e
 # -- condemned -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [False, True])
-def test_the_index_in_force_is_condemned_and_rebuilt_in_its_way(engine, rows):
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_the_index_in_force_is_condemned_and_rebuilt_in_its_way(engine, by_rows):
     hand = enlist(engine.worker())
     task = put()
-    if rows:
+    if by_rows:
         go_to_rows()
     execute("UPDATE queue_app_indexgeneration SET condemned_at = NULL")  # nothing was condemned lately
     assert notify.condemn("It holds junk.")
-    assert snapshot.way().is_rows == rows
+    assert snapshot.way().is_rows == by_rows
     with pytest.raises(IndexNotReady):
         take(hand)
     rebuild_if_needed()
-    assert snapshot.way().is_rows == rows
+    assert snapshot.way().is_rows == by_rows
     assert take_ids(hand) == [task]
-    erase(Task.objects.all())  # the reset after the test has left this row
 
 
-@pytest.mark.parametrize("rows", [False, True])
-def test_an_index_that_is_not_in_force_is_not_condemned(engine, rows):
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_an_index_that_is_not_in_force_is_not_condemned(engine, by_rows):
     enlist(engine.worker())
     go_to_rows()
-    if not rows:
+    if not by_rows:
         return_to_redis()
     number = snapshot.generation()
-    believe(rows=not rows)
+    believe(rows=not by_rows)
     assert not notify.condemn("It holds junk.")
     assert snapshot.generation() == number
 
