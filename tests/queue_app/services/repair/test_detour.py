@@ -29,7 +29,7 @@ from queue_app.services.upkeep.jobs import take_lead
 from queue_app.services.way import VOTE_SECONDS, follow, vote
 from queue_app.services.worker.registration import heartbeat
 from queue_app.sql import snapshot
-from tests.support.engine import assert_index_agrees, done, enlist, put, put_many, reconcile_later, row
+from tests.support.engine import assert_index_agrees, done, enlist, held_up, put, put_many, reconcile_later, row
 from tests.support.index_state import client_of
 from tests.support.scene import Hand
 
@@ -212,6 +212,19 @@ def test_what_starts_during_the_return_has_its_slot_in_redis_afterwards(engine, 
     reconcile_later()  # its entry in the lane was loaded before it started
     assert_index_agrees()
     assert take(hand) == []
+
+
+def test_a_claim_from_rows_that_meets_the_return_waits_for_it_and_starts_nothing(engine):
+    """Else its task would have no slot in Redis: what executes is read right after the rows are left."""
+    hand = enlist(engine.worker())
+    task = put()
+    go_to_rows()
+    with transaction.atomic():
+        assert snapshot.leave_rows(snapshot.way().number)
+        meets = held_up(lambda: rows_index().claim(hand.profile, hand.id, 1))
+    with pytest.raises(IndexNotReady):
+        meets.result()
+    assert row(task).status == Status.QUEUED
 
 
 def test_what_is_given_back_during_the_return_is_found(engine, before):
