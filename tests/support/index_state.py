@@ -334,7 +334,8 @@ def _check_queue(state: IndexState, profile: str, queue: str, heads: dict[str, f
         assert queue not in heads, "no paused queue stands in the heads, nor one of which all is held back"
     elif state.limits.get(queue, {}).get("fair"):
         assert queue in heads or state.full(queue)
-        assert heads.get(queue, min(lanes.values())) in lanes.values()
+        starts = {score - score % BAND_WIDTH for score in lanes.values()}
+        assert heads.get(queue, min(starts)) in {*lanes.values(), *starts}, "or where its band begins"
     elif not state.full(queue):
         assert heads.get(queue) == min(root.values()), "a queue stands where its first lane does"
     else:

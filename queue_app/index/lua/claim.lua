@@ -49,6 +49,7 @@ for g, ids in pairs(passed) do
   record_starts(g, gate_policy(g), #ids)
 end
 for q, bands in pairs(found.taken) do
+  for _, p in ipairs(profiles()) do touch(p, q, '') end  -- the next turn of others may be another one now
   for band, taken in pairs(bands) do
     set_turns(q, band, taken)
     -- Turns must stay below the width of a band; a rebuild counts them from zero again.

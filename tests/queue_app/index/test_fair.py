@@ -87,3 +87,16 @@ def test_a_single_task_starts_with_the_next_free_slot(scene: Scene, before: int)
     assert owners(scene, hand, 4) == []
     end(scene, running.pop(0))
     assert owners(scene, hand, 4) == ["one:20000"]
+
+
+def test_turns_of_one_kind_of_worker_move_the_queue_for_another(scene: Scene):
+    """After ann's turn for ``a``, bea's is next for ``b``, whose task is older than all others that wait for it."""
+    set_limits(scene.index, "default", fair_by="user")
+    one, other = scene.worker("a"), scene.worker("b")
+    load(scene, "ann", 1)
+    load(scene, "ann", 1, start=100, kinds="b")
+    load(scene, "bea", 1, start=50, kinds="b")
+    scene.push(scene.task("elsewhere", 60, queue="elsewhere", kind="b"))
+    assert owners(scene, one, 1) == ["ann:0"]
+    assert owners(scene, other, 3) == ["bea:50", "elsewhere", "ann:100"]
+    scene.check()

@@ -14,14 +14,17 @@ local function record_refill(g, at)
 end
 
 -- Puts a queue at the score of its first lane, or removes it when it is empty, paused or without room. `room` and `at` are those
--- of the queue, if the caller has read them.
+-- of the queue, if the caller has read them. A fair queue whose first entry has had its turn stands at the start of its band, so
+-- that a claim looks whose turn it is.
 local function refresh_queue(p, q, room, at)
   local entry, score = first_of(queue_heads_key(p, q))
   if entry and not room then room, at = queue_room(q) end
   if entry and room > 0 then
     if queue_policy(q).fair then
       local who, g = split_entry(entry)
-      score = select(2, first_of(turn_key(p, q, g, who)))
+      local band = math.floor(tonumber(score) / 1e13)
+      local is_next = tonumber(score) >= band * 1e13 + turn_of(q, band, who)
+      score = is_next and select(2, first_of(turn_key(p, q, g, who))) or exact(band * 1e13)
     end
     redis.call('ZADD', heads_key(p), score, q)
   else

@@ -16,14 +16,16 @@ local function take_lane(lane, bound)
   end
 end
 
-local function open_queue(q)
+local function open_queue(q, score)
   rooms[q] = queue_room(q)
   if rooms[q] <= 0 then
     found.outdated[#found.outdated + 1] = q
     spend()
   elseif queue_policy(q).fair then
     if not take_turn then prepare_fair_queues() end
-    open[#open + 1] = open_fair_queue(q)
+    local fair = open_fair_queue(q)
+    open[#open + 1] = fair
+    if fair.score ~= score then found.outdated[#found.outdated + 1] = q end
   else
     local list = open_list('lanes', queue_heads_key(profile_of_claim, q), q, '')
     open[#open + 1] = list
@@ -66,9 +68,9 @@ local function merge(limit, slots)
     if not best or best.score == math.huge then
       break
     elseif best.kind == 'queues' then
-      local q = best.name
+      local q, score = best.name, best.score
       advance(best)
-      open_queue(q)
+      open_queue(q, score)
     elseif best.kind == 'lanes' then
       open_next(best)
     elseif best.kind == 'fair' then
