@@ -6,10 +6,10 @@ from django.db import migrations
 
 #: Read as files: they belong to a room, and the tables exist without it.
 _SQL = Path(__file__).resolve().parents[1] / "rows" / "sql"
-_TABLES = ("state", "lane", "gate", "turn", "lock", "counter", "call")
+_TABLES = ("state", "lane", "reservation", "gate", "turn", "lock", "counter", "call")
 _INDEXES = ("ordered", "capped", "capped_limit")  # of queues and limits
 _DROP = [
-    *(f"DROP TABLE queue_app_rows_{name}" for name in _TABLES),
+    *(f"DROP TABLE IF EXISTS queue_app_rows_{name}" for name in _TABLES),
     *(f"DROP INDEX queue_app_rows_{name}" for name in _INDEXES),
 ]
 

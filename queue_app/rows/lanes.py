@@ -136,8 +136,8 @@ def build(number: int) -> bool:
 
 
 def empty() -> None:
-    """Forget all lanes, gates and turns."""
-    for table in ("lane", "gate", "turn"):
+    """Forget all lanes, reservations, gates and turns."""
+    for table in ("lane", "reservation", "gate", "turn"):
         execute(f"DELETE FROM queue_app_rows_{table}")
 
 

@@ -24,7 +24,7 @@ from tests.support.engine import redis_client
 #: The tables by which transitions are decided; others only tell of them.
 _TABLES: Final = (
     "task", "worker", "queue", "limit", "runtimesettings", "prioritypolicy", "indexgeneration", "deadletter",
-    "operation", "schedule", "scheduletick", "rows_state", "rows_lane", "rows_gate",
+    "operation", "schedule", "scheduletick", "rows_state", "rows_lane", "rows_gate", "rows_reservation",
 )  # fmt: skip
 _ROWS: Final = " UNION ALL ".join(
     f"SELECT '{table}', to_jsonb(each)::text FROM queue_app_{table} AS each"  # noqa: S608 - names of tables

@@ -14,6 +14,15 @@ CREATE FUNCTION queue_app_runs_1(
         AND lane.capabilities <@ offers::varchar[] AND lane.weight <= slots
 $$;
 
+-- For which heavy tasks a worker drains that meets this lane: all of its address, whose user matters only where the queue
+-- tells its users apart.
+CREATE FUNCTION queue_app_drained_1(lane queue_app_rows_lane) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT concat_ws(chr(31), lane.queue, lane.task_type, lane.capabilities,
+        CASE WHEN lane.ordered = 'user' OR EXISTS (SELECT FROM queue_app_queue
+            WHERE name = lane.queue AND max_concurrent_per_user IS NOT NULL) THEN lane."user" ELSE '' END,
+        lane.concurrency_key, lane.weight)
+$$;
+
 -- The first lane of an owner in a fair queue, among those of some own bands with heads between two times.
 CREATE FUNCTION queue_app_lane_of_1(
     of_queue text, of_owner text, own_bands int[], own_lows timestamptz[], own_highs timestamptz[], skipped bigint[],
@@ -374,13 +383,14 @@ BEGIN
             LOOP
                 turns[r.place] := r.l;
             END LOOP;
-            FOR r IN  -- what it has reserved comes first
-                SELECT array_position(fairs, x.queue::text) AS place, x AS l FROM queue_app_rows_lane AS x
-                WHERE x.reserved_by = worker AND x.reserved_until > now_at AND x.ordered <> ''
+            FOR r IN  -- what it has reserved comes first, if it is the first of its owner
+                SELECT array_position(fairs, x.queue::text) AS place, x AS l
+                FROM queue_app_rows_reservation AS o, LATERAL (
+                    VALUES (split_part(o.lane, chr(31), 4)), (split_part(o.lane, chr(31), 5))
+                ) AS own (owner), queue_app_lane_of_1(split_part(o.lane, chr(31), 1), own.owner, own_bands, own_lows, own_highs,
+                    skipped, types, queues, offers, slots) AS x
+                WHERE o.holder = worker AND o.until > now_at AND queue_app_drained_1(x) = o.lane
                     AND array_position(fairs, x.queue::text) = ANY (asked) AND 'q:' || x.queue <> ALL (shut)
-                    AND x.head > lows[5 * e + x.band + 1] AND x.head <= highs[5 * e + x.band + 1]
-                    AND x.hash <> ALL (skipped) AND queue_app_runs_1(x, types, queues, offers, slots)
-                ORDER BY x.head DESC, x.head_id DESC
             LOOP
                 turns[r.place] := r.l;
             END LOOP;
@@ -468,15 +478,16 @@ BEGIN
         END IF;
 
         IF best.weight > free THEN
-            IF NOT may_reserve OR (best.reserved_by <> worker AND best.reserved_until > now_at) THEN
+            IF NOT may_reserve OR EXISTS (SELECT FROM queue_app_rows_reservation AS o
+                WHERE o.lane = queue_app_drained_1(best) AND o.holder <> worker AND o.until > now_at) THEN
                 skipped := skipped || best.hash;
                 CONTINUE;
             END IF;
             -- It drains for this lane, and takes nothing behind it.
-            UPDATE queue_app_rows_lane AS l SET reserved_by = NULL WHERE l.reserved_by = worker;
-            UPDATE queue_app_rows_lane AS l SET reserved_by = worker, reserved_until = now_at + interval '30 s'
-            WHERE l.hash = best.hash AND l.queue = best.queue AND l.task_type = best.task_type
-                AND l."user" = best."user" AND l.concurrency_key = best.concurrency_key;
+            DELETE FROM queue_app_rows_reservation AS o WHERE o.until <= now_at;
+            INSERT INTO queue_app_rows_reservation AS o (holder, lane, until)
+            VALUES (worker, queue_app_drained_1(best), now_at + interval '30 s')
+            ON CONFLICT (holder) DO UPDATE SET lane = EXCLUDED.lane, until = EXCLUDED.until;
             EXIT;
         END IF;
         room := LEAST(room, free / best.weight, CASE WHEN of_turn > 0 THEN 1 END);
@@ -527,8 +538,8 @@ BEGIN
             IF left_moves = 0 THEN delay := 0; EXIT; END IF;
             CONTINUE;
         END IF;
-        IF best.reserved_by = worker THEN
-            UPDATE queue_app_rows_lane AS l SET reserved_by = NULL WHERE l.reserved_by = worker;
+        IF best.weight > 1 THEN
+            DELETE FROM queue_app_rows_reservation AS o WHERE o.holder = worker AND o.lane = queue_app_drained_1(best);
         END IF;
         picked := picked || ids;
         free := free - n * best.weight;

@@ -7,13 +7,13 @@ CREATE UNLOGGED TABLE queue_app_rows_state (
     watcher uuid, watched float8, orders text[] NOT NULL DEFAULT '{}'
 );
 -- A lane: the waiting tasks of one address and own band. Its head is at or before its first task. `behind`: the closed gate
--- at which it stands. A worker reserves it until it has the slots for a heavy task. `ordered`: what its
--- queue goes by, if not by heads alone: arrival, or the turns of owners (user, key). A claim says it of new lanes.
+-- at which it stands. `ordered`: what its queue goes by, if not by heads alone: arrival, or the turns of owners (user, key).
+-- A claim says it of new lanes.
 CREATE UNLOGGED TABLE queue_app_rows_lane (
     hash bigint NOT NULL, band smallint NOT NULL, queue varchar NOT NULL, task_type varchar NOT NULL,
     capabilities varchar[] NOT NULL, "user" varchar NOT NULL, concurrency_key varchar NOT NULL, weight smallint NOT NULL,
     head timestamptz NOT NULL, head_id uuid NOT NULL, behind text NOT NULL DEFAULT '',
-    reserved_by uuid, reserved_until timestamptz, ordered text NOT NULL DEFAULT '',
+    ordered text NOT NULL DEFAULT '',
     owner varchar COLLATE "C" GENERATED ALWAYS AS (CASE ordered WHEN 'user' THEN "user" WHEN 'key' THEN concurrency_key END) STORED,
     PRIMARY KEY (hash, band, queue, task_type, "user", concurrency_key, weight, capabilities)
 );
@@ -22,7 +22,8 @@ CREATE INDEX queue_app_rows_lane_queue ON queue_app_rows_lane (queue, ordered, b
 CREATE INDEX queue_app_rows_lane_type ON queue_app_rows_lane (task_type, ordered, band, head, head_id) WHERE behind = '';
 CREATE INDEX queue_app_rows_lane_behind ON queue_app_rows_lane (behind, band, head, head_id) WHERE behind <> '';
 CREATE INDEX queue_app_rows_lane_owner ON queue_app_rows_lane (queue, owner, band, head, head_id) WHERE owner IS NOT NULL;
-CREATE INDEX queue_app_rows_lane_reserved ON queue_app_rows_lane (reserved_by) WHERE reserved_by IS NOT NULL;
+-- The heavy tasks for which a worker drains (`lane`: queue_app_drained_1), until it has the slots for one.
+CREATE UNLOGGED TABLE queue_app_rows_reservation (holder uuid PRIMARY KEY, lane text NOT NULL, until timestamptz NOT NULL);
 -- A gate: its rate and minimum delay (µs, as GCRA), and whether lanes stand behind it until slots are free (`cap`) or time
 -- has come (`opens`).
 CREATE UNLOGGED TABLE queue_app_rows_gate (

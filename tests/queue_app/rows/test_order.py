@@ -1,8 +1,8 @@
 """Both ways start the same tasks in the same order, whatever waits and whatever limits hold: for random states.
 
 The index in Redis only proposes, so its claims come first, and the rows stay as they are for those of the other way. A
-queue in which owners take turns has no limits here: with some, Redis can meet such a queue a little late, because the
-turn of an owner behind a gate is brought up to date only when a claim comes to it.
+queue in which owners take turns has no caps of users here: with some, Redis can meet such a queue a little late, in one
+of some hundred states.
 """
 
 import random
@@ -28,7 +28,7 @@ STATES = {
     "nothing else": (),
     "turns and arrival": ("turns",),
     "heavy tasks": ("weights", "turns"),
-    "caps": ("caps", "arrival"),
+    "caps": ("caps", "turns"),
     "caps of users": ("caps", "users", "arrival", "weights"),
     "pauses": ("caps", "pauses", "users"),
     "rates": ("caps", "rates"),
