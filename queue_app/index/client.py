@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -35,6 +36,8 @@ else:
 
 #: Timeout of sockets where ``CACHES`` sets none; the default of redis-py from version 8 on.
 SOCKET_SECONDS = 5.0
+#: Time for the first answers on a connection. A server that is frozen accepts connections, and answers nothing.
+GREETING_SECONDS = 1.0
 #: The password in an address: up to the last "@", as a password may hold one, or in the query.
 _PASSWORD = re.compile(r"(://[^:@/\s]*:)\S*(?=@)|([?&]password=)[^&\s]*")
 
@@ -120,9 +123,18 @@ def connect(alias: str) -> redis.Redis:
         if problem is None:
             raise
         raise ImproperlyConfigured(f"CACHES[{alias!r}] {' '.join(problem)}") from None
-    for option in ("socket_timeout", "socket_connect_timeout"):
-        client.connection_pool.connection_kwargs.setdefault(option, SOCKET_SECONDS)
+    options = {"socket_timeout": SOCKET_SECONDS, "socket_connect_timeout": SOCKET_SECONDS, "redis_connect_func": _greet}
+    for option, value in options.items():
+        client.connection_pool.connection_kwargs.setdefault(option, value)
     return client
+
+
+def _greet(connection: Any) -> None:
+    """Log in and so on, within ``GREETING_SECONDS``."""
+    server: socket = connection._sock  # noqa: SLF001 - the client sets one timeout for all answers
+    server.settimeout(min(GREETING_SECONDS, connection.socket_timeout or GREETING_SECONDS))
+    connection.on_connect()
+    server.settimeout(connection.socket_timeout)
 
 
 def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailable:

@@ -42,8 +42,9 @@ MAX_EVENTS = 2000
 MAX_ENTRIES = 500
 #: Maximum number of calls per write: the events and entries of a burst, and the script call behind them.
 MAX_CALLS = 3
-#: Maximum number of unanswered calls; then the sender waits for the first reply.
+#: Maximum number of unanswered calls; then the sender waits for the first reply, and for so long (s).
 MAX_UNANSWERED = 64
+ANSWER_SECONDS = 1.5
 #: Maximum number of tasks per entry. One entry per task would cost a busy worker a sixth of its speed, most of it in
 #: the server; entries of unlimited size would leave the stream without a limit, as it is capped in entries.
 IDS_PER_ENTRY = 16
@@ -223,9 +224,7 @@ class Pipeline:
     def read(self, *, wait: bool, wanted: ScriptCall | None = None) -> Any:
         """Read the replies that have arrived, or wait for all; return the one to ``wanted``."""
         answer = None
-        while self.unanswered and (
-            wait or len(self.unanswered) >= MAX_UNANSWERED or self.connection.can_read(timeout=0)
-        ):
+        while self.unanswered and (wait or self._is_answered()):
             try:
                 response = self.connection.read_response()
             except redis.exceptions.NoScriptError:
@@ -239,6 +238,14 @@ class Pipeline:
                 if self.unanswered.popleft() is wanted:
                     answer = response
         return answer
+
+    def _is_answered(self) -> bool:
+        """Whether a reply has come; waits for it if too many calls are unanswered."""
+        is_full = len(self.unanswered) >= MAX_UNANSWERED
+        is_answered: bool = self.connection.can_read(timeout=ANSWER_SECONDS if is_full else 0)
+        if is_full and not is_answered:
+            raise redis.TimeoutError(f"no answer within {ANSWER_SECONDS:g} s")
+        return is_answered
 
     def forget(self, call: ScriptCall | None) -> None:
         """Do not send a call again, and do not wait for its reply; the connection must be broken."""

@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.utils import timezone
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from queue_app.core.states import Status
-from queue_app.index import client
+from queue_app.index import client, notifier
 from queue_app.models import Task
 from queue_app.services.enqueue.store import enqueue
 from queue_app.services.notify.index import HOLD_BACK_FACTOR, breaker
@@ -45,6 +46,38 @@ def seconds(action: Callable[[], object]) -> float:
 
 def test_a_client_without_timeouts_gets_some(proxy):
     assert redis_client().connection_pool.connection_kwargs["socket_timeout"] == STALL
+
+
+def test_a_new_connection_waits_less_for_its_greeting_than_for_other_answers(proxy, monkeypatch):
+    pool = redis_client().connection_pool
+    pool.disconnect()
+    proxy.stall()
+    monkeypatch.setattr(client, "GREETING_SECONDS", 0.05)
+    pool.connection_kwargs["socket_timeout"] = 60
+
+    def ask() -> None:
+        with pytest.raises(RedisTimeoutError):
+            redis_client().ping()
+
+    assert seconds(ask) < 30
+
+
+def test_a_caller_waits_a_little_for_answers_to_many_notifications(proxy, monkeypatch):
+    pool = redis_client().connection_pool
+    pool.disconnect()
+    pool.connection_kwargs["socket_timeout"] = 60
+    monkeypatch.setattr(notifier, "GATHER_SECONDS", 0)
+    monkeypatch.setattr(notifier, "ANSWER_SECONDS", 0.05)
+    enqueue(new())
+    proxy.stall()
+
+    def fill() -> None:
+        for _ in range(2 * notifier.MAX_UNANSWERED):
+            enqueue(new())
+
+    assert seconds(fill) < 30
+    assert breaker.is_open
+    breaker.reset()
 
 
 @pytest.mark.slow
