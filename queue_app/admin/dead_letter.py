@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngette
 
 from queue_app.admin import forms
 from queue_app.admin.bulk import PATIENCE_SECONDS, OperationsMixin
-from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
+from queue_app.admin.filters import SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search_letters
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task import EditParametersMixin
@@ -326,8 +326,9 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     list_display = ("failure", "type", "where", "why", "when", "fate")
     list_filter = (StateFilter, LetterBandFilter, QueueFilter)
     ordering = ("-expires_at", "-id")  # uses the index of the purge; they expire in the order in which they died
-    search_fields = ("task_id", "task_type", "user")  # shows the box; get_search_results searches
-    search_help_text = LETTER_SEARCH_HELP
+    search_fields = ("task_id", "task_type", "user")  # shows the box; ``search`` searches
+    search_help_text = SEARCH_HELP
+    search = staticmethod(search_letters)
 
     band = forms.column(_lazy("priority"), lambda letter: labels.band_label(letter.priority))
     masked_class = forms.column(
@@ -372,12 +373,6 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         """Leave out what the user may not read."""
         may_view = self.may_view_payload(request)
         return [name for name in self.fields if may_view or not name.startswith("masked_")]
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[DeadLetter], search_term: str
-    ) -> tuple[QuerySet[DeadLetter], bool]:
-        may_view = self.may_view_payload(request)
-        return search(queryset, search_term, id_field="task_id", may_view_payload=may_view), False
 
     @admin.display(description=_lazy("exception, message"))
     def failure(self, letter: DeadLetter) -> SafeString:

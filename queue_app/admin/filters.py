@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import F, Model, Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest
 from django.utils import timezone
@@ -24,11 +24,12 @@ from queue_app.dashboard import labels
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Queue, Schedule, Worker, Workflow
+from queue_app.models import Queue, Schedule, Task, Worker, Workflow
+from queue_app.models.dead_letter import DeadLetterQuerySet
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.read.search import find, known_types, meanings, named, nested, workflows_named
+from queue_app.services.read.search import find, known_types, listed, meanings, named, nested, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, condition_of, conditions, matching, seeks_hidden
 
 # The search of the task list as one filter, which the list and the actions on all that match share.
@@ -170,6 +171,14 @@ def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
 
 #: Parameters of the address that do not change which tasks the list contains.
 _PLACE: Final = ("q", "p", "o", "e", "sort", "all", "_changelist_filters", "_facets", "_popup", "_to_field")
+
+
+def narrows(address: Mapping[str, str]) -> bool:
+    """Return whether the parameters of a list's address leave fewer tasks than all."""
+    names = {name.removesuffix("__exact") for name, value in address.items() if value.strip()}
+    return "q" in names or not names <= {*_PLACE}
+
+
 #: Parameter of the address -> the filter narrowed by its value, in this order.
 NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] = {
     "status": lambda found, name, _: replace(found, statuses=_STATUSES.get(name, (name,))),
@@ -194,9 +203,6 @@ def _both[T](searched: Sequence[T] | None, chosen: T, nothing: list[T]) -> list[
 
 #: Maximum number of names in the queue filter. The search finds the others.
 MAX_QUEUES = 200
-LETTER_SEARCH_HELP = _lazy(
-    "What you see: the short id of the task, part of its type, queue, user, words of the message."
-)
 _NAME = re.compile(NAME_PATTERN)
 
 
@@ -368,19 +374,30 @@ OF_TASKS: Final = (
 )  # fmt: skip
 
 
-def search[M: Model](
-    queryset: QuerySet[M], term: str, *, id_field: str = "pk", may_view_payload: bool = False
-) -> QuerySet[M]:
-    """Return the rows that match a search term: what a person sees of them, or ``user:`` or ``type:`` with a name."""
-    term = term.strip()
-    if not term:
-        return queryset
-    if meant_id := labels.id_of(term):
-        return queryset.filter(**{id_field: meant_id})
-    kind, separator, value = term.partition(":")
-    if separator and kind == "user":
-        return queryset.filter(user=value.strip())
-    if separator and kind == "type":
-        return queryset.filter(task_type__startswith=value.strip())
-    found = find(term, may_view_payload=may_view_payload)
-    return queryset.filter(condition_of(found.any_of, task=id_field) | Q(user=term))
+def search_tasks(tasks: TaskQuerySet, term: str, *, may_view_payload: bool) -> tuple[TaskQuerySet, list[str]]:
+    """Return the tasks that match a search term, and what the page says about the search. Raises ``NotAllowed``."""
+    wanted, notes = read_term(term, may_view_payload=may_view_payload)
+    found, more = listed(wanted, tasks)
+    return found, notes + more
+
+
+#: Condition on tasks -> the same on dead letters, which tell it themselves, also once their tasks are purged.
+_OF_LETTERS: Final = {"ids": "task_id__in", "task_types": "task_type__in", "queues": "queue__in", "user": "user"}
+
+
+def search_letters(
+    letters: DeadLetterQuerySet, term: str, *, may_view_payload: bool
+) -> tuple[DeadLetterQuerySet, list[str]]:
+    """Return the dead letters that match, as ``search_tasks`` does: by themselves, and for the rest by their tasks."""
+    if not labels.id_of(term := term.strip()) and all(not kind for kind, _value in _parts(term)):
+        seen = find(term, may_view_payload=may_view_payload)
+        return letters.filter(condition_of(seen.any_of, task="task_id") | Q(user=term)), seen.notes
+    wanted, notes = read_term(term, may_view_payload=may_view_payload)
+    own = {lookup: getattr(wanted, name) for name, lookup in _OF_LETTERS.items() if getattr(wanted, name)}
+    rest, found = replace(wanted, ids=None, task_types=(), queues=(), user=None), letters.filter(**own)
+    if rest.any_of and "type_prefixes" in rest.any_of:
+        rest, found = replace(rest, any_of=None), found.filter(condition_of(rest.any_of, task="task_id"))
+    if rest == TaskFilter():
+        return found, notes
+    tasks, more = listed(rest, Task.objects.all())
+    return found.filter(task_id__in=tasks.values("pk")), notes + more
