@@ -25,6 +25,7 @@ from queue_app.admin.task import EditParametersMixin
 from queue_app.admin.task_detail import in_short
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
+from queue_app.dashboard.sentences import filter_parts
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
@@ -272,6 +273,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             "deadletter/matching.html",
             _("Replay or discard all that match"),
             values=values,
+            chosen=list(filter_parts({name: value for name, value in values.items() if name != "fingerprint"})),
             cause=cause_texts(request, [values["fingerprint"]])[values["fingerprint"]] if of_cause else "",
             count=dry_run.count,
             sample=sample,

@@ -24,7 +24,7 @@ from queue_app.dashboard import labels
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Queue, Schedule, Task, Worker, Workflow
+from queue_app.models import Queue, Schedule, Worker, Workflow
 from queue_app.models.dead_letter import DeadLetterQuerySet
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
@@ -399,5 +399,4 @@ def search_letters(
         rest, found = replace(rest, any_of=None), found.filter(condition_of(rest.any_of, task="task_id"))
     if rest == TaskFilter():
         return found, notes
-    tasks, more = listed(rest, Task.objects.all())
-    return found.filter(task_id__in=tasks.values("pk")), notes + more
+    return found.filter(task_id__in=matching(rest).values("pk")), notes

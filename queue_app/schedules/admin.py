@@ -209,11 +209,11 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     fixed_fields = ("name",)
     form = ScheduleForm
     low_textareas = (*PAYLOAD, "instants", "notes")
-    list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap", "run_now")
+    list_display = ("named", "state", "coming", "outcomes", "lateness", "run_now")
     list_display_links = ("named",)
     list_filter = ("paused", "overlap", "catch_up")
     list_per_page = 50
-    ordering = ("name",)
+    ordering = ("due_at", "name")
     pause_permission = "queue_app.pause_schedule"
     payload_fields = PAYLOAD
     pickers: ClassVar = {
@@ -246,7 +246,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Return that it fails again and again, if it does and is not paused."""
         failing: str | None = getattr(found, "failing", None)
         if failing is None:
-            return super().state(found)
+            return super().state(found) if found.paused else SafeString(labels.word("active" if found.due_at else "-"))
         label = format_html('<span class="tq-label tq-status-failed">{}</span>', _("failing"))
         return two_lines(label, _("%(times)s times in a row") % {"times": failing})
 

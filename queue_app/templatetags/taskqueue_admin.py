@@ -39,6 +39,7 @@ register.filter("tq_change", labels.change)
 register.filter("tq_duration", _or_dash(labels.duration))
 register.filter("tq_json", labels.json_html)
 register.filter("tq_lead", labels.lead)
+register.filter("tq_last", lambda name: labels.breakable(name.rpartition(".")[2]))
 register.filter("tq_line", lambda value: value_text(value)[:MAX_LINE])
 _ID = re.compile(r"\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 

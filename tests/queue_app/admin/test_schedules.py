@@ -243,6 +243,8 @@ def test_the_week_shows_what_ticks_when(admin, schedule):
     assert "At most 3 schedules tick at the same moment." in page
     assert "More often than every two hours" in page
     assert "nightly 0 03:00" in page
+    assert ">03:00</th>" in page
+    assert ">04:00</th>" not in page, "nothing ticks then"
 
 
 def test_each_page_needs_its_permission(schedule):

@@ -213,7 +213,7 @@ def test_a_pause_that_ends_by_itself_needs_no_one(staff, make_task):
     WorkerFactory(task_types=["shop.tasks.send_mail"])
     let_grow_old(make_task(queue="news"))
     pause("news", by="ina", reason="", resume_at=timezone.now() + timedelta(hours=1))
-    assert "thing needs you" not in seen(staff)
+    assert "Nothing needs you: tasks wait longer than their target only in paused queues" in seen(staff)
 
 
 def test_dead_letters_that_come(staff):
