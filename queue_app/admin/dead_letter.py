@@ -224,12 +224,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             explanation=_("The task will run again with these arguments. Its errors and attempts are kept."),
         )  # fmt: skip
 
-    def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
-        self.message_user(
-            request, _("There is no dead letter %(id)s, or its task was purged.") % {"id": pk}, messages.WARNING
-        )
-        return HttpResponseRedirect(self.url_of("changelist"))
-
     def page_context(self, request: HttpRequest, found: DeadLetter) -> dict[str, Any]:
         may_replay = found.state == OPEN_NAME and self.has_replay_permission(request)
         return {

@@ -38,10 +38,8 @@ SEARCH_HELP = _lazy(
     "What you see of a task, such as its id, type or user. Conditions: type: queue: worker: user: key: schedule:"
     " workflow: error: parameters.KEY:VALUE"
 )
-#: Maximum number of names in the type filter. The search finds the others.
-MAX_TYPES: Final = 200
-MAX_WORKERS: Final = 200
-MAX_WORKFLOWS: Final = 200
+#: Maximum number of names in a filter, and of workers or workflows that a name means.
+MAX_NAMES: Final = 200
 SINCE: Final = {
     "15m": timedelta(minutes=15),
     "1h": timedelta(hours=1),
@@ -122,12 +120,12 @@ def _of_type(found: TaskFilter, value: str) -> TaskFilter:
 
 
 def _of_worker(found: TaskFilter, value: str) -> TaskFilter:
-    ids = Worker.objects.filter(name__icontains=value).order_by("-id").values_list("id", flat=True)[:MAX_WORKERS]
+    ids = Worker.objects.filter(name__icontains=value).order_by("-id").values_list("id", flat=True)[:MAX_NAMES]
     return replace(found, any_of={"worker_ids": [str(worker_id) for worker_id in ids]})
 
 
 def _of_workflow(found: TaskFilter, value: str) -> TaskFilter:
-    return replace(found, workflow_ids=list(workflows_named(value).values_list("id", flat=True)[:MAX_WORKFLOWS]))
+    return replace(found, workflow_ids=list(workflows_named(value).values_list("id", flat=True)[:MAX_NAMES]))
 
 
 def _exactly(option: str) -> Callable[..., TaskFilter]:
@@ -201,8 +199,6 @@ def _both[T](searched: Sequence[T] | None, chosen: T, nothing: list[T]) -> list[
     return [chosen] if searched in (None, ()) or chosen in searched else nothing
 
 
-#: Maximum number of names in the queue filter. The search finds the others.
-MAX_QUEUES = 200
 _NAME = re.compile(NAME_PATTERN)
 
 
@@ -277,7 +273,7 @@ def _since(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
 
 def _read_workers(_key: str) -> dict[str, str]:
     found = Worker.objects.filter(status=WorkerStatus.ACTIVE).order_by("name").values_list("id", "name")
-    return {str(worker_id): name for worker_id, name in found[:MAX_QUEUES]}
+    return {str(worker_id): name for worker_id, name in found[:MAX_NAMES]}
 
 
 #: Shared for a moment, because the menu asks for the name of each.
@@ -302,12 +298,6 @@ SORTED: Final[dict[str, Callable[[QuerySet[Any]], QuerySet[Any]]]] = {
 }
 
 
-def _sorted_later(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
-    """Check the name only: the list sorts when all filters have narrowed it."""
-    SORTED[name]
-    return rows
-
-
 StatusFilter = choice_filter(
     _lazy("status"),
     "status",
@@ -324,13 +314,13 @@ LetterBandFilter = choice_filter(
 QueueFilter = choice_filter(
     _lazy("queue"),
     "queue",
-    lambda: Queue.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
+    lambda: Queue.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES],
     _of_queue,
     label=str,
 )
 #: The names come from the code and the live workers.
 TypeFilter = choice_filter(
-    _lazy("task type"), "task_type", lambda: known_types()[:MAX_TYPES], label=lambda name: name.rpartition(".")[2]
+    _lazy("task type"), "task_type", lambda: known_types()[:MAX_NAMES], label=lambda name: name.rpartition(".")[2]
 )
 SinceFilter = choice_filter(_lazy("created in the last"), "since", lambda: SINCE, _since)
 EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ENDED)
@@ -352,14 +342,14 @@ class WorkflowFilter(choice_filter(_lazy("workflow"), "workflow_id", lambda: ())
 ScheduleFilter = choice_filter(
     _lazy("schedule"),
     "schedule",
-    lambda: Schedule.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
+    lambda: Schedule.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES],
     label=str,
 )
 ErrorClassFilter = choice_filter(_lazy("error"), "error_class", lambda: (), label=str)  # links name the class
 
 
-class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, _sorted_later)):  # type: ignore[misc]  # as above
-    """The order of the list; without a choice the newest come first."""
+class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, lambda rows, name: SORTED[name] and rows)):  # type: ignore[misc]  # as above
+    """The order of the list, which sorts when all filters have narrowed it; without a choice the newest come first."""
 
     def choices(self, changelist: Any) -> Any:
         first, *rest = super().choices(changelist)

@@ -299,10 +299,8 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
 
     @admin.display(description=_lazy("queue, user, workflow"))
     def where(self, task: Any) -> SafeString:
-        below = []
-        if getattr(task, "workflow_name", None):
-            below.append((self.url_of_model("workflow", "change", task.workflow_id), task.workflow_name))
-        return self.place_of(task, below)
+        name: str | None = getattr(task, "workflow_name", None)
+        return self.place_of(task, [(self.url_of_model("workflow", "change", task.workflow_id), name)] if name else [])
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:

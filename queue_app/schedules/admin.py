@@ -172,6 +172,11 @@ def preview(data: Mapping[str, Any]) -> dict[str, Any]:
 MAX_IN_WEEK: Final = 1000
 
 
+def _folded(title: Any, *fields: Any, about: Any = "") -> tuple[Any, dict[str, Any]]:
+    """Return a part of the form that is folded until staff open it."""
+    return title, {"fields": fields, "description": about, "classes": ("collapse",)}
+
+
 class ScheduleAdmin(PausingAdmin[Schedule]):
     change_form_template = "admin/queue_app/schedule/change_form.html"
     change_list_template = "admin/queue_app/schedule/change_list.html"
@@ -179,30 +184,18 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     fieldsets = (
         (None, {"fields": ("task_type", "name", *PAYLOAD)}),
         (_lazy("When"), {"fields": ((*REPEAT, "zone"),)}),
-        (
+        _folded(
             _lazy("More: cron, times, bounds"),
-            {
-                "fields": (
-                    "cron", ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter", "instant_parameter"
-                ),
-                "description": _lazy("Fill in one of cron, every and instants, if it repeats otherwise."),
-                "classes": ("collapse",),
-            },
+            "cron", ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter", "instant_parameter",
+            about=_lazy("Fill in one of cron, every and instants, if it repeats otherwise."),
         ),
-        (
+        _folded(
             _lazy("If it is late, or overlaps"),
-            {
-                "fields": ("grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap"),
-                "classes": ("collapse",),
-            },
+            "grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap",
         ),
-        (
-            _lazy("Options of the task"),
-            {
-                "fields": tuple(batched(edit.TASK_OPTIONS, 3)),
-                "description": _lazy("What you leave empty is taken from the task."),
-                "classes": ("collapse",),
-            },
+        _folded(
+            _lazy("Options of the task"), *batched(edit.TASK_OPTIONS, 3),
+            about=_lazy("What you leave empty is taken from the task."),
         ),
         (None, {"fields": ("notes", "reason", "version")}),
     )  # fmt: skip
@@ -213,7 +206,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     list_display_links = ("named",)
     list_filter = ("paused", "overlap", "catch_up")
     list_per_page = 50
-    ordering = ("due_at", "name")
+    ordering = ("due_at",)
     pause_permission = "queue_app.pause_schedule"
     payload_fields = PAYLOAD
     pickers: ClassVar = {

@@ -44,10 +44,6 @@ class WorkflowSignalForm(SignalForm):
         label=_lazy("Signal"), max_length=NAME_LENGTH, widget=forms.TextInput({"class": "vTextField"})
     )
 
-    def __init__(self, data: object = None, initial: str = "") -> None:
-        super().__init__(None, data)
-        self.fields["name"].initial = initial
-
 
 class WorkflowSignalMixin(SignalMixin[Workflow]):
     """The form of a signal to a workflow, which the first of its tasks that waits for it takes."""
@@ -55,7 +51,7 @@ class WorkflowSignalMixin(SignalMixin[Workflow]):
     @object_page("signal", "send")
     def signal_view(self, request: HttpRequest, flow: Workflow) -> HttpResponse:
         names = list(dict.fromkeys(each.signal for each in workflow_graph.awaited([flow.pk], NAMED)))
-        form = WorkflowSignalForm(request.POST or None, names[0] if names else "")
+        form = WorkflowSignalForm(None, request.POST or None, initial={"name": "".join(names[:1])})
         title = _("Send a signal to %(name)s") % {"name": flow.name}
         context = {"original": flow, "form": form, "names": names, "submit": _("Send")}
         return self.send_signal(request, flow, form) or self.own_page(request, "workflow/signal.html", title, **context)
