@@ -24,7 +24,7 @@ from queue_app.dashboard import labels
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Queue, Schedule, Worker, Workflow
+from queue_app.models import Queue, Worker, Workflow
 from queue_app.models.dead_letter import DeadLetterQuerySet
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
@@ -323,7 +323,10 @@ TypeFilter = choice_filter(
     _lazy("task type"), "task_type", lambda: known_types()[:MAX_NAMES], label=lambda name: name.rpartition(".")[2]
 )
 SinceFilter = choice_filter(_lazy("created in the last"), "since", lambda: SINCE, _since)
-EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ENDED)
+#: Without a menu: links and the search name the value.
+EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ())
+ErrorClassFilter = choice_filter(_lazy("error"), "error_class", lambda: (), label=str)
+ScheduleFilter = choice_filter(_lazy("schedule"), "schedule", lambda: (), label=str)
 #: The address names the worker by its id; the menu by its name.
 WorkerFilter = choice_filter(
     _lazy("worker"), "worker_id", _workers.get, label=lambda value: _workers.get().get(value, value)
@@ -337,15 +340,6 @@ class WorkflowFilter(choice_filter(_lazy("workflow"), "workflow_id", lambda: ())
         meant_id = labels.id_of(request.GET.get("workflow_id", ""))
         flow = Workflow.objects.filter(pk=meant_id).first() if meant_id else None
         return [(str(flow.pk), flow.name)] if flow else []
-
-
-ScheduleFilter = choice_filter(
-    _lazy("schedule"),
-    "schedule",
-    lambda: Schedule.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES],
-    label=str,
-)
-ErrorClassFilter = choice_filter(_lazy("error"), "error_class", lambda: (), label=str)  # links name the class
 
 
 class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, lambda rows, name: SORTED[name] and rows)):  # type: ignore[misc]  # as above

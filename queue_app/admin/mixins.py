@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -242,6 +242,8 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     empty_text: Any = _("Nothing here yet.")
     #: Sentence above the list that says what its rows are.
     lead: Any = ""
+    #: (address, name) of lists that staff often want, one click away.
+    quick_views: ClassVar[Sequence[tuple[str, Any]]] = ()
     #: How the addresses of an object's pages name it.
     object_route = "<uuid:pk>"
     #: Fields that hold a payload: a page shows them only to users who may view payloads.
@@ -304,6 +306,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
             "title": title[:1].upper() + title[1:],
             "empty_text": self.empty_text,
             "lead": self.lead,
+            "quick_views": self.quick_views,
             "asks_reason": bool(self.list_editable),
             "reason_length": REASON_LENGTH,
         }

@@ -262,6 +262,10 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
     list_filter = filters.OF_TASKS
+    quick_views = (
+        ("status=queued", _lazy("Queued")), ("status=executing", _lazy("Running")),
+        ("status=failed_any", _lazy("Failed")), ("wait=waits_for_a_person", _lazy("Waits for a person")),
+    )  # fmt: skip
     suggestions = True
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
     search_fields = ("id", "task_type", "user")  # shows the box; ``search`` searches

@@ -230,10 +230,11 @@ def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
     """Yield how many dead letters came, if more than before; those of types that fail now are said there."""
     found = [each for each in _deaths.get() if each.number > 2 * each.before and each.task_type not in failing]
     if found:
-        named = [f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found[:NAMED]]
+        named = listed([f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found[:NAMED]])
+        more = len(found[NAMED:])
         text = sentence_n(
             "%(n)s dead letter came within an hour: %(types)s.", "%(n)s dead letters came within an hour: %(types)s.",
-            sum(each.number for each in found), types=listed(named if len(found) <= NAMED else [*named, "…"]),
+            sum(each.number for each in found), types=sentence("%(tasks)s and %(n)s more", tasks=named, n=more) if more else named,
         )  # fmt: skip
         usual = round(sum(each.before for each in found), 1)
         before = sentence("In the day before, %(n)s came per hour.", n=usual) if usual else ""

@@ -28,7 +28,7 @@ from queue_app.core.redaction import unmask
 from queue_app.dashboard import labels
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
-from queue_app.models import MaintenanceJob, Schedule
+from queue_app.models import Schedule
 from queue_app.models.fields import NAME_LENGTH
 from queue_app.schedules import edit, sql as schedule_health, week as pages
 from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
@@ -37,7 +37,6 @@ from queue_app.schedules.repeat import FIELDS as REPEAT, RepeatForm, fields_of
 from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions
-from queue_app.services.upkeep.maintenance import JOBS
 
 # The forms of a schedule, its preview, and its backfill.
 
@@ -336,13 +335,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     ) -> HttpResponse:
         context |= {"preview_url": self.url_of("preview")}
         return super().render_change_form(request, context, *args, **kwargs)
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        jobs = MaintenanceJob.objects.filter(name__in=JOBS).order_by("name")
-        may_view = request.user.has_perm("queue_app.view_maintenancejob")
-        now = timezone.now()
-        context = {"jobs": [(job, job.succeeded_at and labels.ago(job.succeeded_at, now)) for job in jobs if may_view]}
-        return super().changelist_view(request, context | (extra_context or {}))
 
     @page("preview/", "preview")
     def preview_view(self, request: HttpRequest) -> HttpResponse:

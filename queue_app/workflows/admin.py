@@ -180,7 +180,10 @@ def _steering(  # noqa: PLR0913 - by name
 
 class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
     change_form_template = "admin/queue_app/workflow/change_form.html"
-    change_list_template = "admin/queue_app/workflow/change_list.html"
+    quick_views = (
+        ("standing=waiting", _lazy("Waits for a person")), ("standing=held", _lazy("Held")),
+        ("standing=open", _lazy("Not ended")),
+    )  # fmt: skip
     empty_text = _lazy("No workflow yet. Code makes them with queue_app.Workflow, the API at /api/v1/workflows.")
     list_display = ("named", "standing", "progress", "age")
     list_display_links = ("named",)

@@ -69,7 +69,11 @@ def test_the_preview_follows_what_one_types(visit, office, screenshot):
     desk.go("schedule/add/")
     desk.page.fill("#id_task_type", ECHO)
     fetches = []
-    desk.page.route("**/schedule/add/?task_type=*", fetches.append)
+
+    def hold(route):
+        fetches.append(route)
+
+    desk.page.route("**/schedule/add/?task_type=*", hold)
     with desk.page.expect_request("**/schedule/add/?task_type=*"):
         desk.page.press("#id_task_type", "Tab")
     desk.page.keyboard.type("morning")  # while the field of its parameter is on its way
