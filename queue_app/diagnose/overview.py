@@ -16,7 +16,7 @@ from queue_app.core import rooms
 from queue_app.core.limits import Scope
 from queue_app.core.reasons import Level, Reason, reason, subject
 from queue_app.core.redaction import redact
-from queue_app.core.sentence import age, joined, listed, sentence, sentence_n
+from queue_app.core.sentence import age, joined, sentence, sentence_n, some_of
 from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
 from queue_app.diagnose.system import troubles
@@ -230,11 +230,10 @@ def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
     """Yield how many dead letters came, if more than before; those of types that fail now are said there."""
     found = [each for each in _deaths.get() if each.number > 2 * each.before and each.task_type not in failing]
     if found:
-        named = listed([f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found[:NAMED]])
-        more = len(found[NAMED:])
+        types = [f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found]
         text = sentence_n(
             "%(n)s dead letter came within an hour: %(types)s.", "%(n)s dead letters came within an hour: %(types)s.",
-            sum(each.number for each in found), types=sentence("%(tasks)s and %(n)s more", tasks=named, n=more) if more else named,
+            sum(each.number for each in found), types=some_of(types, NAMED),
         )  # fmt: skip
         usual = round(sum(each.before for each in found), 1)
         before = sentence("In the day before, %(n)s came per hour.", n=usual) if usual else ""
@@ -309,13 +308,12 @@ def _last_answer(live: Live) -> str:
 
 
 def _died(live: Live) -> OverviewReason:
-    names = ", ".join(dict.fromkeys(name for name, _at in live.died[:NAMED]))
     text = sentence_n(
         "%(n)s worker has died, %(time)s ago: %(names)s. Its tasks are queued again.",
         "%(n)s workers have died within 10 min, the last %(time)s ago: %(names)s. Their tasks are queued again.",
         len(live.died),
         time=age((live.at - live.died[0][1]).total_seconds()),
-        names=names + ("…" if len(live.died) > NAMED else ""),
+        names=some_of(list(dict.fromkeys(name for name, _at in live.died)), NAMED),
     )
     see = Link(sentence("See them"), "worker_changelist", "queue_app.view_worker", "shown=ended")
     return OverviewReason(text, links=(see,))
@@ -418,11 +416,8 @@ def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
     if len(unserved) < 2:  # noqa: PLR2004 - one message says it of one queue
         return stuck
     names = [each.queue for each in unserved]
-    shown: str = ", ".join(names[:NAMED])
-    if more := len(names[NAMED:]):
-        shown = sentence("%(tasks)s and %(n)s more", tasks=shown, n=more)
     merged = OverviewReason(
-        sentence("No live worker serves them."), shown, True, sum(each.count for each in unserved),
+        sentence("No live worker serves them."), some_of(names, NAMED), True, sum(each.count for each in unserved),
         max(each.seconds for each in unserved), urlencode({"status": "queued", "wait": UNSERVED, **OLDEST}),
         hint=reason(UNSERVED, queue=",".join(names)).remedy, stands_for=tuple(unserved),
     )  # fmt: skip
