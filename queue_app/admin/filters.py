@@ -377,10 +377,10 @@ def search_letters(
         seen = find(term, may_view_payload=may_view_payload)
         return letters.filter(condition_of(seen.any_of, task="task_id") | Q(user=term)), seen.notes
     wanted, notes = read_term(term, may_view_payload=may_view_payload)
-    own = {lookup: getattr(wanted, name) for name, lookup in _OF_LETTERS.items() if getattr(wanted, name)}
+    own = {lookup: value for name, lookup in _OF_LETTERS.items() if (value := getattr(wanted, name)) not in (None, ())}
     rest, found = replace(wanted, ids=None, task_types=(), queues=(), user=None), letters.filter(**own)
-    if rest.any_of and "type_prefixes" in rest.any_of:
-        rest, found = replace(rest, any_of=None), found.filter(condition_of(rest.any_of, task="task_id"))
+    if (any_of := rest.any_of) and "type_prefixes" in any_of:
+        rest, found = replace(rest, any_of=None), found.filter(condition_of(any_of, task="task_id"))
     if rest == TaskFilter():
         return found, notes
     return found.filter(task_id__in=matching(rest).values("pk")), notes
