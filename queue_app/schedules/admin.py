@@ -171,7 +171,7 @@ def preview(data: Mapping[str, Any]) -> dict[str, Any]:
 MAX_IN_WEEK: Final = 1000
 
 
-def _folded(title: Any, *fields: Any, about: Any = "") -> tuple[Any, dict[str, Any]]:
+def _folded(title: Any, *fields: Any, about: Any = "") -> Any:
     """Return a part of the form that is folded until staff open it."""
     return title, {"fields": fields, "description": about, "classes": ("collapse",)}
 
