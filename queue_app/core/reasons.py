@@ -329,15 +329,15 @@ def paused(what: str, row: Any, *, named: bool = True, now: datetime | None = No
 
     With ``now`` it names no time of day, because viewers in several time zones share the text.
     """
+    since = ""
+    if row.paused_at is not None:
+        ago = now and sentence(" (%(time)s ago)", time=age((now - row.paused_at).total_seconds()))
+        since = ago or sentence(" since %(time)s", time=moment(row.paused_at))
     text = say(
         "paused",
         what=what,
         by=by(row.paused_by if named else ""),
-        since=""
-        if row.paused_at is None
-        else sentence(" (%(time)s ago)", time=age((now - row.paused_at).total_seconds()))
-        if now
-        else sentence(" since %(time)s", time=moment(row.paused_at)),
+        since=since,
         why=because(row.paused_reason if named else ""),
     )
     if row.resume_at is None:
