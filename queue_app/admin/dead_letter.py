@@ -313,6 +313,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 
     empty_text = _lazy("No dead letter. Tasks come here when their retries are exhausted.")
+    gone_text = _lazy("There is no dead letter %(id)s, or its task was purged.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")
     fields = (

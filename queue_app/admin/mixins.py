@@ -240,6 +240,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
     #: Fields that a list's address may filter by, exactly, besides the parameters of its filters.
     exact_lookups: tuple[str, ...] = ()
     empty_text: Any = _("Nothing here yet.")
+    gone_text: Any = _("There is no %(name)s %(id)s; it may have been deleted.")
     #: Sentence above the list that says what its rows are.
     lead: Any = ""
     #: (address, name) of lists that staff often want, one click away.
@@ -509,8 +510,7 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
 
     def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
         """Go to the list with a message that the object does not exist."""
-        text = _("There is no %(name)s %(id)s; it may have been deleted.") % {"name": self.opts.verbose_name, "id": pk}
-        self.message_user(request, text, messages.WARNING)
+        self.message_user(request, self.gone_text % {"name": self.opts.verbose_name, "id": pk}, messages.WARNING)
         return HttpResponseRedirect(self.url_of("changelist"))
 
 

@@ -97,8 +97,7 @@ def age(seconds: float) -> str:
 
 def rate(limit: Limit | Queue) -> str:
     """Return the rate of a limit, such as "100 a minute"; a dash for none."""
-    count = limit.rate_count
-    return translate(reasons.rate_words(count, limit.rate_seconds or 0)) if count else "-"
+    return translate(reasons.rate_words(limit.rate_count, limit.rate_seconds or 0)) if limit.rate_count else "-"
 
 
 #: Change of a figure -> (unit, least size that is shown, whether a rise is bad). Histograms are off by up to a quarter.

@@ -49,7 +49,7 @@ def test_a_dead_letter_offers_one_way_to_run_with_edits(staff, dead):
     page = words_of(staff.get(address))
     assert "Replay with edited arguments" in page
     assert "Run again with edits" not in page
-    discard(letter.pk)
+    discard(letter.pk, by="ina", reason="")
     page = words_of(staff.get(address))
     assert "Replay with edited arguments" not in page
     assert "Run again with edits" in page, "a discarded one cannot be replayed"
