@@ -9,9 +9,10 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -19,7 +20,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngettext, ngettext_lazy
 
-from queue_app.admin.filters import NotAllowed, read_address
+from queue_app.admin.filters import NotAllowed, narrows, read_address
 from queue_app.admin.forms import ConfirmForm, OperationForm, counted, permission, with_number
 from queue_app.admin.mixins import QueueAppAdmin
 from queue_app.core.priorities import Band
@@ -87,7 +88,34 @@ type BulkChange = tuple[list[Task], str, str, Mapping[str, Any], Mapping[str, An
 
 
 class OperationsMixin[M: Model](QueueAppAdmin[M]):
-    """Starts operations from a list."""
+    """Starts operations from a list, whose actions mean all that match if no row is ticked."""
+
+    #: ``search(rows, term, may_view_payload=...)``: the rows that match, and what the page says about the search.
+    search: ClassVar[Callable[..., tuple[QuerySet[Any], list[str]]]]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Let an action without ticks mean all that match, if a filter or the search narrows the list.
+
+        The page that asks for confirmation says so, and counts them.
+        """
+        means_all = narrows(request.GET)
+        if means_all and "index" in request.POST and not request.POST.getlist(ACTION_CHECKBOX_NAME):
+            request.POST = request.POST.copy()  # type: ignore[assignment]
+            request.POST.update({ACTION_CHECKBOX_NAME: "", "select_across": "1"})  # Django wants a tick
+        return super().changelist_view(request, {"means_all": means_all} | (extra_context or {}))
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[M], search_term: str
+    ) -> tuple[QuerySet[M], bool]:
+        if not search_term.strip():
+            return queryset, False
+        try:
+            found, notes = self.search(queryset, search_term, may_view_payload=self.may_view_payload(request))
+        except NotAllowed as error:
+            self.message_user(request, str(error), messages.WARNING)
+            return queryset.none(), False
+        request.taskqueue_notes = notes  # type: ignore[attr-defined]  # shown below the search
+        return found, False
 
     def start(
         self,

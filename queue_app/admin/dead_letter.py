@@ -18,13 +18,14 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngette
 
 from queue_app.admin import forms
 from queue_app.admin.bulk import PATIENCE_SECONDS, OperationsMixin
-from queue_app.admin.filters import LETTER_SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search
+from queue_app.admin.filters import SEARCH_HELP, LetterBandFilter, QueueFilter, choice_filter, search_letters
 from queue_app.admin.mixins import COUNT_LIMIT, ReadOnlyAdmin, action_page, object_page, page
 from queue_app.admin.saved_views import SavedViewsMixin
 from queue_app.admin.task import EditParametersMixin
 from queue_app.admin.task_detail import in_short
 from queue_app.core.redaction import redact
 from queue_app.dashboard import labels
+from queue_app.dashboard.sentences import filter_parts
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.models import DeadLetter, Task, TaskPayload
 from queue_app.models.dead_letter import OPEN_NAME, STATE_NAMES, DeadLetterQuerySet
@@ -223,12 +224,6 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             explanation=_("The task will run again with these arguments. Its errors and attempts are kept."),
         )  # fmt: skip
 
-    def gone(self, request: HttpRequest, pk: str) -> HttpResponse:
-        self.message_user(
-            request, _("There is no dead letter %(id)s, or its task was purged.") % {"id": pk}, messages.WARNING
-        )
-        return HttpResponseRedirect(self.url_of("changelist"))
-
     def page_context(self, request: HttpRequest, found: DeadLetter) -> dict[str, Any]:
         may_replay = found.state == OPEN_NAME and self.has_replay_permission(request)
         return {
@@ -272,6 +267,7 @@ class DeadLetterActionsMixin(EditParametersMixin[DeadLetter], OperationsMixin[De
             "deadletter/matching.html",
             _("Replay or discard all that match"),
             values=values,
+            chosen=list(filter_parts({name: value for name, value in values.items() if name != "fingerprint"})),
             cause=cause_texts(request, [values["fingerprint"]])[values["fingerprint"]] if of_cause else "",
             count=dry_run.count,
             sample=sample,
@@ -317,6 +313,7 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     """Tasks whose retries are exhausted, and whether staff replayed or discarded them."""
 
     empty_text = _lazy("No dead letter. Tasks come here when their retries are exhausted.")
+    gone_text = _lazy("There is no dead letter %(id)s, or its task was purged.")
     actions = ("replay_selected", "discard_selected")
     exact_lookups = ("operation_id", "fingerprint")
     fields = (
@@ -326,8 +323,9 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
     list_display = ("failure", "type", "where", "why", "when", "fate")
     list_filter = (StateFilter, LetterBandFilter, QueueFilter)
     ordering = ("-expires_at", "-id")  # uses the index of the purge; they expire in the order in which they died
-    search_fields = ("task_id", "task_type", "user")  # shows the box; get_search_results searches
-    search_help_text = LETTER_SEARCH_HELP
+    search_fields = ("task_id", "task_type", "user")  # shows the box; ``search`` searches
+    search_help_text = SEARCH_HELP
+    search = staticmethod(search_letters)
 
     band = forms.column(_lazy("priority"), lambda letter: labels.band_label(letter.priority))
     masked_class = forms.column(
@@ -372,12 +370,6 @@ class DeadLetterAdmin(SavedViewsMixin[DeadLetter], DeadLetterActionsMixin, ReadO
         """Leave out what the user may not read."""
         may_view = self.may_view_payload(request)
         return [name for name in self.fields if may_view or not name.startswith("masked_")]
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[DeadLetter], search_term: str
-    ) -> tuple[QuerySet[DeadLetter], bool]:
-        may_view = self.may_view_payload(request)
-        return search(queryset, search_term, id_field="task_id", may_view_payload=may_view), False
 
     @admin.display(description=_lazy("exception, message"))
     def failure(self, letter: DeadLetter) -> SafeString:

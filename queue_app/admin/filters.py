@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import F, Model, Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest
 from django.utils import timezone
@@ -24,11 +24,12 @@ from queue_app.dashboard import labels
 from queue_app.diagnose.waits import kinds_that_wait, wait_codes
 from queue_app.encryption import check_search
 from queue_app.exceptions import InvalidTaskData
-from queue_app.models import Queue, Schedule, Worker, Workflow
+from queue_app.models import Queue, Worker, Workflow
+from queue_app.models.dead_letter import DeadLetterQuerySet
 from queue_app.models.querysets import TaskQuerySet
 from queue_app.models.queue import NAME_PATTERN
 from queue_app.models.worker import LIVING, WorkerStatus
-from queue_app.services.read.search import find, known_types, meanings, named, nested, workflows_named
+from queue_app.services.read.search import find, known_types, listed, meanings, named, nested, workflows_named
 from queue_app.services.read.task_filter import TaskFilter, condition_of, conditions, matching, seeks_hidden
 
 # The search of the task list as one filter, which the list and the actions on all that match share.
@@ -37,10 +38,8 @@ SEARCH_HELP = _lazy(
     "What you see of a task, such as its id, type or user. Conditions: type: queue: worker: user: key: schedule:"
     " workflow: error: parameters.KEY:VALUE"
 )
-#: Maximum number of names in the type filter. The search finds the others.
-MAX_TYPES: Final = 200
-MAX_WORKERS: Final = 200
-MAX_WORKFLOWS: Final = 200
+#: Maximum number of names in a filter, and of workers or workflows that a name means.
+MAX_NAMES: Final = 200
 SINCE: Final = {
     "15m": timedelta(minutes=15),
     "1h": timedelta(hours=1),
@@ -121,12 +120,12 @@ def _of_type(found: TaskFilter, value: str) -> TaskFilter:
 
 
 def _of_worker(found: TaskFilter, value: str) -> TaskFilter:
-    ids = Worker.objects.filter(name__icontains=value).order_by("-id").values_list("id", flat=True)[:MAX_WORKERS]
+    ids = Worker.objects.filter(name__icontains=value).order_by("-id").values_list("id", flat=True)[:MAX_NAMES]
     return replace(found, any_of={"worker_ids": [str(worker_id) for worker_id in ids]})
 
 
 def _of_workflow(found: TaskFilter, value: str) -> TaskFilter:
-    return replace(found, workflow_ids=list(workflows_named(value).values_list("id", flat=True)[:MAX_WORKFLOWS]))
+    return replace(found, workflow_ids=list(workflows_named(value).values_list("id", flat=True)[:MAX_NAMES]))
 
 
 def _exactly(option: str) -> Callable[..., TaskFilter]:
@@ -170,6 +169,14 @@ def _waiting(found: TaskFilter, code: str, _now: datetime) -> TaskFilter:
 
 #: Parameters of the address that do not change which tasks the list contains.
 _PLACE: Final = ("q", "p", "o", "e", "sort", "all", "_changelist_filters", "_facets", "_popup", "_to_field")
+
+
+def narrows(address: Mapping[str, str]) -> bool:
+    """Return whether the parameters of a list's address leave fewer tasks than all."""
+    names = {name.removesuffix("__exact") for name, value in address.items() if value.strip()}
+    return "q" in names or not names <= {*_PLACE}
+
+
 #: Parameter of the address -> the filter narrowed by its value, in this order.
 NARROW: Final[Mapping[str, Callable[[TaskFilter, str, datetime], TaskFilter]]] = {
     "status": lambda found, name, _: replace(found, statuses=_STATUSES.get(name, (name,))),
@@ -192,11 +199,6 @@ def _both[T](searched: Sequence[T] | None, chosen: T, nothing: list[T]) -> list[
     return [chosen] if searched in (None, ()) or chosen in searched else nothing
 
 
-#: Maximum number of names in the queue filter. The search finds the others.
-MAX_QUEUES = 200
-LETTER_SEARCH_HELP = _lazy(
-    "What you see: the short id of the task, part of its type, queue, user, words of the message."
-)
 _NAME = re.compile(NAME_PATTERN)
 
 
@@ -271,7 +273,7 @@ def _since(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
 
 def _read_workers(_key: str) -> dict[str, str]:
     found = Worker.objects.filter(status=WorkerStatus.ACTIVE).order_by("name").values_list("id", "name")
-    return {str(worker_id): name for worker_id, name in found[:MAX_QUEUES]}
+    return {str(worker_id): name for worker_id, name in found[:MAX_NAMES]}
 
 
 #: Shared for a moment, because the menu asks for the name of each.
@@ -296,12 +298,6 @@ SORTED: Final[dict[str, Callable[[QuerySet[Any]], QuerySet[Any]]]] = {
 }
 
 
-def _sorted_later(rows: QuerySet[Any], name: str) -> QuerySet[Any]:
-    """Check the name only: the list sorts when all filters have narrowed it."""
-    SORTED[name]
-    return rows
-
-
 StatusFilter = choice_filter(
     _lazy("status"),
     "status",
@@ -318,16 +314,19 @@ LetterBandFilter = choice_filter(
 QueueFilter = choice_filter(
     _lazy("queue"),
     "queue",
-    lambda: Queue.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
+    lambda: Queue.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES],
     _of_queue,
     label=str,
 )
 #: The names come from the code and the live workers.
 TypeFilter = choice_filter(
-    _lazy("task type"), "task_type", lambda: known_types()[:MAX_TYPES], label=lambda name: name.rpartition(".")[2]
+    _lazy("task type"), "task_type", lambda: known_types()[:MAX_NAMES], label=lambda name: name.rpartition(".")[2]
 )
 SinceFilter = choice_filter(_lazy("created in the last"), "since", lambda: SINCE, _since)
-EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ENDED)
+#: Without a menu: links and the search name the value.
+EndedFilter = choice_filter(_lazy("ended in the last"), "ended", lambda: ())
+ErrorClassFilter = choice_filter(_lazy("error"), "error_class", lambda: (), label=str)
+ScheduleFilter = choice_filter(_lazy("schedule"), "schedule", lambda: (), label=str)
 #: The address names the worker by its id; the menu by its name.
 WorkerFilter = choice_filter(
     _lazy("worker"), "worker_id", _workers.get, label=lambda value: _workers.get().get(value, value)
@@ -343,17 +342,8 @@ class WorkflowFilter(choice_filter(_lazy("workflow"), "workflow_id", lambda: ())
         return [(str(flow.pk), flow.name)] if flow else []
 
 
-ScheduleFilter = choice_filter(
-    _lazy("schedule"),
-    "schedule",
-    lambda: Schedule.objects.order_by("name").values_list("name", flat=True)[:MAX_QUEUES],
-    label=str,
-)
-ErrorClassFilter = choice_filter(_lazy("error"), "error_class", lambda: (), label=str)  # links name the class
-
-
-class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, _sorted_later)):  # type: ignore[misc]  # as above
-    """The order of the list; without a choice the newest come first."""
+class SortFilter(choice_filter(_lazy("sort by"), "sort", lambda: SORTED, lambda rows, name: SORTED[name] and rows)):  # type: ignore[misc]  # as above
+    """The order of the list, which sorts when all filters have narrowed it; without a choice the newest come first."""
 
     def choices(self, changelist: Any) -> Any:
         first, *rest = super().choices(changelist)
@@ -368,19 +358,29 @@ OF_TASKS: Final = (
 )  # fmt: skip
 
 
-def search[M: Model](
-    queryset: QuerySet[M], term: str, *, id_field: str = "pk", may_view_payload: bool = False
-) -> QuerySet[M]:
-    """Return the rows that match a search term: what a person sees of them, or ``user:`` or ``type:`` with a name."""
-    term = term.strip()
-    if not term:
-        return queryset
-    if meant_id := labels.id_of(term):
-        return queryset.filter(**{id_field: meant_id})
-    kind, separator, value = term.partition(":")
-    if separator and kind == "user":
-        return queryset.filter(user=value.strip())
-    if separator and kind == "type":
-        return queryset.filter(task_type__startswith=value.strip())
-    found = find(term, may_view_payload=may_view_payload)
-    return queryset.filter(condition_of(found.any_of, task=id_field) | Q(user=term))
+def search_tasks(tasks: TaskQuerySet, term: str, *, may_view_payload: bool) -> tuple[TaskQuerySet, list[str]]:
+    """Return the tasks that match a search term, and what the page says about the search. Raises ``NotAllowed``."""
+    wanted, notes = read_term(term, may_view_payload=may_view_payload)
+    found, more = listed(wanted, tasks)
+    return found, notes + more
+
+
+#: Condition on tasks -> the same on dead letters, which tell it themselves, also once their tasks are purged.
+_OF_LETTERS: Final = {"ids": "task_id__in", "task_types": "task_type__in", "queues": "queue__in", "user": "user"}
+
+
+def search_letters(
+    letters: DeadLetterQuerySet, term: str, *, may_view_payload: bool
+) -> tuple[DeadLetterQuerySet, list[str]]:
+    """Return the dead letters that match, as ``search_tasks`` does: by themselves, and for the rest by their tasks."""
+    if not labels.id_of(term := term.strip()) and all(not kind for kind, _value in _parts(term)):
+        seen = find(term, may_view_payload=may_view_payload)
+        return letters.filter(condition_of(seen.any_of, task="task_id") | Q(user=term)), seen.notes
+    wanted, notes = read_term(term, may_view_payload=may_view_payload)
+    own = {lookup: value for name, lookup in _OF_LETTERS.items() if (value := getattr(wanted, name)) not in (None, ())}
+    rest, found = replace(wanted, ids=None, task_types=(), queues=(), user=None), letters.filter(**own)
+    if (any_of := rest.any_of) and "type_prefixes" in any_of:
+        rest, found = replace(rest, any_of=None), found.filter(condition_of(any_of, task="task_id"))
+    if rest == TaskFilter():
+        return found, notes
+    return found.filter(task_id__in=matching(rest).values("pk")), notes

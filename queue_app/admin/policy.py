@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
-from queue_app.admin.queue import ADAPTIVE_FIELDSET, HELP, LIMITS_NOTE, PausingAdmin, rate_words
+from queue_app.admin.queue import ADAPTIVE_FIELDSET, HELP, LIMITS_NOTE, PausingAdmin
 from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
 from queue_app.dashboard import labels
@@ -117,7 +117,7 @@ class LimitAdmin(PausingAdmin[Limit]):
     search_fields = ("name",)
     sortable_by = ("name", "scope")
 
-    rate = column(_lazy("rate"), rate_words)
+    rate = column(_lazy("rate"), labels.rate)
     in_force = column(
         _lazy("limit now"),
         lambda limit: two_lines(limit.cap, _("adapts itself")) if limit.adaptive else limit.cap or "-",

@@ -215,13 +215,6 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
         )
 
 
-def rate_words(found: Queue | Limit) -> str:
-    """Return the rate limit in words."""
-    if not found.rate_count or found.rate_seconds is None:
-        return "-"
-    return _("%(n)s per %(time)s") % {"n": found.rate_count, "time": labels.duration(found.rate_seconds)}
-
-
 def _posted(request: HttpRequest) -> PauseForm:
     form = PauseForm(request.POST)
     if not form.is_valid():
@@ -320,7 +313,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         )
 
     running = column(_lazy("running"), lambda queue: queue.summary.active if queue.summary else "-")
-    rate = column(_lazy("rate"), rate_words)
+    rate = column(_lazy("rate"), labels.rate)
     oldest = column(_lazy("oldest wait"), _wait)
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:

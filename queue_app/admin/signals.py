@@ -26,8 +26,8 @@ from queue_app.sql.steps import awaited as awaited_by_task
 class SignalForm(forms.Form):
     """The fields that the task declares, else one for JSON; and the reason."""
 
-    def __init__(self, fields: Fields | None, data: Any = None) -> None:
-        super().__init__(data)
+    def __init__(self, fields: Fields | None, data: Any = None, **options: Any) -> None:
+        super().__init__(data, **options)
         self._declared = fields
         if fields is None:
             self.fields["payload"] = JSONText(

@@ -53,7 +53,7 @@ from queue_app.services.lifecycle import stacks
 from queue_app.services.lifecycle.actions import RETRIABLE, retry, run_again, run_now
 from queue_app.services.read.dead_letters import displayed_parameters
 from queue_app.services.read.inspect import set_effective_bands
-from queue_app.services.read.search import listed, named
+from queue_app.services.read.search import named
 
 # The page on which staff edit the parameters of a task before it runs again.
 
@@ -214,7 +214,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
         return self.own_page(request, "task/decrypted.html", _("Decrypted data"), original=task, parts=parts)
 
     def buttons(self, request: HttpRequest, task: Task, letter: DeadLetter | None) -> dict[str, Any]:
-        """Return which buttons a task's page has. A button that replays the dead letter makes one to retry needless."""
+        """Return which buttons a task's page has. Those that replay its dead letter stand for others that run it."""
         may_retry = self.has_retry_permission(request)
         may_replay = letter is not None and letter.state == OPEN_NAME and request.user.has_perm(REPLAY_PERMISSION)
         return {
@@ -226,7 +226,7 @@ class TaskActionsMixin(EditParametersMixin[Task], TaskBulkMixin):
             "may_run_now": task.status == Status.SCHEDULED and may_retry,
             "may_retry": task.status in RETRIABLE and may_retry and not may_replay,
             "may_decrypt": is_on() and self.has_decrypt_permission(request) and _has_secrets(task),
-            "may_run_again": self.has_run_again_permission(request),
+            "may_run_again": self.has_run_again_permission(request) and not may_replay,
         }
 
 
@@ -262,10 +262,15 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
     list_display = ("short_id", "type", "state", "band", "when", "where")
     list_display_links = ("short_id",)
     list_filter = filters.OF_TASKS
+    quick_views = (
+        ("status=queued", _lazy("Queued")), ("status=executing", _lazy("Running")),
+        ("status=failed_any", _lazy("Failed")), ("wait=waits_for_a_person", _lazy("Waits for a person")),
+    )  # fmt: skip
     suggestions = True
     ordering = ("-id",)  # ids are UUIDv7: the primary key alone sorts them, newest first
-    search_fields = ("id", "task_type", "user")  # shows the box; get_search_results searches
+    search_fields = ("id", "task_type", "user")  # shows the box; ``search`` searches
     search_help_text = filters.SEARCH_HELP
+    search = staticmethod(filters.search_tasks)
 
     band = column(_lazy("priority"), labels.priority_label)
 
@@ -291,18 +296,6 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
             task.workflow_name = flows.get(task.workflow_id)
             task.arguments = in_short(task.task_type, payloads.get(task.pk))
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
-    ) -> tuple[QuerySet[Task], bool]:
-        try:
-            wanted, notes = filters.read_term(search_term, may_view_payload=self.may_view_payload(request))
-        except filters.NotAllowed as error:
-            self.message_user(request, str(error), messages.WARNING)
-            return queryset.none(), False
-        found, more = listed(wanted, cast("TaskQuerySet", queryset))
-        request.taskqueue_notes = notes + more  # type: ignore[attr-defined]  # shown below the search
-        return found, False
-
     @admin.display(description=_lazy("task type, arguments"))
     def type(self, task: Any) -> SafeString:
         """Return the function's name as a link to the task, above the arguments."""
@@ -310,10 +303,8 @@ class TaskAdmin(SavedViewsMixin[Task], TaskActionsMixin, TaskSignalMixin, ReadOn
 
     @admin.display(description=_lazy("queue, user, workflow"))
     def where(self, task: Any) -> SafeString:
-        below = []
-        if getattr(task, "workflow_name", None):
-            below.append((self.url_of_model("workflow", "change", task.workflow_id), task.workflow_name))
-        return self.place_of(task, below)
+        name: str | None = getattr(task, "workflow_name", None)
+        return self.place_of(task, [(self.url_of_model("workflow", "change", task.workflow_id), name)] if name else [])
 
     @admin.display(description=_lazy("id"))
     def short_id(self, task: Task) -> SafeString:

@@ -20,6 +20,7 @@ from queue_app.core import rooms
 from queue_app.core.limits import ARRIVAL
 from queue_app.core.options import DEFAULTS, OF_ROWS
 from queue_app.core.priorities import rises
+from queue_app.core.reasons import Level, Reason
 from queue_app.core.redaction import redact, redact_value
 from queue_app.core.states import WAITING, Status
 from queue_app.core.steps import StepKind
@@ -255,8 +256,13 @@ def load_detail(
         "ran": sum(span.seconds for span in found) - waited - slept,
         "letter": letter,
         "tick": ScheduleTick.objects.filter(task_id=task.pk).select_related("schedule").first(),
-        "hints": [translate(reason.text) for reason in explain_task(task).reasons] if task.status in WAITING else [],
+        "hints": list(map(_hint, explain_task(task).reasons)) if task.status in WAITING else [],
     }
+
+
+def _hint(why: Reason) -> str:
+    """Return why a task waits, and what to do if nothing else ends the wait."""
+    return translate(why.advice if why.kind.level is Level.FAIL else why.text)
 
 
 def _failed_alike(one: TaskAttempt, other: TaskAttempt) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _noop
 
-from queue_app.core.sentence import age, joined, listed, sentence
+from queue_app.core.sentence import age, duration, joined, listed, sentence
 from queue_app.core.states import predicate
 
 
@@ -120,9 +120,9 @@ KINDS: Final = {kind.code: kind for kind in (
     Kind("no_worker_with_capabilities", "No live worker of this queue offers %(names)s.",
          _noop("Start `manage.py runworker --capabilities %(needed)s`, or cancel the tasks."), _WORKERS, _FAIL),
     Kind("no_worker_knows_type", "No live worker that could run it knows the task type %(type)s.",
-         "Restart the workers, or deploy what they lack.", _WORKERS, _FAIL),
+         _noop("Restart the workers, or deploy what they lack."), _WORKERS, _FAIL),
     Kind("too_heavy", "It takes %(slots)s slots, and no worker that could run it has that many.",
-         "Start a worker with more slots.", _WORKERS, _FAIL),
+         _noop("Start a worker with more slots."), _WORKERS, _FAIL),
     Kind("limit_reached", "%(what)s is at its limit: %(used)s of at most %(most)s run.", "Wait, or raise the limit.",
          _GATE),
     Kind("throttled", "%(what)s is throttled, because its code asked to slow down: none of its tasks starts %(when)s.",
@@ -329,11 +329,15 @@ def paused(what: str, row: Any, *, named: bool = True, now: datetime | None = No
 
     With ``now`` it names no time of day, because viewers in several time zones share the text.
     """
+    since = ""
+    if row.paused_at is not None:
+        ago = now and sentence(" (%(time)s ago)", time=age((now - row.paused_at).total_seconds()))
+        since = ago or sentence(" since %(time)s", time=moment(row.paused_at))
     text = say(
         "paused",
         what=what,
         by=by(row.paused_by if named else ""),
-        since="" if now or row.paused_at is None else sentence(" since %(time)s", time=moment(row.paused_at)),
+        since=since,
         why=because(row.paused_reason if named else ""),
     )
     if row.resume_at is None:
@@ -352,8 +356,12 @@ def throttled(what: str, until: datetime, now: datetime | None = None) -> str:
     return say("throttled", what=what, when=when)
 
 
-def has_rate(what: str, count: int, seconds: float) -> str:
-    """Return that a rate limits the starts."""
-    return sentence(
-        "%(what)s has a rate limit: %(count)s per %(seconds)s s.", what=what, count=count, seconds=float(seconds)
-    )
+#: Seconds of a period -> the words of a rate.
+_RATES: Final[Mapping[float, str]] = {
+    1: _noop("%(n)s a second"), 60: _noop("%(n)s a minute"), 3600: _noop("%(n)s an hour"), 86_400: _noop("%(n)s a day"),
+}  # fmt: skip
+
+
+def rate_words(count: int, seconds: float) -> str:
+    """Return a rate in words, such as ``100 a minute`` or ``5 per 30 s``."""
+    return sentence(_RATES.get(seconds, _noop("%(n)s per %(time)s")), n=count, time=duration(seconds))

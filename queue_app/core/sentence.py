@@ -8,7 +8,7 @@ a sentence that varies is a value, and may be a sentence itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 _UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -52,6 +52,13 @@ def listed(parts: Iterable[str], separator: str = ", ") -> str:
     """Return several texts or sentences as one, in which each can still be translated."""
     values = {str(number): part for number, part in enumerate(parts)}
     return _make(separator.join(f"%({name})s" for name in values), "", values) if values else ""
+
+
+def some_of(parts: Sequence[str], most: int, total: int = 0) -> str:
+    """Return the first ``most`` of several texts as one text that ends with how many more there are, of ``total``."""
+    shown = parts[:most]
+    more = (total or len(parts)) - len(shown)
+    return sentence("%(tasks)s and %(n)s more", tasks=listed(shown), n=more) if more > 0 else listed(shown)
 
 
 def as_json(text: str) -> Any:

@@ -12,10 +12,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext, gettext as _, gettext_noop as _noop, ngettext
 
-from queue_app.core import sentence
+from queue_app.core import reasons, sentence
 from queue_app.core.priorities import Band
 from queue_app.core.states import Status
-from queue_app.models import Task, Worker
+from queue_app.models import Limit, Queue, Task, Worker
 
 # The language of the reader: sentences of services, and stored words such as states, bands and kinds.
 
@@ -93,6 +93,11 @@ def usage(worker: Worker) -> str | None:
 def age(seconds: float) -> str:
     """Return an age in the active language."""
     return translate(sentence.age(seconds))
+
+
+def rate(limit: Limit | Queue) -> str:
+    """Return the rate of a limit, such as "100 a minute"; a dash for none."""
+    return translate(reasons.rate_words(limit.rate_count, limit.rate_seconds or 0)) if limit.rate_count else "-"
 
 
 #: Change of a figure -> (unit, least size that is shown, whether a rise is bad). Histograms are off by up to a quarter.

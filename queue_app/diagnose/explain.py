@@ -28,7 +28,7 @@ from queue_app.core.reasons import (
     throttled,
 )
 from queue_app.core.records import TaskRef
-from queue_app.core.sentence import joined, listed, sentence, sentence_n
+from queue_app.core.sentence import duration, joined, listed, sentence, sentence_n, some_of
 from queue_app.core.states import FAILURES, TERMINAL, Status, predicate
 from queue_app.core.steps import StepKind
 from queue_app.diagnose import stalls, system
@@ -324,12 +324,8 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
         holders = _holders(gate, visible)
         held = ""
         if holders:
-            named = [listed([item["task_id"], _on(item["worker"])], "") for item in holders[:NAMED]]
-            others = gate.used - len(named)
-            names = listed(named)
-            if others > 0:
-                names = sentence("%(tasks)s and %(n)s more", tasks=names, n=others)
-            held = sentence("The slots are held by %(tasks)s.", tasks=names)
+            named = [listed([item["task_id"], _on(item["worker"])], "") for item in holders]
+            held = sentence("The slots are held by %(tasks)s.", tasks=some_of(named, NAMED, gate.used))
         numbers = {"limit": gate.cap, "current": gate.used, "held_by": holders}
         yield reason("limit_reached", held, text=text, what=what, used=gate.used, most=gate.cap,
                      details=details | numbers)  # fmt: skip
@@ -339,8 +335,8 @@ def _from_gate(gate: GateState, visible: TaskQuerySet | None) -> Iterator[Reason
     elif gate.next_at is not None and gate.is_closed:
         rate = ""
         if gate.burst and gate.interval:
-            interval = float(gate.interval)
-            rate = sentence(" (%(n)s at once, then 1 every %(seconds)s s)", n=int(gate.burst), seconds=interval)
+            every = duration(float(gate.interval))
+            rate = sentence(" (%(n)s at once, then 1 every %(time)s)", n=int(gate.burst), time=every)
         details |= {"burst": gate.burst, "seconds": gate.interval}
         yield reason("rate_limited", what=what, rate=rate, time=moment(gate.next_at), until=gate.next_at,
                      details=details)  # fmt: skip

@@ -16,12 +16,12 @@ from queue_app.core import rooms
 from queue_app.core.limits import Scope
 from queue_app.core.reasons import Level, Reason, reason, subject
 from queue_app.core.redaction import redact
-from queue_app.core.sentence import age, joined, listed, sentence, sentence_n
+from queue_app.core.sentence import age, joined, sentence, sentence_n, some_of
 from queue_app.core.shared import Shared
 from queue_app.diagnose.live import NUMBERS_OF_ROWS, Live, QueueRow, current
 from queue_app.diagnose.system import troubles
 from queue_app.diagnose.waits import WaitReason, of_limit, waits
-from queue_app.models import Limit
+from queue_app.models import Limit, Queue
 from queue_app.services.control.advice import advice
 from queue_app.services.read.dead_letters import secrets_by_task
 from queue_app.services.read.stats import READY, UNREACHABLE
@@ -83,6 +83,8 @@ class OverviewReason:
     is_note: bool = False
     #: The failed attempts of a type, whose errors only those see who may see payloads.
     cause: attention.FailingType | None = None
+    #: A paused queue that its row offers to resume.
+    resumes: Queue | None = None
 
     @property
     def short_type(self) -> str:
@@ -125,6 +127,8 @@ def _read_failing(_key: str) -> list[tuple[attention.FailingType, float | None, 
     ]  # fmt: skip
 
 
+#: Seconds for which the oldest task of a paused queue waits before the pause counts as forgotten.
+PAUSED_LONG: Final = 600.0
 #: How many dead letters of a failing type its row offers to replay, to see whether it is mended.
 FIRST_REPLAYS: Final = 10
 _failing: Final = Shared(_read_failing, lambda _: FRESH_TROUBLE)
@@ -188,6 +192,15 @@ def _behind_targets(
             yield OverviewReason(text, row.queue.name, False, row.depth, row.oldest, query, stands_for=why)
 
 
+def _paused_long(live: Live, known: Mapping[str, Sequence[OverviewReason]]) -> Iterator[OverviewReason]:
+    """Yield the paused queues whose tasks wait long, but for pauses that end by themselves."""
+    for row in live.queues:
+        if row.queue.paused and row.queue.resume_at is None and row.oldest >= PAUSED_LONG:
+            for why in known.get(row.queue.name, ()):
+                if why.code == "paused":
+                    yield replace(why, queue="", hint="", stands_for=(why,), resumes=row.queue)
+
+
 def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
     """Yield that tasks wait for a person, each with its form."""
     if found := _awaited.get():
@@ -200,7 +213,8 @@ def _awaited_answers(now: datetime) -> Iterator[OverviewReason]:
             Link(
                 sentence(
                     "Answer %(task)s: %(name)s",
-                    task=each.workflow or each.task_type.rpartition(".")[2], name=each.signal,
+                    task=each.workflow or f"{each.task_type.rpartition('.')[2]} {each.key or str(each.task_id)[-8:]}",
+                    name=each.signal,
                 ),
                 "task_signal", "queue_app.send_signal", args=(each.task_id,),
             )
@@ -216,10 +230,10 @@ def _growing_letters(failing: set[str]) -> Iterator[OverviewReason]:
     """Yield how many dead letters came, if more than before; those of types that fail now are said there."""
     found = [each for each in _deaths.get() if each.number > 2 * each.before and each.task_type not in failing]
     if found:
-        named = [f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found[:NAMED]]
+        types = [f"{each.task_type.rpartition('.')[2]} {each.number}" for each in found]
         text = sentence_n(
             "%(n)s dead letter came within an hour: %(types)s.", "%(n)s dead letters came within an hour: %(types)s.",
-            sum(each.number for each in found), types=listed(named if len(found) <= NAMED else [*named, "…"]),
+            sum(each.number for each in found), types=some_of(types, NAMED),
         )  # fmt: skip
         usual = round(sum(each.before for each in found), 1)
         before = sentence("In the day before, %(n)s came per hour.", n=usual) if usual else ""
@@ -294,13 +308,12 @@ def _last_answer(live: Live) -> str:
 
 
 def _died(live: Live) -> OverviewReason:
-    names = ", ".join(dict.fromkeys(name for name, _at in live.died[:NAMED]))
     text = sentence_n(
         "%(n)s worker has died, %(time)s ago: %(names)s. Its tasks are queued again.",
         "%(n)s workers have died within 10 min, the last %(time)s ago: %(names)s. Their tasks are queued again.",
         len(live.died),
         time=age((live.at - live.died[0][1]).total_seconds()),
-        names=names + ("…" if len(live.died) > NAMED else ""),
+        names=some_of(list(dict.fromkeys(name for name, _at in live.died)), NAMED),
     )
     see = Link(sentence("See them"), "worker_changelist", "queue_app.view_worker", "shown=ended")
     return OverviewReason(text, links=(see,))
@@ -342,7 +355,8 @@ def overview_context(user: Any) -> dict[str, Any]:
     late = (
         list(_behind_targets(now, by_queue, {each.queue for each in in_banner}))[:NAMED] if now.active_workers else []
     )
-    in_banner |= {part for each in late for part in each.stands_for}
+    forgotten = list(_paused_long(now, by_queue))[:NAMED]
+    in_banner |= {part for each in (*late, *forgotten) for part in each.stands_for}
     rows = []
     for row in now.queues:  # what the banner says of a queue is not repeated in its row
         found = by_queue.get(row.queue.name, [])
@@ -356,7 +370,7 @@ def overview_context(user: Any) -> dict[str, Any]:
         for each in part.show(now.parts[name])
     ]  # fmt: skip
     letters = _growing_letters({each.about for each in failing}) if user.has_perm("queue_app.view_deadletter") else ()
-    said = [*general, *failing, *stuck, *late, *of_rooms, *awaited, *letters]
+    said = [*general, *failing, *stuck, *late, *of_rooms, *awaited, *letters, *forgotten]
     visible = [_visible(each, user) for each in said]
     needs = sorted((each for each in visible if not each.is_note), key=lambda each: not each.severe)
     return {
@@ -402,11 +416,8 @@ def _merged(stuck: list[OverviewReason]) -> list[OverviewReason]:
     if len(unserved) < 2:  # noqa: PLR2004 - one message says it of one queue
         return stuck
     names = [each.queue for each in unserved]
-    shown: str = ", ".join(names[:NAMED])
-    if more := len(names[NAMED:]):
-        shown = sentence("%(tasks)s and %(n)s more", tasks=shown, n=more)
     merged = OverviewReason(
-        sentence("No live worker serves them."), shown, True, sum(each.count for each in unserved),
+        sentence("No live worker serves them."), some_of(names, NAMED), True, sum(each.count for each in unserved),
         max(each.seconds for each in unserved), urlencode({"status": "queued", "wait": UNSERVED, **OLDEST}),
         hint=reason(UNSERVED, queue=",".join(names)).remedy, stands_for=tuple(unserved),
     )  # fmt: skip

@@ -24,9 +24,9 @@ from queue_app.core.reasons import (
     Level,
     Reason,
     all_of,
-    has_rate,
     moment,
     paused,
+    rate_words,
     reason,
     subject,
     throttled,
@@ -265,7 +265,8 @@ def of_limit(
     if limit.throttled_until is not None and limit.throttled_until > now:
         yield reason("throttled", text=throttled(what, limit.throttled_until, now))
     if counts and limit.rate_count and not limit.paused:
-        yield reason("rate_limited", text=has_rate(what, limit.rate_count, limit.rate_seconds or 0))
+        rate = rate_words(limit.rate_count, limit.rate_seconds or 0)
+        yield reason("rate_limited", text=sentence("%(what)s has a rate limit: %(rate)s.", what=what, rate=rate))
 
 
 def wait_codes() -> list[str]:

@@ -28,7 +28,7 @@ from queue_app.core.redaction import unmask
 from queue_app.dashboard import labels
 from queue_app.encryption.displayed import displayed_payload
 from queue_app.exceptions import ChangedMeanwhile, InvalidTaskData
-from queue_app.models import MaintenanceJob, Schedule
+from queue_app.models import Schedule
 from queue_app.models.fields import NAME_LENGTH
 from queue_app.schedules import edit, sql as schedule_health, week as pages
 from queue_app.schedules.backfill import preview_backfill, run_schedule, start_backfill
@@ -37,7 +37,6 @@ from queue_app.schedules.repeat import FIELDS as REPEAT, RepeatForm, fields_of
 from queue_app.schedules.tick import failures_in_a_row, last_success, recent
 from queue_app.services.enqueue.validate import check_text
 from queue_app.services.operations.request import MAX_RATE, MIN_RATE, OperationOptions
-from queue_app.services.upkeep.maintenance import JOBS
 
 # The forms of a schedule, its preview, and its backfill.
 
@@ -172,6 +171,11 @@ def preview(data: Mapping[str, Any]) -> dict[str, Any]:
 MAX_IN_WEEK: Final = 1000
 
 
+def _folded(title: Any, *fields: Any, about: Any = "") -> Any:
+    """Return a part of the form that is folded until staff open it."""
+    return title, {"fields": fields, "description": about, "classes": ("collapse",)}
+
+
 class ScheduleAdmin(PausingAdmin[Schedule]):
     change_form_template = "admin/queue_app/schedule/change_form.html"
     change_list_template = "admin/queue_app/schedule/change_list.html"
@@ -179,41 +183,29 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     fieldsets = (
         (None, {"fields": ("task_type", "name", *PAYLOAD)}),
         (_lazy("When"), {"fields": ((*REPEAT, "zone"),)}),
-        (
+        _folded(
             _lazy("More: cron, times, bounds"),
-            {
-                "fields": (
-                    "cron", ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter", "instant_parameter"
-                ),
-                "description": _lazy("Fill in one of cron, every and instants, if it repeats otherwise."),
-                "classes": ("collapse",),
-            },
+            "cron", ("every", "anchor"), "instants", ("starts_at", "ends_at"), "jitter", "instant_parameter",
+            about=_lazy("Fill in one of cron, every and instants, if it repeats otherwise."),
         ),
-        (
+        _folded(
             _lazy("If it is late, or overlaps"),
-            {
-                "fields": ("grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap"),
-                "classes": ("collapse",),
-            },
+            "grace_seconds", ("catch_up", "catch_up_limit", "catch_up_seconds"), "overlap",
         ),
-        (
-            _lazy("Options of the task"),
-            {
-                "fields": tuple(batched(edit.TASK_OPTIONS, 3)),
-                "description": _lazy("What you leave empty is taken from the task."),
-                "classes": ("collapse",),
-            },
+        _folded(
+            _lazy("Options of the task"), *batched(edit.TASK_OPTIONS, 3),
+            about=_lazy("What you leave empty is taken from the task."),
         ),
         (None, {"fields": ("notes", "reason", "version")}),
     )  # fmt: skip
     fixed_fields = ("name",)
     form = ScheduleForm
     low_textareas = (*PAYLOAD, "instants", "notes")
-    list_display = ("named", "state", "coming", "outcomes", "lateness", "overlap", "run_now")
+    list_display = ("named", "state", "coming", "outcomes", "lateness", "run_now")
     list_display_links = ("named",)
     list_filter = ("paused", "overlap", "catch_up")
     list_per_page = 50
-    ordering = ("name",)
+    ordering = ("due_at",)
     pause_permission = "queue_app.pause_schedule"
     payload_fields = PAYLOAD
     pickers: ClassVar = {
@@ -246,7 +238,7 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Return that it fails again and again, if it does and is not paused."""
         failing: str | None = getattr(found, "failing", None)
         if failing is None:
-            return super().state(found)
+            return super().state(found) if found.paused else SafeString(labels.word("active" if found.due_at else "-"))
         label = format_html('<span class="tq-label tq-status-failed">{}</span>', _("failing"))
         return two_lines(label, _("%(times)s times in a row") % {"times": failing})
 
@@ -343,13 +335,6 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
     ) -> HttpResponse:
         context |= {"preview_url": self.url_of("preview")}
         return super().render_change_form(request, context, *args, **kwargs)
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        jobs = MaintenanceJob.objects.filter(name__in=JOBS).order_by("name")
-        may_view = request.user.has_perm("queue_app.view_maintenancejob")
-        now = timezone.now()
-        context = {"jobs": [(job, job.succeeded_at and labels.ago(job.succeeded_at, now)) for job in jobs if may_view]}
-        return super().changelist_view(request, context | (extra_context or {}))
 
     @page("preview/", "preview")
     def preview_view(self, request: HttpRequest) -> HttpResponse:

@@ -28,7 +28,7 @@ def coming(recurrence: Recurrence, now: datetime) -> list[tuple[datetime, str]]:
     """Return the next ticks with their times in the zone of the schedule."""
     zone = ZoneInfo(recurrence.zone)
     instants = islice(recurrence.instants_after(now), PREVIEWED)
-    return [(instant, date_format(instant.astimezone(zone), "D Y-m-d H:i:s T")) for instant in instants]
+    return [(instant, date_format(instant.astimezone(zone), "D H:i:s T")) for instant in instants]
 
 
 def strip(ticks: Sequence[RecentTick]) -> SafeString:
@@ -71,7 +71,7 @@ class Week:
     """The coming seven days in the viewer's zone."""
 
     days: list[datetime]
-    rows: list[tuple[int, list[Hour]]]  # (hour of the day, that hour on each day)
+    rows: list[tuple[int, list[Hour]]]  # (hour, that hour on each day); none that is always empty
     often: list[tuple[Schedule, str]]  # schedules that tick more often than every two hours
     most_at_once: int
     zone: str
@@ -98,7 +98,7 @@ def week(schedules: Iterable[Schedule], now: datetime) -> Week:
             found.moments[instant] += 1
     return Week(
         days=[start + timedelta(days=day) for day in range(7)],
-        rows=rows,
+        rows=[(hour, days) for hour, days in rows if any(each.names for each in days)],
         often=often,
         most_at_once=max(hour.at_once for _hour, days in rows for hour in days),
         zone=timezone.get_current_timezone_name(),

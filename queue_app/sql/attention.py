@@ -68,10 +68,10 @@ GROUP BY name
 """
 # A blocked task that has run and is not to be queued waits for a signal.
 _AWAITED: Final = f"""
-SELECT t.id, t.task_type, COALESCE(flow.name, ''), step.signal, step.stored_at, count(*) OVER ()
+SELECT t.id, t.task_type, COALESCE(flow.name, ''), t.concurrency_key, step.signal, step.stored_at, count(*) OVER ()
 FROM (
-    SELECT id, task_type, workflow_id FROM queue_app_task WHERE status = 'blocked' AND attempt > 0 AND queued_at IS NULL
-    LIMIT {MAX_WAITING}
+    SELECT id, task_type, workflow_id, concurrency_key FROM queue_app_task
+    WHERE status = 'blocked' AND attempt > 0 AND queued_at IS NULL LIMIT {MAX_WAITING}
 ) AS t JOIN queue_app_stepresult AS step ON step.task_id = t.id
 LEFT JOIN queue_app_workflow AS flow ON flow.id = t.workflow_id
 WHERE step.done_at IS NULL AND step.signal <> '' ORDER BY step.stored_at, t.id LIMIT {LISTED}
@@ -114,6 +114,7 @@ class AwaitedAnswer(NamedTuple):
     task_id: uuid.UUID
     task_type: str
     workflow: str  # its name; empty: none
+    key: str  # its concurrency key; empty: none
     signal: str
     since: datetime
     number: int

@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy, gettext_noop as _noop, ngettext_lazy
 
+from queue_app.admin.filters import choice_filter
 from queue_app.admin.forms import column, permission, two_lines, with_number
 from queue_app.admin.mixins import ReadOnlyAdmin, action_page, object_page
 from queue_app.admin.signals import SignalForm, SignalMixin
@@ -43,10 +44,6 @@ class WorkflowSignalForm(SignalForm):
         label=_lazy("Signal"), max_length=NAME_LENGTH, widget=forms.TextInput({"class": "vTextField"})
     )
 
-    def __init__(self, data: object = None, initial: str = "") -> None:
-        super().__init__(None, data)
-        self.fields["name"].initial = initial
-
 
 class WorkflowSignalMixin(SignalMixin[Workflow]):
     """The form of a signal to a workflow, which the first of its tasks that waits for it takes."""
@@ -54,7 +51,7 @@ class WorkflowSignalMixin(SignalMixin[Workflow]):
     @object_page("signal", "send")
     def signal_view(self, request: HttpRequest, flow: Workflow) -> HttpResponse:
         names = list(dict.fromkeys(each.signal for each in workflow_graph.awaited([flow.pk], NAMED)))
-        form = WorkflowSignalForm(request.POST or None, names[0] if names else "")
+        form = WorkflowSignalForm(None, request.POST or None, initial={"name": "".join(names[:1])})
         title = _("Send a signal to %(name)s") % {"name": flow.name}
         context = {"original": flow, "form": form, "names": names, "submit": _("Send")}
         return self.send_signal(request, flow, form) or self.own_page(request, "workflow/signal.html", title, **context)
@@ -74,19 +71,19 @@ MAX_NEIGHBOURS = 12
 MAX_NAMED: Final = 20
 
 
-class StandingFilter(admin.SimpleListFilter):
-    title = _lazy("standing")
-    parameter_name = "standing"
+def _standing(flows: QuerySet[Workflow], name: str) -> QuerySet[Workflow]:
+    """Return the workflows with a standing or a state."""
+    if name == "waiting":
+        waiting = matching(TaskFilter(stands="waits_for_a_person"), Task.objects.filter(workflow_id__isnull=False))
+        return flows.filter(pk__in=waiting.values("workflow_id"))
+    return flows.filter(**(STANDINGS.get(name) or {"state": WorkflowState(name)}))
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("open", _lazy("not ended")), ("waiting", _lazy("waits for a person")), ("held", _lazy("held")),
-                ("paused", _lazy("paused"))]  # fmt: skip
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        if self.value() == "waiting":
-            waiting = matching(TaskFilter(stands="waits_for_a_person"), Task.objects.filter(workflow_id__isnull=False))
-            return queryset.filter(pk__in=waiting.values("workflow_id"))
-        return queryset.filter(**STANDINGS.get(self.value() or "", {}))
+#: What needs a person comes first.
+StandingFilter = choice_filter(
+    _lazy("state"), "standing", lambda: ["waiting", "held", "paused", "open", *WorkflowState], _standing,
+    label=lambda name: {"open": _("not ended"), "waiting": _("waits for a person")}.get(name) or labels.word(name),
+)  # fmt: skip
 
 
 def _of_cancel(_admin: Any, _request: HttpRequest, flow: Workflow) -> Iterator[Any]:
@@ -183,10 +180,14 @@ def _steering(  # noqa: PLR0913 - by name
 
 class WorkflowAdmin(WorkflowSignalMixin, ReadOnlyAdmin[Workflow]):
     change_form_template = "admin/queue_app/workflow/change_form.html"
+    quick_views = (
+        ("standing=waiting", _lazy("Waits for a person")), ("standing=held", _lazy("Held")),
+        ("standing=open", _lazy("Not ended")),
+    )  # fmt: skip
     empty_text = _lazy("No workflow yet. Code makes them with queue_app.Workflow, the API at /api/v1/workflows.")
     list_display = ("named", "standing", "progress", "age")
     list_display_links = ("named",)
-    list_filter = (StandingFilter, "state")
+    list_filter = (StandingFilter,)
     list_per_page = 20
     ordering = ("-id",)
     search_fields = ("name", "user")

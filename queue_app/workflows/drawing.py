@@ -60,13 +60,12 @@ class Box:
     @property
     def state(self) -> str:
         """The state that matters most."""
-        counts = self.group.counts
-        return next(state for state in _WORST_FIRST if counts[state])
+        return self.states[0][0]
 
     @property
     def states(self) -> list[tuple[str, int]]:
         """The number of tasks by state, the worst first."""
-        return [(state, self.group.counts[state]) for state in _WORST_FIRST if self.group.counts[state]]
+        return _by_state(self.group.counts)
 
     @property
     def strip(self) -> list[tuple[str, int, int]]:
@@ -100,12 +99,14 @@ class GraphShapes:
     left_out: int
 
 
+def _by_state(counts: Counter[str]) -> list[tuple[str, int]]:
+    return [(state, counts[state]) for state in _WORST_FIRST if counts[state]]
+
+
 def states_in_words(counts: Counter[str]) -> str:
     """Return numbers by state, the worst first, such as ``3 failed, 812 completed``."""
-    known = [state for state in _WORST_FIRST if counts[state]]
-    if counts.total() == 1:
-        return word(known[0])
-    return ", ".join(f"{counts[state]:,} {word(state)}" for state in known)
+    found = _by_state(counts)
+    return ", ".join(f"{number:,} {word(state)}" if counts.total() > 1 else word(state) for state, number in found)
 
 
 @dataclass(frozen=True, slots=True)

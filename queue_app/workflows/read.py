@@ -182,7 +182,7 @@ def _groups(
         if group is None:
             group = by_key[key] = TaskGroup(len(by_key), nodes.kinds[kind], level, undoes)
         group.tasks.append(task)
-        group.parents.update(waits)
+        group.parents.update(sorted(waits))
         group_of[task] = group.number
     groups = list(by_key.values())
     for undo, undone in nodes.undoing.items():

@@ -33,7 +33,7 @@ WITH own AS MATERIALIZED (
     SELECT after.number AS after, before.number AS before, edge.condition
     FROM queue_app_taskdependency AS edge JOIN own AS after ON after.id = edge.after_id
         JOIN own AS before ON before.id = edge.before_id
-    ORDER BY after.number
+    ORDER BY after.number, before.number
 )
 SELECT
     (SELECT string_agg(uuid_send(id), ''::bytea) FROM tasks),

@@ -67,10 +67,18 @@ def test_the_preview_follows_what_one_types(visit, office, screenshot):
     desk = visit(viewport=DESKTOP)
     desk.log_in("alice")
     desk.go("schedule/add/")
-    desk.page.fill("#id_name", "morning")
     desk.page.fill("#id_task_type", ECHO)
-    desk.page.press("#id_task_type", "Tab")
-    desk.page.fill("#id_parameters-value", "1")  # its parameter has a field now
+    fetches = []
+
+    def hold(route):
+        fetches.append(route)
+
+    desk.page.route("**/schedule/add/?task_type=*", hold)
+    with desk.page.expect_request("**/schedule/add/?task_type=*"):
+        desk.page.press("#id_task_type", "Tab")
+    desk.page.keyboard.type("morning")  # while the field of its parameter is on its way
+    fetches.pop().continue_()
+    desk.page.fill("#id_parameters-value", "1")
     assert desk.page.input_value("#id_name") == "morning"
     desk.page.get_by_text("At 02:00 every day").wait_for()
     assert desk.page.locator("#id_number").is_hidden()

@@ -170,11 +170,15 @@
     shape.addEventListener('change', choose);
     choose();
   }
-  /* The fields of the parameters follow from the task type: fetch the form again with what was filled in. */
+  /* The fields of the arguments follow from the task type: fetch those, and leave all that is filled in as it is. */
   const typed = document.querySelector('[data-tq-again]');
-  if (typed) typed.addEventListener('change', () => {
-    const filled = [...new FormData(typed.form)].filter(([name, value]) => value && !/^(_|csrf|initial-|args|parameters|instants)/.test(name));
-    window.location.search = new URLSearchParams(filled);
+  if (typed) typed.addEventListener('change', async () => {
+    const response = await fetch(`?${new URLSearchParams({ task_type: typed.value })}`);
+    const page = new DOMParser().parseFromString(await response.text(), 'text/html');
+    const rows = (within) => within.querySelectorAll('.form-row:is(.field-args, .field-parameters)');
+    const [first, ...rest] = rows(typed.form);
+    first.replaceWith(...rows(page));
+    rest.forEach((row) => row.remove());
   });
 
   /* Show the next ticks of a schedule while the user types; without this script a button does. */

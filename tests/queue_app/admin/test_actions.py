@@ -1,5 +1,6 @@
 """Permissions of the actions, and their effect on rows, index, history and messages."""
 
+import re
 import uuid
 from collections import Counter
 from datetime import timedelta
@@ -18,7 +19,7 @@ from queue_app.core.states import Status
 from queue_app.index import get_index
 from queue_app.models import AuditEntry, Operation, Queue, Task
 from tests.support.factories import QueueFactory, StaffFactory
-from tests.support.pages import CONFIRMED, messages_of, select, text_of, url
+from tests.support.pages import CONFIRMED, messages_of, select, text_of, url, words_of
 
 TASKS = "/admin/queue_app/task/"
 QUEUES = "/admin/queue_app/queue/"
@@ -187,6 +188,30 @@ def test_actions_on_all_that_match(staff, make_task):
     operation = Operation.objects.get()
     assert (operation.changed, operation.reason, operation.by) == (3, "sold out", "superuser")
     assert AuditEntry.objects.filter(action="task.cancel_all", reason="sold out", count=3).exists()
+
+
+@pytest.mark.parametrize("query", ["?user=ina", "?q=user%3Aina"])
+def test_an_action_without_ticks_means_all_that_match(staff, make_task, query):
+    theirs = {make_task(user="ina").pk for _ in range(3)}
+    other = make_task(user="omar")
+    assert "none ticked: all 3 that match" in words_of(staff.get(TASKS + query))
+    asked = staff.post(TASKS + query, {"action": "reprioritise_selected", "index": "0"})
+    assert "3 tasks will get another priority." in words_of(asked)
+    assert "all tasks that match the list's filters now" in words_of(asked)
+    assert not Task.objects.exclude(priority=Band.NORMAL).exists(), "the first page changes nothing"
+    repeated = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', text_of(asked))
+    staff.post(TASKS + query, dict(repeated) | CONFIRMED | {"priority": "critical"})
+    assert set(Task.objects.filter(priority=Band.CRITICAL).values_list("pk", flat=True)) == theirs
+    assert Task.objects.get(pk=other.pk).band is Band.NORMAL
+
+
+@pytest.mark.parametrize("query", ["", "?sort=oldest", "?q=", "?p=1"])
+def test_an_action_without_ticks_needs_a_narrowed_list(staff, make_task, query):
+    make_task()
+    assert "none ticked" not in words_of(staff.get(TASKS + query))
+    page = words_of(staff.post(TASKS + query, {"action": "cancel_selected", "index": "0"}, follow=True))
+    assert "Items must be selected" in page
+    assert not Task.objects.filter(status="cancelled").exists()
 
 
 def test_the_first_of_those_that_match_and_what_became_of_each(staff, make_task, client):

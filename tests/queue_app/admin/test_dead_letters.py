@@ -43,6 +43,18 @@ def test_replay_comes_before_links_to_other_pages(staff, dead):
     assert failure.index("/replay/") < failure.index("<a ")
 
 
+def test_a_dead_letter_offers_one_way_to_run_with_edits(staff, dead):
+    letter = dead()
+    address = f"/admin/queue_app/task/{letter.task_id}/change/"
+    page = words_of(staff.get(address))
+    assert "Replay with edited arguments" in page
+    assert "Run again with edits" not in page
+    discard(letter.pk, by="ina", reason="")
+    page = words_of(staff.get(address))
+    assert "Replay with edited arguments" not in page
+    assert "Run again with edits" in page, "a discarded one cannot be replayed"
+
+
 # -- permissions ----------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from queue_app.models import AuditEntry, Limit, LimitStep, PriorityPolicy, Queue
 from queue_app.services import pause
 from tests.queue_app.admin.test_actions import QUEUES
 from tests.support.factories import LimitFactory, StaffFactory
-from tests.support.pages import messages_of, select
+from tests.support.pages import messages_of, select, words_of
 
 LIST = reverse("admin:queue_app_limit_changelist")
 ADD = reverse("admin:queue_app_limit_add")
@@ -139,6 +139,22 @@ def test_the_list_tells_what_runs_and_waits_behind_each_limit(staff, make_task, 
     assert rows["shop.pay"] == ("1 at the limit", "2 under 1 s")
     assert rows["customer"] == ("3 at most 2 of one key", "0")
     assert rows["customer:9"] == ("1", "0"), "a key with a limit of its own is not its family's"
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "words"),
+    [
+        (1, 3600, "1 an hour"), (100, 60, "100 a minute"), (5, 30, "5 per 30 s"), (3, 1, "3 a second"),
+        (1, 86_400, "1 a day"), (2000, 7200, "2,000 per 2 h"),
+    ],
+)  # fmt: skip
+def test_a_rate_is_said_in_words(staff, make_task, make_worker, count, seconds, words):
+    Limit.objects.create(scope="type", name="shop.tasks.send_mail", rate_count=count, rate_seconds=seconds)
+    make_worker()
+    make_task()
+    assert f" {words} " in words_of(staff.get(LIST))
+    assert f"· {words} " in words_of(staff.get("/admin/queue_app/taskstats/type/shop.tasks.send_mail/"))
+    assert f"has a rate limit: {words}." in words_of(staff.get("/admin/queue_app/"))
 
 
 def cells_of(row: str) -> tuple[str, str]:

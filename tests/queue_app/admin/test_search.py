@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import pytest
 from django.contrib import admin
 from django.db import connection
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -17,7 +17,15 @@ from queue_app.core.states import Status
 from queue_app.models import Operation, Queue, Task
 from queue_app.schedules.edit import create_schedule
 from queue_app.sql import search as rows
-from tests.support.factories import AttemptFactory, DeadLetterFactory, TaskFactory, WorkerFactory, let_wait, move
+from tests.support.factories import (
+    AttemptFactory,
+    DeadLetterFactory,
+    StaffFactory,
+    TaskFactory,
+    WorkerFactory,
+    let_wait,
+    move,
+)
 from tests.support.pages import CONFIRMED
 from tests.workers import chores
 
@@ -209,6 +217,35 @@ def test_an_action_on_all_that_match_reaches_the_same_tasks(staff, shop, term):
     operation = Operation.objects.get()
     assert (operation.total, operation.changed) == (1, 1)
     assert Task.objects.get(pk=shop["failed"].pk).status == Status.QUEUED
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "type:charge", "type:shop.tasks.charge", "queue:pay", "user:omar", "worker:gpu-7", "error:no funds", "key:card",
+        "type:charge user:omar", "queue:pay error:funds",
+    ],
+)  # fmt: skip
+def test_dead_letters_are_found_by_the_conditions_of_tasks(staff, shop, dead, term):
+    Task.objects.filter(pk=shop["failed"].pk).update(concurrency_key="card")
+    dead(task_type="shop.tasks.other", queue="default", user="zoe")
+    assert found_by(staff, {"q": term}, LETTERS) == {shop["failed"].pk}
+
+
+def test_a_dead_letter_without_its_task_is_found_by_what_it_says_itself(staff, shop):
+    Task.objects.filter(pk=shop["failed"].pk).delete()
+    for term in ("type:shop.tasks.charge", "queue:payments", "user:omar", "omar", str(shop["failed"].pk)):
+        assert found_by(staff, {"q": term}, LETTERS) == {shop["failed"].pk}, term
+
+
+def test_who_may_not_read_errors_finds_no_dead_letter_by_them(client_of, shop):
+    client = client_of("superuser")
+    viewer = Client()
+    viewer.force_login(StaffFactory(username="ed", permissions=["view_deadletter"]))
+    assert found_by(client, {"q": "error:funds"}, LETTERS) == {shop["failed"].pk}
+    page = viewer.get(LETTERS, {"q": "error:funds"}).content.decode()
+    assert "needs the permission queue_app.view_payload" in page
+    assert found_by(viewer, {"q": "error:funds"}, LETTERS) == set()
 
 
 def test_filters(staff, shop, make_task, run_task):

@@ -163,9 +163,10 @@ def test_tasks_that_wait_for_an_answer(staff):
     tasks = [let_wait(TaskFactory(task_type=name, status="queued")) for name in ("shop.refund", "shop.publish")]
     page = seen(staff)
     assert "2 tasks wait for an answer" in page
-    assert "Answer refund: approved Answer publish: approved" in page
+    refund, publish = (str(task.pk)[-8:] for task in tasks)
+    assert f"Answer refund {refund}: approved Answer publish {publish}: approved" in page
     assert f"/admin/queue_app/task/{tasks[0].pk}/signal/" in staff.get(LIVE).content.decode()
-    assert "Answer refund: approved" in seen(staff, HOME), "the home page has the first rows too"
+    assert f"Answer refund {refund}: approved" in seen(staff, HOME), "the home page has the first rows too"
     assert "All is well" in seen(log_in("view_queue"))
 
 
@@ -173,6 +174,46 @@ def test_an_answer_names_its_workflow(staff):
     flow = Workflow.objects.create(name="order 7", created_at=timezone.now())
     let_wait(TaskFactory(task_type="shop.refund", status="queued", workflow_id=flow.pk))
     assert "Answer order 7: approved" in seen(staff)
+
+
+def test_answers_without_a_workflow_are_told_apart(staff):
+    tasks = [
+        let_wait(TaskFactory(task_type="shop.approve", status="queued", concurrency_key=key))
+        for key in ("order:7", "", "")
+    ]
+    page = seen(staff)
+    for name in ("order:7", *(str(task.pk)[-8:] for task in tasks[1:])):
+        assert page.count(f"Answer approve {name}: approved") == 1
+
+
+def let_grow_old(task):
+    """Let a task wait for a quarter of an hour."""
+    Task.objects.filter(pk=task.pk).update(queued_at=timezone.now() - timedelta(minutes=15))
+    rebuild()
+
+
+def test_a_queue_whose_pause_was_forgotten(staff, make_task):
+    WorkerFactory(task_types=["shop.tasks.send_mail"])
+    task, _ = make_task(queue="news"), make_task(queue="news")
+    pause("news", by="ina", reason="The text has a mistake.")
+    Queue.objects.filter(pk="news").update(paused_at=timezone.now() - timedelta(minutes=18, seconds=5))
+    assert "All is well" in seen(staff), "a short wait is no news"
+    let_grow_old(task)
+    page = seen(staff)
+    assert "▲ 1 thing needs you" in page
+    said = "The queue news is paused by ina (18 min 5 s ago): The text has a mistake."
+    assert f"{said} 2 tasks wait, the oldest for 15 min" in page
+    assert page.count("is paused by ina") == 1, "its row does not repeat it"
+    shared.forget()
+    needs = staff.get(LIVE).content.decode().partition('id="tq-reasons"')[2].partition("</ul>")[0]
+    assert 'action="/admin/queue_app/queue/news/resume/"' in needs
+
+
+def test_a_pause_that_ends_by_itself_needs_no_one(staff, make_task):
+    WorkerFactory(task_types=["shop.tasks.send_mail"])
+    let_grow_old(make_task(queue="news"))
+    pause("news", by="ina", reason="", resume_at=timezone.now() + timedelta(hours=1))
+    assert "Nothing needs you: tasks wait longer than their target only in paused queues" in seen(staff)
 
 
 def test_dead_letters_that_come(staff):

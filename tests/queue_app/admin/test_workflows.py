@@ -350,6 +350,17 @@ def test_a_compensation_hangs_on_what_it_undoes_and_is_no_part_of_the_critical_p
     assert "1 compensated" in text
 
 
+def test_the_edges_of_a_graph_have_a_fixed_order(staff, committed):
+    made = Workflow("fan in")
+    first = [made.add_call(chores.echo, [number], name=f"part {number}") for number in range(12)]
+    made.add_call(chores.echo, [99], after=first[::-1], name="sum")
+    with committed():
+        made.enqueue()
+    boxes = staff.get(page(made)).context["graph"].boxes
+    waits = [name for name, _number in boxes[-1].waits]
+    assert waits == [f"part {number}" for number in range(12)]
+
+
 def test_the_times_have_an_axis(staff, flow):
     began = timezone.now().replace(hour=12, minute=0, second=2, microsecond=0)
     for number, task in enumerate(tasks(flow)[:2]):
