@@ -128,6 +128,8 @@ TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 #: Maximum number of rows that a list counts, pages through and acts on.
 COUNT_LIMIT = 10_000
 NO_STORE: Final = {"Cache-Control": "no-store"}
+#: Template of a list with a link to a simulation of other limits.
+WITH_WHAT_IF: Final = "admin/queue_app/operation/change_list.html"
 #: Number of changes shown on an object's page.
 RECENT = 10
 #: Stands in the route of a page for ``object_route``.

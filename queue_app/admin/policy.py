@@ -10,8 +10,9 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app import conf
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
-from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
+from queue_app.admin.mixins import WITH_WHAT_IF, FixedRowsAdmin, SingletonAdmin, page
 from queue_app.admin.queue import ADAPTIVE_FIELDSET, HELP, LIMITS_NOTE, PausingAdmin, rate_words
 from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
@@ -106,6 +107,7 @@ class LimitAdmin(PausingAdmin[Limit]):
     field_help = HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
     form = LimitForm
+    change_list_template = WITH_WHAT_IF
     pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
     list_display = (
         "name", "scope", "state", "running", "waiting", "in_force", "rate", "max_concurrent"
@@ -167,6 +169,13 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
     pause_permission = "queue_app.pause_queue"  # staff who may pause each queue may pause all
     readonly_fields = ("updated",)
     updated = time_column("updated_at", _lazy("updated"))
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        """Say what an empty field means."""
+        found = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if found is not None and (value := getattr(conf.get().admission, db_field.name, None)):
+            found.help_text = f"{found.help_text} {_('These say %(n)s.') % {'n': f'{value:,}'}}"
+        return found
 
     def page_context(self, request: HttpRequest, found: RuntimeSettings) -> dict[str, Any]:
         return super().page_context(request, found) | {"title": capfirst(self.opts.verbose_name), "subtitle": ""}

@@ -122,9 +122,14 @@ def depths(index: IndexStats | None) -> dict[str, QueueDepth]:
 def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
     """Return the summary of each queue by name; with the sentences of the page if the numbers come from the rows."""
     found, state = stats.summaries(queues, rows_shared.get)
-    return found, "" if state == READY else joined(
-        " ".join(each.text for each in troubles(System(state))), NUMBERS_OF_ROWS
-    )
+    return found, of_rows(System(state))
+
+
+def of_rows(system: System) -> str:
+    """Return why the numbers come from the rows; empty if they come from the index."""
+    if system.index == READY:
+        return ""
+    return joined(" ".join(each.text for each in troubles(System(system.index))), NUMBERS_OF_ROWS)
 
 
 @dataclass(frozen=True, slots=True)

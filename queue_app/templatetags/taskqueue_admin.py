@@ -91,18 +91,6 @@ def tq_link(link: Link) -> str:
 
 
 @register.simple_tag(takes_context=True)
-def tq_sorted(context: Context, order: str, title: str) -> SafeString:
-    """Return the head of a column that sorts the list."""
-    query = context["request"].GET.copy()
-    query["o"] = order
-    current = format_html(' aria-sort="{}"', "ascending" if order in {"name", "busier"} else "descending")
-    return format_html(
-        '<th scope="col"{}><a href="?{}">{}</a></th>',
-        current if context["order"] == order else "", query.urlencode(), title,
-    )  # fmt: skip
-
-
-@register.simple_tag(takes_context=True)
 def taskqueue_overview(context: Context) -> dict[str, Any]:
     """Return the state of the queues and workers that the user may see."""
     return overview_context(context["request"].user)
