@@ -33,14 +33,13 @@ from queue_app.dashboard import charts, labels
 from queue_app.diagnose import live
 from queue_app.diagnose.overview import LENGTHS, of_one_queue, overview_context
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
-from queue_app.models import DeadLetter, Limit, PriorityPolicy, Queue, RuntimeSettings, Schedule, Task, Worker
+from queue_app.models import DeadLetter, Limit, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.models.fields import TYPE_LENGTH
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
 from queue_app.services.control.advice import dismiss
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
-from queue_app.services.read.stats import QueueSummary
 from queue_app.services.upkeep.task_stats import compare_queue
 from queue_app.sql.database import atomic
 
@@ -252,13 +251,6 @@ def _now(title: Any, text: Callable[[live.QueueRow], Any]) -> Any:
     return column(title, lambda queue: text(queue.now) if queue.now else "-")
 
 
-def _is_late(summary: QueueSummary | None) -> bool:
-    """Return whether a task of a queue waits longer than the target of its band."""
-    targets = dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
-    waits = [(stats.oldest_age_seconds, targets.get(band)) for band, stats in summary.bands.items()] if summary else []
-    return any(wait is not None and target is not None and wait > target for wait, target in waits)
-
-
 #: Maximum number of running tasks on the page of a queue.
 MAX_RUNNING: Final = 20
 #: A queue, compared with times before; viewers share it.
@@ -343,7 +335,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         known = {row.queue.name: row for row in now.queues}
         for queue in rows:
             queue.now = known.get(queue.name)
-        if request.method == "GET" and (error := live.of_rows(now.system)):
+        if request.method == "GET" and (error := now.why_of_rows):
             messages.warning(request, labels.translate(error))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
@@ -371,14 +363,11 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         """Return what waits, runs and serves the queue at this moment."""
-        known, error = live.summaries([found])
-        summary = known.get(found.name)
+        now = live.current()
         return {
             "original": found,
-            "summary": summary,
-            "oldest_seconds": live.oldest_seconds(summary),
-            "is_late": _is_late(summary),
-            "unreachable": labels.translate(error),
+            "row": next((row for row in now.queues if row.queue.name == found.name), None),
+            "unreachable": labels.translate(now.why_of_rows),
             "reasons": of_one_queue(found.name),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
             .filter(Q(queues=[]) | Q(queues__contains=[found.name]))

@@ -47,8 +47,8 @@ _ORDERS: Final[dict[str, tuple[Any, Callable[[task_stats.Listed], Any]]]] = {
 }
 #: Question that a list answers -> the column that it is sorted by.
 _QUESTIONS: Final = {
-    "total": _lazy("most tasks"), "slower": _lazy("got slower"), "failing": _lazy("fail more"),
-    "busier": _lazy("do less"),
+    "total": _lazy("Which run most?"), "slower": _lazy("Which got slower?"), "failing": _lazy("Which fail more?"),
+    "busier": _lazy("Which run less?"),
 }  # fmt: skip
 
 

@@ -13,12 +13,10 @@ from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from queue_app.core.priorities import Band
 from queue_app.core.sentence import sentence
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import traceback_html, value_text
 from queue_app.diagnose.overview import Link, overview_context
-from queue_app.services.read.stats import QueueSummary
 from queue_app.sql.database import atomic
 
 register = template.Library()
@@ -70,12 +68,6 @@ register.filter("tq_words", lambda text: text.split())
 register.filter("tq_traceback", lambda text: traceback_html(str(text)))
 register.filter("tq_type", labels.type_label)
 register.simple_tag(labels.sparkline, name="tq_spark")
-
-
-@register.filter
-def tq_bands(summary: QueueSummary | None) -> list[tuple[Band, int]]:
-    """Return (band, number of queued tasks) of the bands with queued tasks."""
-    return [] if summary is None else [(band, stats.depth) for band, stats in summary.bands.items() if stats.depth]
 
 
 @register.simple_tag

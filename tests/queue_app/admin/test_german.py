@@ -6,9 +6,8 @@ from django.test import RequestFactory
 from django.utils import timezone, translation
 
 from queue_app.admin.site import TEXTS
-from queue_app.dashboard.labels import RENAMED
 from queue_app.core.recurrence import Recurrence
-from queue_app.dashboard.labels import translate
+from queue_app.dashboard.labels import RENAMED, translate
 from queue_app.models import AuditEntry, Operation, Task
 from queue_app.services.control.audit import ADMIN, record
 from tests.queue_app.admin.test_audit import own_admins

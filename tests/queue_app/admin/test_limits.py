@@ -291,7 +291,7 @@ def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
     entry = AuditEntry.objects.filter(action="queue.edit").first()
     assert (entry.before["max_concurrent"], entry.after["max_concurrent"], entry.reason) == (7, None, "quiet days")
     page = staff.get(f"{QUEUES}default/change/").content.decode()
-    assert "max concurrent: 7 → -" in page
+    assert "tasks at the same time: 7 → -" in page
     assert "quiet days" in page
     bad = staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"rate_count": "5"}).content.decode()
     assert "Enter the period in seconds" in bad
