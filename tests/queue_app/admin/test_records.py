@@ -158,7 +158,7 @@ def test_an_action_is_a_sentence(rows, action, target, target_id, count, words):
         ({}, {"rate": None, "filter": {"queue": "mail", "user": None}}, "filter: queue: mail"),
         ({"max_concurrent": None}, {"max_concurrent": 4}, "tasks at the same time: - → 4"),
         ({"target_seconds": 300.0}, {"target_seconds": 60.0}, "target for the wait: 5 min → 1 min"),
-        ({}, {"scope": "type", "scopes": ["view_task"]}, "limit of: task type; may do: view_task"),
+        ({}, {"scope": "type", "scopes": ["view_task"]}, "limit of: task type; may do: view task"),
         ({}, {"capabilities": ["gpu", "ssd"], "weights": {}}, "capabilities: gpu, ssd"),
         ({}, {}, ""),
     ],
