@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
+from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
@@ -174,7 +175,9 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
         """Say what an empty field means."""
         found = super().formfield_for_dbfield(db_field, request, **kwargs)
         if found is not None and (value := getattr(conf.get().admission, db_field.name, None)):
-            found.help_text = f"{found.help_text} {_('These say %(n)s.') % {'n': f'{value:,}'}}"
+            found.help_text = (
+                f"{found.help_text} {_('These say %(n)s.') % {'n': number_format(value, force_grouping=True)}}"
+            )
         return found
 
     def page_context(self, request: HttpRequest, found: RuntimeSettings) -> dict[str, Any]:

@@ -51,7 +51,7 @@ TEXTS: Final = (
     _noop("admin"), _noop("api"), _noop("command"), _noop("code"),
     # what keys may do
     _noop("read"), _noop("submit"), _noop("operate"), _noop("administer"), _noop("work"), _noop("nothing"),
-    _noop("expires at"),
+    _noop("expires at"), _noop("since"),
     # orders, and what limits and statistics are about
     _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
     _noop("band"), _noop("newest"),
@@ -133,7 +133,7 @@ def change(value: float | None, name: str) -> SafeString:
     if value is None or abs(value) < least:
         return SafeString("")
     if not is_share:
-        number = _("%(n)s points") % {"n": f"{value:+.1f}"}
+        number = _("%(n)s points") % {"n": ("+" if value > 0 else "") + formats.number_format(value, 1)}
     else:
         number = f"{value:+.0f} %" if value < MANY_TIMES else _("%(n)s times") % {"n": f"{1 + value / 100:,.0f}"}
     worse = "tq-alert" if is_bad and value > 0 else "tq-below"
@@ -151,7 +151,7 @@ def lead(compared: Sequence[tuple[Any, Any]]) -> SafeString:
     now, parts = compared[0][1].now, []
     figures = {
         "slower": _("p95 %(time)s") % {"time": duration(now.run_p95 or 0)},
-        "failing": _("%(n)s %% failed") % {"n": f"{now.failed_share:.1f}"},
+        "failing": _("%(n)s %% failed") % {"n": formats.number_format(now.failed_share, 1)},
     }
     for name, figure in figures.items():
         changes = [

@@ -216,7 +216,7 @@ def corrected(
 def span(seconds: float) -> str:
     """Return a wait as staff say it: seconds up to two minutes, minutes up to two hours."""
     if seconds < 120:  # noqa: PLR2004 - as said
-        return sentence("%(n)s s", n=float(f"{seconds:.3g}"))
+        return sentence("%(n)s s", n=float(f"{seconds:.2g}"))
     if seconds < 7200:  # noqa: PLR2004 - as said
         return sentence("%(n)s min", n=round(seconds / 60))
     return sentence("%(n)s h", n=round(seconds / 3600, 1))

@@ -392,3 +392,31 @@ def test_each_setting_says_what_it_changes(staff, path):
     Queue.objects.create(name="mail")
     form = staff.get(f"/admin/queue_app/{path}").context["adminform"].form
     assert [name for name, field in form.fields.items() if not field.help_text] == []
+
+
+@pytest.mark.parametrize(
+    "path", ["queue/", "queue/mail/change/?tab=settings", "limit/", "limit/add/", "runtimesettings/1/change/"]
+)
+def test_settings_are_named_as_people_say_it(staff, path):
+    Queue.objects.create(name="mail")
+    LimitFactory(max_concurrent=3)
+    page = text_of(staff.get(f"/admin/queue_app/{path}")).lower()
+    assert "tasks at the same time" in page
+    for name in ("max concurrent", "rate burst", "fair by", "expire eagerly", "scope:", "max length", "max pending"):
+        assert name not in page, name
+
+
+def test_the_settings_say_what_an_empty_field_means(staff):
+    page = text_of(staff.get("/admin/queue_app/runtimesettings/1/change/"))
+    assert "Empty: as in the settings of the project. These say 10,000." in page
+
+
+def test_no_page_asks_for_two_reasons_at_once(staff):
+    """The reason of a pause is asked for by its button."""
+    Queue.objects.create(name="mail")
+    limit, queue, settings = (
+        text_of(staff.get(f"/admin/queue_app/{path}"))
+        for path in (f"limit/{LimitFactory().pk}/change/", "queue/mail/change/", "queue/mail/change/?tab=settings")
+    )
+    assert [page.count('popovertarget="tq-pause-this" aria-label') for page in (limit, queue, settings)] == [1, 1, 0]
+    assert 'id="tq-reason"' not in limit
