@@ -175,9 +175,8 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
         """Say what an empty field means."""
         found = super().formfield_for_dbfield(db_field, request, **kwargs)
         if found is not None and (value := getattr(conf.get().admission, db_field.name, None)):
-            found.help_text = (
-                f"{found.help_text} {_('These say %(n)s.') % {'n': number_format(value, force_grouping=True)}}"
-            )
+            says = _("These say %(n)s.") % {"n": number_format(value, force_grouping=True)}
+            found.help_text = f"{found.help_text} {says}"
         return found
 
     def page_context(self, request: HttpRequest, found: RuntimeSettings) -> dict[str, Any]:

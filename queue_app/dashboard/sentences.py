@@ -57,7 +57,6 @@ _SAME: Final = {
     "priority": "reprioritise", "revoke_key": "revoke", "token_revoke": "revoke", "token_rotate": "rotate",
     "token_create": "add", "patch": "edit", "put": "edit", "post": "add",
 }  # fmt: skip
-SIMULATED: Final = "operation.simulate"
 #: Kind of an object in the log -> its words, where the name of its model is none.
 _KINDS: Final[Mapping[str, Any]] = {
     "deadletter": _lazy("dead letter"), "prioritypolicy": _lazy("policy"),
@@ -102,7 +101,7 @@ def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
         many = _MANY.get(entry.action.partition(".")[0] if of_operation else entry.target)
         is_one = entry.count == 1 and not of_operation
         text = kind if is_one or many is None else many % {"n": entry.count}
-        if entry.action == SIMULATED:
+        if entry.action == "operation.simulate":
             text = _("limits")
         if labels.id_of(operation) is None:
             return format_html("{}", text)
@@ -179,7 +178,8 @@ def _things(operation: Operation) -> str:
 
 def operation_sentence(operation: Operation, url: str = "") -> SafeString:
     """Return who did what to how many things, which lead to ``url``, the page of the operation."""
-    what = _("limits") if operation.kind == OperationKind.SIMULATE else _things(operation)
+    is_trial = operation.kind == OperationKind.SIMULATE
+    what = filter_words(operation.arguments) or _("limits") if is_trial else _things(operation)
     pattern = str(_DONE.get(operation.kind) or _("{who} changed {what}"))
     who = format_html("<strong>{}</strong>", operation.by or _("A program"))
     return format_html(pattern, who=who, what=format_html('<a href="{}">{}</a>', url, what) if url else what)

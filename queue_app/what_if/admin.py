@@ -21,7 +21,6 @@ from queue_app.admin.operation import OperationAdmin
 from queue_app.admin.pickers import LIMITS, Picker
 from queue_app.core.sentence import from_json
 from queue_app.dashboard.labels import translate, word
-from queue_app.dashboard.sentences import filter_words
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation
 from queue_app.models.limits import MAX_CAP
@@ -155,7 +154,6 @@ class SimulatingAdmin(OperationAdmin):
         tables = [(word(by), list(table(answer, by))) for by in TABLES]
         context = {
             "answer": answer,
-            "tried": filter_words(operation.arguments),
             "notes": [translate(from_json(note)) for note in answer["notes"]],
             "words": [translate(each) for each in words_of(answer)] if "predicted" in answer else answer.get("words"),
             "calibration": translate(calibration_words(answer)),
