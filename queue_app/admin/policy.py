@@ -111,7 +111,7 @@ class LimitAdmin(PausingAdmin[Limit]):
     change_list_template = WITH_WHAT_IF
     pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
     list_display = (
-        "name", "scope", "state", "running", "waiting", "in_force", "rate", "max_concurrent"
+        "name", "scope", "state", "running", "waiting", "rate", "max_concurrent"
     )  # fmt: skip
     list_editable = ("max_concurrent",)
     list_filter = ("scope",)
@@ -121,10 +121,6 @@ class LimitAdmin(PausingAdmin[Limit]):
     sortable_by = ("name", "scope")
 
     rate = column(_lazy("rate"), rate_words)
-    in_force = column(
-        _lazy("limit now"),
-        lambda limit: two_lines(limit.cap, _("adapts itself")) if limit.adaptive else limit.cap or "-",
-    )
 
     @page("hold/", "hold", permission="pause", post=True)
     def hold_view(self, request: HttpRequest) -> HttpResponse:
@@ -140,13 +136,16 @@ class LimitAdmin(PausingAdmin[Limit]):
 
     @admin.display(description=_lazy("running"))
     def running(self, limit: Any) -> SafeString | str:
-        """Return the number of running tasks; for a family, also that of the fullest key."""
+        """Return the number of running tasks and the limit in force; for a family, that of the fullest key."""
         found = limit.behind
-        number = f"{found.running:,}"
         if found.fullest != found.running:
-            return two_lines(number, _("at most %(n)s of one key") % {"n": found.fullest})
-        is_full = limit.max_concurrent is not None and found.fullest >= limit.max_concurrent
-        return two_lines(number, _("at the limit")) if is_full else number
+            return two_lines(f"{found.running:,}", _("at most %(n)s of one key") % {"n": found.fullest})
+        if limit.cap is None:
+            return f"{found.running:,}"
+        number = _("%(done)d of %(total)d") % {"done": found.running, "total": limit.cap}
+        if limit.adaptive:
+            return two_lines(number, _("adapts itself"))
+        return two_lines(number, _("at the limit")) if found.fullest >= limit.cap else number
 
     @admin.display(description=_lazy("waiting"))
     def waiting(self, limit: Any) -> SafeString | str:

@@ -57,8 +57,8 @@ ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {
 LIMITS_NOTE = _lazy("A change applies from the next claim on. Times have a unit, such as 30 s, 10 min or 7 days.")
 HELP: Final = {
     "adaptive": _lazy(
-        "Algorithm that finds the limit by run times and failures, between min concurrent and max concurrent. Empty:"
-        " the limit is max concurrent."
+        "Algorithm that finds the limit by run times and failures, between the least and the most tasks at the same"
+        " time. Empty: the limit is the most."
     ),
     "rate_seconds": _lazy("The period in which that many tasks start, such as 1 min."),
     "min_delay_seconds": _lazy("Least time from one start to the next, such as 2 s. Empty: none."),
@@ -296,7 +296,7 @@ class QueueAdmin(PausingAdmin[Queue]):
         ),
         "stale_after_seconds": _lazy(
             "A task that has been queued for longer may expire without running, such as 7 days. Empty: never; in a full"
-            " queue with a max length of its own, after an hour."
+            " queue with its own limit of waiting tasks, after an hour."
         ),
     }
     fixed_fields = ("name",)  # tasks refer to it

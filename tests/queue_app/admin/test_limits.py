@@ -136,9 +136,9 @@ def test_the_list_tells_what_runs_and_waits_behind_each_limit(staff, make_task, 
         for row in re.findall(r"<tr>.*?</tr>", text_of(staff.get(LIST)), re.DOTALL)
         if "field-waiting" in row
     }
-    assert rows["shop.pay"] == ("1 at the limit", "2 under 1 s")
+    assert rows["shop.pay"] == ("1 of 1 at the limit", "2 under 1 s")
     assert rows["customer"] == ("3 at most 2 of one key", "0")
-    assert rows["customer:9"] == ("1", "0"), "a key with a limit of its own is not its family's"
+    assert rows["customer:9"] == ("1 of 5", "0"), "a key with a limit of its own is not its family's"
 
 
 def cells_of(row: str) -> tuple[str, str]:
@@ -201,8 +201,8 @@ def test_the_list_shows_the_value_in_force(staff):
     values = {"adaptive": "gradient2", "max_concurrent": 40, "current_concurrent": 12}
     Limit.objects.create(scope="type", name="shop.tasks.export", **values)
     Limit.objects.create(scope="key", name="customer", max_concurrent=3)
-    cells = re.findall(r'class="field-in_force">(.*?)</td>', text_of(staff.get(LIST)))
-    assert [strip_tags(cell) for cell in cells] == ["3", "12adapts itself"]
+    cells = re.findall(r'class="field-running">(.*?)</td>', text_of(staff.get(LIST)))
+    assert [strip_tags(cell) for cell in cells] == ["0 of 3", "0 of 12adapts itself"]
 
 
 def test_a_fixed_limit_has_no_chart(staff):
