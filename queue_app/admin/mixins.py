@@ -128,8 +128,6 @@ TOOLS_IN_CONTENT = django.VERSION < (6, 1)
 #: Maximum number of rows that a list counts, pages through and acts on.
 COUNT_LIMIT = 10_000
 NO_STORE: Final = {"Cache-Control": "no-store"}
-#: Template of a list with a link to a simulation of other limits.
-WITH_WHAT_IF: Final = "admin/queue_app/operation/change_list.html"
 #: Number of changes shown on an object's page.
 RECENT = 10
 #: Stands in the route of a page for ``object_route``.
@@ -418,9 +416,11 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         """Return what the template of an object's page needs besides Django's context."""
         if not self.shows_changes:
             return {}
-        entries = list(AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT])
+        entries: list[Any] = list(
+            AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
+        )
         for each in entries:
-            vars(each)["thing"] = getattr(found, "name", "")
+            each.thing = getattr(found, "name", "")
         return {"history": self.history_of(entries)}
 
     def history_of(self, entries: Iterable[AuditEntry]) -> list[tuple[AuditEntry, SafeString, str]]:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import conf
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
-from queue_app.admin.mixins import WITH_WHAT_IF, FixedRowsAdmin, SingletonAdmin, page
+from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
 from queue_app.admin.queue import ADAPTIVE_FIELDSET, HELP, LIMITS_NOTE, PausingAdmin, rate_words
 from queue_app.core.limits import Scope
 from queue_app.core.priorities import Band, rises
@@ -108,7 +108,7 @@ class LimitAdmin(PausingAdmin[Limit]):
     field_help = HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
     form = LimitForm
-    change_list_template = WITH_WHAT_IF
+    change_list_template = "admin/queue_app/operation/change_list.html"  # leads to a simulation, too
     pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
     list_display = (
         "name", "scope", "state", "running", "waiting", "rate", "max_concurrent"

@@ -246,7 +246,7 @@ def _depth(row: live.QueueRow) -> SafeString | str:
     return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) or "0"
 
 
-def _now(title: Any, text: Callable[[live.QueueRow], Any]) -> Any:
+def _column_of_now(title: Any, text: Callable[[live.QueueRow], Any]) -> Any:
     """Return a column of the list that shows the state of a queue now."""
     return column(title, lambda queue: text(queue.now) if queue.now else "-")
 
@@ -318,9 +318,9 @@ class QueueAdmin(PausingAdmin[Queue]):
             for name in ("vendor/uplot/uPlot.iife.min", "morph", "charts", "live")
         )
 
-    depth = _now(_lazy("queued"), _depth)
-    running = _now(_lazy("running"), lambda row: row.active)
-    oldest = _now(_lazy("oldest wait"), _wait)
+    depth = _column_of_now(_lazy("queued"), _depth)
+    running = _column_of_now(_lazy("running"), lambda row: row.active)
+    oldest = _column_of_now(_lazy("oldest wait"), _wait)
     rate = column(_lazy("rate"), rate_words)
 
     def get_ordering(self, request: HttpRequest) -> Any:

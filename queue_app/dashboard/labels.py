@@ -51,10 +51,10 @@ TEXTS: Final = (
     _noop("admin"), _noop("api"), _noop("command"), _noop("code"),
     # what keys may do
     _noop("read"), _noop("submit"), _noop("operate"), _noop("administer"), _noop("work"), _noop("nothing"),
-    _noop("expires at"), _noop("since"),
+    _noop("expires at"), _noop("since"), _noop("start"),
     # orders, and what limits and statistics are about
     _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
-    _noop("band"), _noop("newest"),
+    _noop("band"), _noop("newest"), _noop("actual"), _noop("predicted"), _noop("unchanged"), _noop("worst"),
 )  # fmt: skip
 
 #: Name of a field or value in the code -> what staff read.

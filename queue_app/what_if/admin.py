@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app.admin.forms import ReasonField
-from queue_app.admin.mixins import WITH_WHAT_IF, action_page, page
+from queue_app.admin.mixins import action_page, page
 from queue_app.admin.operation import OperationAdmin
 from queue_app.admin.pickers import LIMITS, Picker
 from queue_app.core.sentence import from_json
@@ -123,7 +123,7 @@ class WhatIfForm(forms.Form):
 class SimulatingAdmin(OperationAdmin):
     """The pages of operations, with those of simulations."""
 
-    change_list_template = WITH_WHAT_IF
+    change_list_template = "admin/queue_app/operation/change_list.html"
 
     @page("what-if/", "what_if")
     def what_if_view(self, request: HttpRequest) -> HttpResponse:
