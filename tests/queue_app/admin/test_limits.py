@@ -418,5 +418,5 @@ def test_no_page_asks_for_two_reasons_at_once(staff):
         text_of(staff.get(f"/admin/queue_app/{path}"))
         for path in (f"limit/{LimitFactory().pk}/change/", "queue/mail/change/", "queue/mail/change/?tab=settings")
     )
-    assert [page.count('popovertarget="tq-pause-this" aria-label') for page in (limit, queue, settings)] == [1, 1, 0]
+    assert [page.count('popovertarget="tq-pause-this">') for page in (limit, queue, settings)] == [1, 1, 0]
     assert 'id="tq-reason"' not in limit
