@@ -144,6 +144,7 @@ class CredentialAdmin[M: Model](ReadOnlyAdmin[M]):
         if not self.has_add_permission(request):
             raise PermissionDenied
         form = self.make_form(request)
+        next(iter(form.fields.values())).widget.attrs["autofocus"] = True
 
         def make(values: dict[str, Any]) -> HttpResponse:
             made, secret = self.create(request, form)

@@ -420,7 +420,11 @@ class QueueAppAdmin[M: Model](AuditedAdmin[M]):
         """Return what the template of an object's page needs besides Django's context."""
         if not self.shows_changes:
             return {}
-        entries = AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
+        entries: list[Any] = list(
+            AuditEntry.objects.filter(target=self.opts.model_name, target_id=str(found.pk))[:RECENT]
+        )
+        for each in entries:
+            each.thing = getattr(found, "name", "")
         return {"history": self.history_of(entries)}
 
     def history_of(self, entries: Iterable[AuditEntry]) -> list[tuple[AuditEntry, SafeString, str]]:

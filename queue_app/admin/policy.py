@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
+from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
+from queue_app import conf
 from queue_app.admin.forms import ReasonForm, column, time_column, two_lines
 from queue_app.admin.mixins import FixedRowsAdmin, SingletonAdmin, page
 from queue_app.admin.queue import ADAPTIVE_FIELDSET, HELP, LIMITS_NOTE, PausingAdmin
@@ -106,9 +108,10 @@ class LimitAdmin(PausingAdmin[Limit]):
     field_help = HELP | {"scope": _lazy("Whether the name is that of a task type or of a concurrency key.")}
     fixed_fields = ("scope", "name")
     form = LimitForm
+    change_list_template = "admin/queue_app/operation/change_list.html"  # leads to a simulation, too
     pickers: ClassVar = dict(PausingAdmin.pickers) | {"name": ("task_type", "concurrency_key")}
     list_display = (
-        "name", "scope", "state", "running", "waiting", "in_force", "rate", "max_concurrent"
+        "name", "scope", "state", "running", "waiting", "rate", "max_concurrent"
     )  # fmt: skip
     list_editable = ("max_concurrent",)
     list_filter = ("scope",)
@@ -118,10 +121,6 @@ class LimitAdmin(PausingAdmin[Limit]):
     sortable_by = ("name", "scope")
 
     rate = column(_lazy("rate"), labels.rate)
-    in_force = column(
-        _lazy("limit now"),
-        lambda limit: two_lines(limit.cap, _("adapts itself")) if limit.adaptive else limit.cap or "-",
-    )
 
     @page("hold/", "hold", permission="pause", post=True)
     def hold_view(self, request: HttpRequest) -> HttpResponse:
@@ -137,13 +136,16 @@ class LimitAdmin(PausingAdmin[Limit]):
 
     @admin.display(description=_lazy("running"))
     def running(self, limit: Any) -> SafeString | str:
-        """Return the number of running tasks; for a family, also that of the fullest key."""
+        """Return the number of running tasks and the limit in force; for a family, that of the fullest key."""
         found = limit.behind
-        number = f"{found.running:,}"
         if found.fullest != found.running:
-            return two_lines(number, _("at most %(n)s of one key") % {"n": found.fullest})
-        is_full = limit.max_concurrent is not None and found.fullest >= limit.max_concurrent
-        return two_lines(number, _("at the limit")) if is_full else number
+            return two_lines(f"{found.running:,}", _("at most %(n)s of one key") % {"n": found.fullest})
+        if limit.cap is None:
+            return f"{found.running:,}"
+        number = _("%(done)d of %(total)d") % {"done": found.running, "total": limit.cap}
+        if limit.adaptive:
+            return two_lines(number, _("adapts itself"))
+        return two_lines(number, _("at the limit")) if found.fullest >= limit.cap else number
 
     @admin.display(description=_lazy("waiting"))
     def waiting(self, limit: Any) -> SafeString | str:
@@ -167,6 +169,14 @@ class RuntimeSettingsAdmin(PausingAdmin[RuntimeSettings], SingletonAdmin[Runtime
     pause_permission = "queue_app.pause_queue"  # staff who may pause each queue may pause all
     readonly_fields = ("updated",)
     updated = time_column("updated_at", _lazy("updated"))
+
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        """Say what an empty field means."""
+        found = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if found is not None and (value := getattr(conf.get().admission, db_field.name, None)):
+            says = _("These say %(n)s.") % {"n": number_format(value, force_grouping=True)}
+            found.help_text = f"{found.help_text} {says}"
+        return found
 
     def page_context(self, request: HttpRequest, found: RuntimeSettings) -> dict[str, Any]:
         return super().page_context(request, found) | {"title": capfirst(self.opts.verbose_name), "subtitle": ""}

@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import Case, Q, QuerySet, When
 from django.forms.widgets import Script
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
@@ -33,14 +33,13 @@ from queue_app.dashboard import charts, labels
 from queue_app.diagnose import live
 from queue_app.diagnose.overview import LENGTHS, of_one_queue, overview_context
 from queue_app.exceptions import InvalidTaskData, InvalidTransition, TaskQueueError
-from queue_app.models import DeadLetter, Limit, PriorityPolicy, Queue, RuntimeSettings, Schedule, Task, Worker
+from queue_app.models import DeadLetter, Limit, Queue, RuntimeSettings, Schedule, Task, Worker
 from queue_app.models.fields import TYPE_LENGTH
 from queue_app.models.operation import REASON_LENGTH
 from queue_app.models.worker import WorkerStatus
 from queue_app.services.control import audit
 from queue_app.services.control.advice import dismiss
 from queue_app.services.control.pause import BY_KIND, EVERYTHING
-from queue_app.services.read.stats import QueueSummary
 from queue_app.services.upkeep.task_stats import compare_queue
 from queue_app.sql.database import atomic
 
@@ -58,8 +57,8 @@ ADAPTIVE_FIELDSET: Any = (_lazy("Adaptive"), {
 LIMITS_NOTE = _lazy("A change applies from the next claim on. Times have a unit, such as 30 s, 10 min or 7 days.")
 HELP: Final = {
     "adaptive": _lazy(
-        "Algorithm that finds the limit by run times and failures, between min concurrent and max concurrent. Empty:"
-        " the limit is max concurrent."
+        "Algorithm that finds the limit by run times and failures, between the least and the most tasks at the same"
+        " time. Empty: the limit is the most."
     ),
     "rate_seconds": _lazy("The period in which that many tasks start, such as 1 min."),
     "min_delay_seconds": _lazy("Least time from one start to the next, such as 2 s. Empty: none."),
@@ -204,9 +203,7 @@ class PausingAdmin[M: Queue | Limit | RuntimeSettings | Schedule](QueueAppAdmin[
             super().page_context(request, found)
             | {name: value for part in parts for name, value in part(found).items()}
             | {
-                "state": self.state(found)
-                if found.paused
-                else format_html('<span class="tq-quiet">{}</span>', _("not paused")),
+                "state": self.state(found) if found.paused else "",
                 "is_paused": found.paused,
                 "may_pause": self.has_pause_permission(request),
                 "toggle_url": self.url_of("resume" if found.paused else "pause", quote(found.pk)),
@@ -229,20 +226,22 @@ def _kind(found: Any) -> tuple[str, list[str]]:
     return ("queue" if isinstance(found, Queue) else found.scope), [found.name]
 
 
-def _wait(queue: Any) -> SafeString | str:
+def _wait(row: live.QueueRow) -> SafeString | str:
     """Return how long the oldest task of a queue waits; red if that is longer than the target of its band."""
-    wait = labels.age_or_dash(live.oldest_seconds(queue.summary))
-    return format_html('<span class="tq-alert tq-nowrap">{}<br>({})</span>', wait, _("late")) if queue.is_late else wait
+    if not row.depth:
+        return "-"
+    wait = labels.age(row.oldest)
+    return format_html('<span class="tq-alert tq-nowrap">{}<br>({})</span>', wait, _("late")) if row.is_late else wait
 
 
-def _targets() -> dict[int, float | None]:
-    return dict(PriorityPolicy.objects.values_list("priority", "target_seconds"))
+def _depth(row: live.QueueRow) -> SafeString | str:
+    waiting = [(labels.band_label(part.band), part.depth) for part in row.bands]
+    return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) or "0"
 
 
-def _is_late(summary: QueueSummary | None, targets: Mapping[int, float | None]) -> bool:
-    """Return whether a task of a queue waits longer than the target of its band."""
-    waits = [(stats.oldest_age_seconds, targets.get(band)) for band, stats in summary.bands.items()] if summary else []
-    return any(wait is not None and target is not None and wait > target for wait, target in waits)
+def _column_of_now(title: Any, text: Callable[[live.QueueRow], Any]) -> Any:
+    """Return a column of the list that shows the state of a queue now."""
+    return column(title, lambda queue: text(queue.now) if queue.now else "-")
 
 
 #: Maximum number of running tasks on the page of a queue.
@@ -290,17 +289,17 @@ class QueueAdmin(PausingAdmin[Queue]):
         ),
         "stale_after_seconds": _lazy(
             "A task that has been queued for longer may expire without running, such as 7 days. Empty: never; in a full"
-            " queue with a max length of its own, after an hour."
+            " queue with its own limit of waiting tasks, after an hour."
         ),
     }
     fixed_fields = ("name",)  # tasks refer to it
     form = ReasonForm
     low_textareas = ("description", "fair_weights")
+    lead = _lazy("Queues whose oldest task waits longer than the target of its priority come first.")
     list_display = ("named", "state", "depth", "running", "oldest", "rate", "max_concurrent")
     list_display_links = ("named",)
     list_editable = ("max_concurrent",)
     list_per_page = 50
-    ordering = ("name",)
     pause_permission = "queue_app.pause_queue"
     search_fields = ("name", "description")
     sortable_by = ("named", "max_concurrent")
@@ -312,18 +311,24 @@ class QueueAdmin(PausingAdmin[Queue]):
             for name in ("vendor/uplot/uPlot.iife.min", "morph", "charts", "live")
         )
 
-    running = column(_lazy("running"), lambda queue: queue.summary.active if queue.summary else "-")
+    depth = _column_of_now(_lazy("queued"), _depth)
+    running = _column_of_now(_lazy("running"), lambda row: row.active)
+    oldest = _column_of_now(_lazy("oldest wait"), _wait)
     rate = column(_lazy("rate"), labels.rate)
-    oldest = column(_lazy("oldest wait"), _wait)
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        """Put the late queues first, the latest of them on top."""
+        late = sorted((row for row in live.current().queues if row.is_late), key=lambda row: -row.oldest)
+        places = [When(name=row.queue.name, then=place) for place, row in enumerate(late)]
+        return [*([Case(*places, default=len(places)).asc()] if places else []), "name"]
 
     def annotate_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        """Ask the index once for the depth of each of the page's queues."""
-        found, error = live.summaries(rows) if request.method == "GET" else ({}, "")
-        targets = _targets()
+        """Add the state of each of the page's queues."""
+        now = live.current()
+        known = {row.queue.name: row for row in now.queues}
         for queue in rows:
-            queue.summary = found.get(queue.name)
-            queue.is_late = _is_late(queue.summary, targets)
-        if error:
+            queue.now = known.get(queue.name)
+        if request.method == "GET" and (error := now.why_of_rows):
             messages.warning(request, labels.translate(error))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
@@ -337,19 +342,12 @@ class QueueAdmin(PausingAdmin[Queue]):
         about = Truncator(queue.description).chars(80)
         return format_html('<span class="tq-type">{}<small>{}</small></span>', queue.name, about)
 
-    @admin.display(description=_lazy("queued"))
-    def depth(self, queue: Any) -> SafeString | str:
-        summary: QueueSummary | None = queue.summary
-        if summary is None:
-            return "-"
-        waiting = [(labels.band_label(band), stats.depth) for band, stats in summary.bands.items() if stats.depth]
-        return format_html_join(" ", '<span class="tq-count">{} {}</span>', waiting) if waiting else "0"
-
     def page_context(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         shows_settings = request.method == "POST" or request.GET.get("tab") == "settings"
         return super().page_context(request, found) | {
             "title": _("Queue"),
             "tab": "settings" if shows_settings else "now",
+            "may_pause": not shows_settings and self.has_pause_permission(request),
             **({} if shows_settings else NO_FORM | self._now(request, found)),
             "live": live.current(),
             "causes": causes_of(request, DeadLetter.objects.filter(queue=found.name)),
@@ -358,14 +356,11 @@ class QueueAdmin(PausingAdmin[Queue]):
 
     def _now(self, request: HttpRequest, found: Queue) -> dict[str, Any]:
         """Return what waits, runs and serves the queue at this moment."""
-        known, error = live.summaries([found])
-        summary = known.get(found.name)
+        now = live.current()
         return {
             "original": found,
-            "summary": summary,
-            "oldest_seconds": live.oldest_seconds(summary),
-            "is_late": _is_late(summary, _targets()),
-            "unreachable": labels.translate(error),
+            "row": next((row for row in now.queues if row.queue.name == found.name), None),
+            "unreachable": labels.translate(now.why_of_rows),
             "reasons": of_one_queue(found.name),
             "workers": Worker.objects.filter(status=WorkerStatus.ACTIVE)
             .filter(Q(queues=[]) | Q(queues__contains=[found.name]))

@@ -127,7 +127,7 @@ TEXTS: Final = (
     _noop("priority policies"), _noop("runtime settings"), _noop("audit entry"), _noop("audit log"),
     _noop("operation"), _noop("operations"), _noop("saved view"), _noop("saved views"), _noop("API key"),
     _noop("API keys"), _noop("worker token"), _noop("worker tokens"), _noop("maintenance job"),
-    _noop("maintenance jobs"), _noop("queue snapshot"), _noop("queue snapshots"), _noop("index"),
+    _noop("maintenance jobs"), _noop("index"),
     _noop("- Select an option -"), _noop("Run"),  # which Django 6.1 says in English only
     # fields
     _noop("action"), _noop("active"), _noop("adaptive"), _noop("after"), _noop("anchor"),
@@ -135,31 +135,17 @@ TEXTS: Final = (
     _noop("catch up"), _noop("catch up limit"), _noop("catch up seconds"), _noop("completed"),
     _noop("concurrency key"), _noop("count"), _noop("cron"),
     _noop("description"), _noop("done"), _noop("ends at"), _noop("enqueued"), _noop("error"), _noop("every"),
-    _noop("expire eagerly"), _noop("failed"), _noop("fair by"), _noop("fair weights"), _noop("grace seconds"),
+    _noop("failed"), _noop("grace seconds"),
     _noop("instant parameter"),
-    _noop("instants"), _noop("jitter"), _noop("kind"), _noop("max concurrent"),
-    _noop("max concurrent per user"), _noop("max in flight"), _noop("max length"), _noop("max pending per user"),
-    _noop("max retries"), _noop("min concurrent"), _noop("name"), _noop("notes"),
+    _noop("instants"), _noop("jitter"), _noop("kind"), _noop("max in flight"), _noop("name"), _noop("notes"),
     _noop("number"), _noop("of"), _noop("order"), _noop("overlap"),
     _noop("paused"), _noop("priority"), _noop("probe"), _noop("query"),
-    _noop("rate burst"), _noop("reason"), _noop("retry delay"),
+    _noop("reason"), _noop("retry delay"),
     _noop("reads encrypted"), _noop("scheduled"),
-    _noop("scope"), _noop("shared"), _noop("starts at"), _noop("state"), _noop("target"),
+    _noop("shared"), _noop("starts at"), _noop("state"), _noop("target"),
     _noop("target id"), _noop("tasks done"), _noop("throttled until"), _noop("timeout"),
     _noop("user"), _noop("via"), _noop("weight"), _noop("zone"),
 )  # fmt: skip
-
-
-#: Name that Django derives from a field -> what staff read.
-RENAMED: Final = {
-    "args": _lazy("positional arguments"), "condemned": _lazy("found damaged, times in a row"),
-    "condemned because": _lazy("damage"), "leases": _lazy("running tasks"),
-    "min delay seconds": _lazy("time between starts"), "parameters": _lazy("arguments"),
-    "parameters edited": _lazy("arguments edited"), "promote after seconds": _lazy("promote after"),
-    "rate count": _lazy("starts in a period"), "rate seconds": _lazy("period"),
-    "stale after seconds": _lazy("stale after"), "target seconds": _lazy("target for the wait"),
-    "timeout seconds": _lazy("timeout"), "varies by": _lazy("run time depends on"),
-}  # fmt: skip
 
 
 def translate_names() -> None:
@@ -171,7 +157,9 @@ def translate_names() -> None:
             if (text := str(getattr(options, name))) in known:
                 setattr(options, name, _lazy(text))
         for field in options.fields:
-            if (text := str(field.verbose_name)) in known or text in RENAMED:
-                field.verbose_name = RENAMED.get(text) or _lazy(text)
+            if (text := str(field.verbose_name)) in known or text in labels.RENAMED:
+                field.verbose_name = labels.RENAMED.get(text) or _lazy(text)
             if field.choices and any(label in choices for _value, label in field.flatchoices):
-                field.choices = [(value, _lazy(label)) for value, label in field.flatchoices]
+                field.choices = [
+                    (value, labels.RENAMED.get(label) or _lazy(label)) for value, label in field.flatchoices
+                ]

@@ -4,17 +4,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import models
 from queue_app.admin.dead_letter import causes_of
-from queue_app.admin.filters import NARROW, QueueFilter
+from queue_app.admin.filters import NARROW
 from queue_app.admin.forms import column, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin, page
 from queue_app.core.shared import Shared
@@ -36,18 +34,22 @@ DEFAULT_AGAINST: Final = "1d"
 AGAINST: Final = {"1h": _lazy("an hour ago"), "1d": _lazy("a day ago"), "7d": _lazy("a week ago")}
 #: Snapshots of queues are many; those of a longer time would take seconds to read.
 QUEUE_PERIODS: Final = ("1h", "24h")
-#: Column of a list -> the value it is sorted by; names sort upwards, numbers downwards, changes the worst first.
-_ORDERS: Final[dict[str, Callable[[task_stats.Listed], Any]]] = {
-    "name": lambda found: found.name,
-    "total": lambda found: -found.period.total,
-    "failed": lambda found: (-found.period.failed_share, -found.period.failed),
-    "wait_p95": lambda found: -(found.period.wait_p95 or 0),
-    "run_p95": lambda found: -(found.period.run_p95 or 0),
-    "slower": lambda found: (found.slower is None, -(found.slower or 0)),
-    "failing": lambda found: (found.failing is None, -(found.failing or 0)),
-    "busier": lambda found: (found.busier is None, found.busier),
-    "last": lambda found: -(found.period.last_at.timestamp() if found.period.last_at else 0),
+#: Column of a list -> (title, value it is sorted by); names sort upwards, numbers downwards, changes the worst first.
+_ORDERS: Final[dict[str, tuple[Any, Callable[[task_stats.Listed], Any]]]] = {
+    "name": (_lazy("Name"), lambda found: found.name),
+    "total": (_lazy("Ended"), lambda found: -found.period.total),
+    "failed": (_lazy("Failed"), lambda found: (-found.period.failed_share, -found.period.failed)),
+    "wait_p95": (_lazy("Wait, p95"), lambda found: -(found.period.wait_p95 or 0)),
+    "run_p95": (_lazy("Run, p95"), lambda found: -(found.period.run_p95 or 0)),
+    "slower": (_lazy("Now: run, p95"), lambda found: (found.slower is None, -(found.slower or 0))),
+    "failing": (_lazy("Now: failed"), lambda found: (found.failing is None, -(found.failing or 0))),
+    "busier": (_lazy("Now: a minute"), lambda found: (found.busier is None, found.busier)),
 }
+#: Question that a list answers -> the column that it is sorted by.
+_QUESTIONS: Final = {
+    "total": _lazy("Which run most?"), "slower": _lazy("Which got slower?"), "failing": _lazy("Which fail more?"),
+    "busier": _lazy("Which run less?"),
+}  # fmt: skip
 
 
 _shared: Final = Shared(lambda key: task_stats.compare(*key.split()), lambda key: FRESH[key.split()[1]])
@@ -77,7 +79,8 @@ class TaskStatsAdmin(ReadOnlyAdmin[models.TaskStats]):
         found = [each for each in _shared.get(f"{kind} {period} {against}") if term.lower() in each.name.lower()]
         context = {
             "kind": kind, "period": period, "against": against, "againsts": againsts, "order": order, "q": term,
-            "found": sorted(found, key=_ORDERS[order]), "kinds": titles, "periods": periods, "is_list": True,
+            "found": sorted(found, key=_ORDERS[order][1]), "kinds": titles, "periods": periods, "is_list": True,
+            "columns": {name: title for name, (title, _key) in _ORDERS.items()}, "questions": _QUESTIONS,
         }  # fmt: skip
         return self.own_page(request, "taskstats/list.html", titles[kind], **context, **(extra_context or {}))
 
@@ -187,44 +190,6 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[models.MaintenanceJob]):
         lambda job: labels.ago(job.succeeded_at, timezone.now()) if job.succeeded_at else _("never"),
     )
     took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
-
-
-def _number(name: str) -> Any:
-    """Return a column for the number in a field: zeros are quiet, failures stand out."""
-    style = "tq-alert" if name == "failed" else "tq-some"
-
-    def text(stats: models.QueueStats) -> Any:
-        number = getattr(stats, name)
-        return format_html('<span class="{}">{}</span>', style if number else "tq-quiet", f"{number:,}")
-
-    return column(_lazy(name), text)
-
-
-class QueueStatsAdmin(ReadOnlyAdmin[models.QueueStats]):
-    lead = _lazy("Each queue at each full minute, newest first. The page of a queue draws these numbers over time.")
-    list_display = ("taken", "of_queue", "waiting", "later", "running", "oldest", "added", "done", "lost")
-    empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
-    fields = list_display
-    list_display_links = ("taken",)
-    list_filter = (QueueFilter,)
-    ordering = ("-id",)
-
-    of_queue = column(
-        _lazy("queue"),
-        lambda stats: format_html(
-            '<a href="{}">{}</a>', reverse("admin:queue_app_queue_change", args=[quote(stats.queue)]), stats.queue
-        ),
-    )
-    later, running, added, done, lost = map(_number, ("scheduled", "active", "enqueued", "completed", "failed"))
-    taken = time_column("taken_at", _lazy("taken"))
-    waiting = column(
-        _lazy("queued"),
-        lambda stats: ", ".join(f"{labels.word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
-    )
-    oldest = column(
-        _lazy("oldest waited"),
-        lambda stats: "-" if stats.oldest_seconds is None else labels.duration(stats.oldest_seconds),
-    )
 
 
 class IndexGenerationAdmin(SingletonAdmin[models.IndexGeneration], ReadOnlyAdmin[models.IndexGeneration]):

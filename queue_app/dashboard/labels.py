@@ -10,7 +10,14 @@ from django.template.defaultfilters import filesizeformat
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext, gettext as _, gettext_noop as _noop, ngettext
+from django.utils.translation import (
+    get_language,
+    gettext,
+    gettext as _,
+    gettext_lazy as _lazy,
+    gettext_noop as _noop,
+    ngettext,
+)
 
 from queue_app.core import reasons, sentence
 from queue_app.core.priorities import Band
@@ -44,11 +51,28 @@ TEXTS: Final = (
     _noop("admin"), _noop("api"), _noop("command"), _noop("code"),
     # what keys may do
     _noop("read"), _noop("submit"), _noop("operate"), _noop("administer"), _noop("work"), _noop("nothing"),
-    _noop("expires at"),
+    _noop("expires at"), _noop("since"), _noop("start"),
     # orders, and what limits and statistics are about
     _noop("oldest"), _noop("slowest"), _noop("attempts"), _noop("type"), _noop("key"), _noop("queue"), _noop("user"),
-    _noop("band"), _noop("newest"),
+    _noop("band"), _noop("newest"), _noop("actual"), _noop("predicted"), _noop("unchanged"), _noop("worst"),
 )  # fmt: skip
+
+#: Name of a field or value in the code -> what staff read.
+RENAMED: Final = {
+    "args": _lazy("positional arguments"), "condemned": _lazy("found damaged, times in a row"),
+    "condemned because": _lazy("damage"), "expire eagerly": _lazy("expire every minute"),
+    "fair by": _lazy("who takes turns"), "fair weights": _lazy("weights of the turns"), "key": _lazy("concurrency key"),
+    "leases": _lazy("running tasks"), "max concurrent": _lazy("tasks at the same time"),
+    "max concurrent per user": _lazy("tasks of one user at the same time"),
+    "max length": _lazy("waiting tasks at most"), "max pending per user": _lazy("pending tasks of one user at most"),
+    "max retries": _lazy("retries"), "min concurrent": _lazy("tasks at the same time, at least"),
+    "min delay seconds": _lazy("time between starts"), "parameters": _lazy("arguments"),
+    "parameters edited": _lazy("arguments edited"), "promote after seconds": _lazy("promote after"),
+    "rate burst": _lazy("starts at once after a quiet time"), "rate count": _lazy("starts in a period"),
+    "rate seconds": _lazy("period"), "scope": _lazy("limit of"), "scopes": _lazy("may do"),
+    "stale after seconds": _lazy("stale after"), "target seconds": _lazy("target for the wait"),
+    "timeout seconds": _lazy("timeout"), "type": _lazy("task type"), "varies by": _lazy("run time depends on"),
+}  # fmt: skip
 
 
 def translate(text: str) -> str:
@@ -75,7 +99,8 @@ def _written(value: Any) -> str:
 
 def word(stored: str) -> str:
     """Return a stored word for people: ``dead_letter`` as "dead letter"; one that is not known stays as it is."""
-    return gettext(stored.replace("_", " ")) if stored else ""
+    text = stored.replace("_", " ")
+    return str(RENAMED.get(text) or gettext(text)) if text else ""
 
 
 duration: Final = sentence.duration
@@ -100,18 +125,22 @@ def rate(limit: Limit | Queue) -> str:
     return translate(reasons.rate_words(limit.rate_count, limit.rate_seconds or 0)) if limit.rate_count else "-"
 
 
-#: Change of a figure -> (unit, least size that is shown, whether a rise is bad). Histograms are off by up to a quarter.
-CHANGES: Final = {"slower": (" %", 25.0, True), "failing": ("", 1.0, True), "busier": (" %", 25.0, False)}
+#: Rise in percent from which a change is written as "10 times".
+MANY_TIMES: Final = 900
+#: Change of a figure -> (whether it is in percent, least size that is shown, whether a rise is bad). Histograms are off
+#: by up to a quarter.
+CHANGES: Final = {"slower": (True, 25.0, True), "failing": (False, 1.0, True), "busier": (True, 25.0, False)}
 
 
 def change(value: float | None, name: str) -> SafeString:
-    """Return the change of a figure with its sign; empty if there were too few tasks to tell."""
-    if value is None:
+    """Return the change of a figure with its sign; empty if it is small, or there were too few tasks to tell."""
+    is_share, least, is_bad = CHANGES[name]
+    if value is None or abs(value) < least:
         return SafeString("")
-    unit, least, is_bad = CHANGES[name]
-    if abs(value) < least:
-        return format_html('<small class="tq-below">{}</small>', _("about the same"))
-    number = f"{value:+,.0f}{unit}" if unit else _("%(n)s points") % {"n": f"{value:+.1f}"}
+    if not is_share:
+        number = _("%(n)s points") % {"n": ("+" if value > 0 else "") + formats.number_format(value, 1)}
+    else:
+        number = f"{value:+.0f} %" if value < MANY_TIMES else _("%(n)s times") % {"n": f"{1 + value / 100:,.0f}"}
     worse = "tq-alert" if is_bad and value > 0 else "tq-below"
     return format_html('<small class="tq-change {}">{} {}</small>', worse, "▲" if value > 0 else "▼", number)
 
@@ -127,7 +156,7 @@ def lead(compared: Sequence[tuple[Any, Any]]) -> SafeString:
     now, parts = compared[0][1].now, []
     figures = {
         "slower": _("p95 %(time)s") % {"time": duration(now.run_p95 or 0)},
-        "failing": _("%(n)s %% failed") % {"n": f"{now.failed_share:.1f}"},
+        "failing": _("%(n)s %% failed") % {"n": formats.number_format(now.failed_share, 1)},
     }
     for name, figure in figures.items():
         changes = [
@@ -135,8 +164,9 @@ def lead(compared: Sequence[tuple[Any, Any]]) -> SafeString:
         ]
         value, label = max(changes, key=lambda found: abs(found[0]), default=(None, ""))
         before = _("compared with %(before)s") % {"before": label} if abs(value or 0) >= CHANGES[name][1] else ""
-        parts.append((figure, change(value, name), before))
-    return format_html_join("; ", "{} {} {}", parts)
+        shown = [each for each in (figure, change(value, name), before) if each]
+        parts.append(format_html_join(" ", "{}", ((each,) for each in shown)))
+    return format_html_join("; ", "{}", ((part,) for part in parts))
 
 
 def age_or_dash(seconds: float | None) -> str:

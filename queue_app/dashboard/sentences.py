@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _, gettext_lazy as _lazy, ngette
 
 from queue_app import conf
 from queue_app.core.failures import is_own
+from queue_app.core.priorities import Band
 from queue_app.dashboard import labels
 from queue_app.dashboard.labels import word
 from queue_app.models import AuditEntry, Operation
@@ -100,11 +101,15 @@ def _object(entry: AuditEntry, url_of: Callable[[str, str], str]) -> SafeString:
         many = _MANY.get(entry.action.partition(".")[0] if of_operation else entry.target)
         is_one = entry.count == 1 and not of_operation
         text = kind if is_one or many is None else many % {"n": entry.count}
+        if entry.action == "operation.simulate":
+            text = _("limits")
         if labels.id_of(operation) is None:
             return format_html("{}", text)
         return format_html('<a href="{}">{}</a>', url_of("operation", operation), text)
     is_id = is_key(entry)
     shown = getattr(entry, "thing", "") or (name[-8:] if is_id else name)
+    if entry.target == "prioritypolicy" and is_id:
+        shown = word(Band(int(name)).label)
     if entry.target not in _PAGES or not (entry.target in _BY_NAME or is_id):
         return format_html("{} {}", kind, shown)
     return format_html('{} <a href="{}">{}</a>', kind, url_of(entry.target, name), shown)
@@ -115,11 +120,22 @@ def is_key(entry: AuditEntry) -> bool:
     return labels.id_of(entry.target_id) is not None or (entry.via == ADMIN and entry.target_id.isdigit())
 
 
-def changed_values(entry: AuditEntry) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield (name, before, after, whether they differ) of an entry's values."""
+def changed_values(entry: AuditEntry) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield (name, before, after, whether they differ) of an entry's values, for people."""
     for name in dict.fromkeys([*entry.before, *entry.after]):
         before, after = entry.before.get(name), entry.after.get(name)
-        yield name, before, after, name in entry.before and name in entry.after and before != after
+        differs = name in entry.before and name in entry.after and before != after
+        yield name, _shown(name, before), _shown(name, after), differs
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "scopes":
+        value = [word(purpose) for purpose in purposes_of(value or [])]
+    elif name == "scope" and isinstance(value, str):
+        value = word(value)
+    elif name.endswith("_seconds") and isinstance(value, int | float):
+        value = labels.duration(value)
+    return value_text(value)
 
 
 def change_text(entry: AuditEntry) -> str:
@@ -127,11 +143,9 @@ def change_text(entry: AuditEntry) -> str:
     parts = []
     for name, before, after, differs in changed_values(entry):
         if differs:
-            parts.append(f"{word(name)}: {value_text(before)} → {value_text(after)}")
-        elif name == "scopes":
-            parts.append(f"{_('may do')}: {', '.join(map(word, purposes_of(after or before)))}")
-        elif name not in _IDS and any(value not in _NOTHING for value in (before, after)):
-            parts.append(f"{word(name)}: {value_text(after if before in _NOTHING else before)}")
+            parts.append(f"{word(name)}: {before} → {after}")
+        elif name not in _IDS and (value := after if before == "-" else before) != "-":
+            parts.append(f"{word(name)}: {value}")
     return "; ".join(part[:120] for part in parts[:6])
 
 
@@ -144,7 +158,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return _("yes") if value else _("no")
     if isinstance(value, Mapping):
-        return filter_words(value)
+        return filter_words(value) or "-"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return "-" if value in _NOTHING else str(value)
@@ -164,7 +178,8 @@ def _things(operation: Operation) -> str:
 
 def operation_sentence(operation: Operation, url: str = "") -> SafeString:
     """Return who did what to how many things, which lead to ``url``, the page of the operation."""
-    what = _("limits") if operation.kind == OperationKind.SIMULATE else _things(operation)
+    is_trial = operation.kind == OperationKind.SIMULATE
+    what = filter_words(operation.arguments) or _("limits") if is_trial else _things(operation)
     pattern = str(_DONE.get(operation.kind) or _("{who} changed {what}"))
     who = format_html("<strong>{}</strong>", operation.by or _("A program"))
     return format_html(pattern, who=who, what=format_html('<a href="{}">{}</a>', url, what) if url else what)
@@ -203,9 +218,9 @@ DELIVERIES: Final = "WebhookDelivery"
 #: (section, models), in the order of the menu.
 _SECTIONS: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (_lazy("Work"), ("Task", DELIVERIES, "Workflow", "TaskStats", "DeadLetter", "Queue", "Worker")),
-    (_lazy("Rules"), ("Schedule", "Limit", "PriorityPolicy", "RuntimeSettings")),
+    (_lazy("Rules"), ("Schedule", "Limit", "PriorityPolicy", "RuntimeSettings", "ApiKey", "WorkerToken")),
     (_lazy("Record"), ("AuditEntry", "Operation", "SavedView")),
-    (_lazy("Machinery"), ("ApiKey", "WorkerToken", "MaintenanceJob", "QueueStats", "IndexGeneration")),
+    (_lazy("Machinery"), ("MaintenanceJob", "IndexGeneration")),
 )
 
 

@@ -4,7 +4,7 @@ A snapshot of a queue describes the last full minute, and maintenance takes one 
 late. Unless the last one had very many, one query counts the tasks that ended in the last 60 seconds.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -25,7 +25,7 @@ from queue_app.index.stats import IndexStats, QueueDepth
 from queue_app.models import DeadLetter, MaintenanceJob, PriorityPolicy, Queue, RuntimeSettings, Worker
 from queue_app.models.worker import LIVING, WorkerStatus
 from queue_app.services.read import stats
-from queue_app.services.read.stats import READY, UNREACHABLE, QueueSummary, nothing
+from queue_app.services.read.stats import READY, UNREACHABLE, nothing
 from queue_app.services.upkeep.jobs import leader_lapses
 from queue_app.services.upkeep.promote import JOB as PROMOTE
 from queue_app.services.way import follow
@@ -99,14 +99,6 @@ class QueueRow:
         return any(row.is_late for row in self.bands)
 
 
-def oldest_seconds(summary: QueueSummary | None) -> float | None:
-    """Return the longest wait in a queue."""
-    if summary is None:
-        return None
-    ages = [band.oldest_age_seconds for band in summary.bands.values() if band.oldest_age_seconds is not None]
-    return max(ages, default=None)
-
-
 #: Seconds for which viewers share the numbers of the rows. Counting reads every queued task.
 FRESH_ROWS: Final = 5.0
 rows_shared: Final = Shared(lambda _: stats.depths_of_rows(), lambda _: FRESH_ROWS)
@@ -117,14 +109,6 @@ def depths(index: IndexStats | None) -> dict[str, QueueDepth]:
     if index is None or index.state != READY:
         return rows_shared.get()
     return {depth.queue: depth for depth in index.queues}
-
-
-def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
-    """Return the summary of each queue by name; with the sentences of the page if the numbers come from the rows."""
-    found, state = stats.summaries(queues, rows_shared.get)
-    return found, "" if state == READY else joined(
-        " ".join(each.text for each in troubles(System(state))), NUMBERS_OF_ROWS
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +141,13 @@ class Live:
     parts: dict[str, Any]  # what ``OverviewPart`` reads, by name
     fetched_ahead: int  # of ``active``, those that wait in a worker for a slot
     silent_seconds: float  # for which the leading scheduler has not renewed its leadership; 0: it is on time
+
+    @property
+    def why_of_rows(self) -> str:
+        """Why the numbers come from the rows; empty if they come from the index."""
+        if self.system.index == READY:
+            return ""
+        return joined(" ".join(each.text for each in troubles(System(self.system.index))), NUMBERS_OF_ROWS)
 
     @property
     def counted_by(self) -> str:

@@ -175,8 +175,7 @@ FROM queue_app_queuestats WHERE queue = ANY(%s) AND taken_at >= %s ORDER BY queu
 _WINDOWS: Final = """
 SELECT name, place, COALESCE(sum(completed + failed), 0)::int8, COALESCE(sum(failed), 0)::int8,
     (sum(wait_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE wait_p95 >= 0), 0))::float8,
-    (sum(run_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE run_p95 >= 0), 0))::float8,
-    max(taken_at) FILTER (WHERE completed + failed > 0)
+    (sum(run_p95 * (completed + failed)) / NULLIF(sum(completed + failed) FILTER (WHERE run_p95 >= 0), 0))::float8
 FROM unnest(%s::text[]) AS name
     CROSS JOIN unnest(%s::timestamptz[], %s::timestamptz[]) WITH ORDINALITY AS span (since, until, place)
     LEFT JOIN queue_app_queuestats ON queue = name AND taken_at > since AND taken_at <= until
@@ -198,7 +197,6 @@ class OfWindow(NamedTuple):
     failed: int
     wait_p95: float | None
     run_p95: float | None
-    last_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from queue_app.core.priorities import Band
 from queue_app.core.sentence import sentence
 from queue_app.dashboard import labels
 from queue_app.dashboard.sentences import traceback_html, value_text
 from queue_app.diagnose.overview import Link, overview_context
-from queue_app.services.read.stats import QueueSummary
 from queue_app.sql.database import atomic
 
 register = template.Library()
@@ -74,12 +72,6 @@ register.filter("tq_type", labels.type_label)
 register.simple_tag(labels.sparkline, name="tq_spark")
 
 
-@register.filter
-def tq_bands(summary: QueueSummary | None) -> list[tuple[Band, int]]:
-    """Return (band, number of queued tasks) of the bands with queued tasks."""
-    return [] if summary is None else [(band, stats.depth) for band, stats in summary.bands.items() if stats.depth]
-
-
 @register.simple_tag
 def tq_stats_url(kind: str, name: str) -> str:
     """Return the address of the page of a task type, user or concurrency key."""
@@ -90,18 +82,6 @@ def tq_stats_url(kind: str, name: str) -> str:
 def tq_link(link: Link) -> str:
     """Return the address of a way to act."""
     return reverse(f"admin:queue_app_{link.page}", args=link.args) + (f"?{link.query}" if link.query else "")
-
-
-@register.simple_tag(takes_context=True)
-def tq_sorted(context: Context, order: str, title: str) -> SafeString:
-    """Return the head of a column that sorts the list."""
-    query = context["request"].GET.copy()
-    query["o"] = order
-    current = format_html(' aria-sort="{}"', "ascending" if order in {"name", "busier"} else "descending")
-    return format_html(
-        '<th scope="col"{}><a href="?{}">{}</a></th>',
-        current if context["order"] == order else "", query.urlencode(), title,
-    )  # fmt: skip
 
 
 @register.simple_tag(takes_context=True)

@@ -19,6 +19,7 @@ from queue_app.admin.forms import ReasonField
 from queue_app.admin.mixins import action_page, page
 from queue_app.admin.operation import OperationAdmin
 from queue_app.admin.pickers import LIMITS, Picker
+from queue_app.core.sentence import from_json
 from queue_app.dashboard.labels import translate, word
 from queue_app.exceptions import InvalidTaskData
 from queue_app.models import Operation
@@ -81,14 +82,14 @@ class WhatIfForm(forms.Form):
         required=False,
         max_length=100_000,
         widget=Folded({"rows": 12, "class": "vLargeTextField tq-json", "spellcheck": "false"}),
-        help_text=_lazy("TOML or JSON: limits, bands, priorities, workers, pauses, load."),
     )
     reason = ReasonField()
     field_order = ("limit", "max_concurrent", "slots", "hours", "until", "scenario", "reason")
 
-    def __init__(self, data: Any, user: Any) -> None:
-        super().__init__(data)
+    def __init__(self, data: Any, user: Any, **options: Any) -> None:
+        super().__init__(data, **options)
         self.fields["limit"].widget = Picker(user, "everything", *LIMITS, patterns=LIMITS)
+        self.fields["limit"].widget.attrs["autofocus"] = True
 
     def clean_limit(self) -> str:
         """Return the limit; refuse one of a queue or type that does not exist."""
@@ -128,7 +129,7 @@ class SimulatingAdmin(OperationAdmin):
     def what_if_view(self, request: HttpRequest) -> HttpResponse:
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
-        form = WhatIfForm(request.POST or None, request.user)
+        form = WhatIfForm(request.POST or None, request.user, initial=request.GET.dict())
 
         def act(values: dict[str, Any]) -> HttpResponse:
             until = values["until"] or timezone.now()
@@ -153,6 +154,7 @@ class SimulatingAdmin(OperationAdmin):
         tables = [(word(by), list(table(answer, by))) for by in TABLES]
         context = {
             "answer": answer,
+            "notes": [translate(from_json(note)) for note in answer["notes"]],
             "words": [translate(each) for each in words_of(answer)] if "predicted" in answer else answer.get("words"),
             "calibration": translate(calibration_words(answer)),
             "is_off": not all(each["agrees"] for each in answer.get("calibration", {}).get("bands", {}).values()),
@@ -195,7 +197,7 @@ class SimulatingAdmin(OperationAdmin):
         may_see = request.user.has_perm(PERMISSION)
         if not may_see:
             self.message_user(request, _("You may not see the results of simulations."), messages.WARNING)
-        seen = ("outcome",) if may_see else ()
+        seen = ("outcome",) if may_see and obj.finished_at else ()
         return (*seen, "status", "progress", "reason", "created", "finished")
 
     def page_context(self, request: HttpRequest, found: Operation) -> dict[str, Any]:
@@ -212,7 +214,9 @@ def _picture(answer: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, An
         for name, of_run in waits.items():
             if (wait := of_run.get(queue)) and wait["tasks"] > wait["starved"]:
                 half, most = (round(WIDTH * wait[share] / longest, 1) for share in ("p50", "p95"))
-                words = _("half wait %(half)s, 95 %% %(most)s") % {"half": span(wait["p50"]), "most": span(wait["p95"])}
+                words = _("half wait %(half)s, 95 %% %(most)s") % {
+                    name: translate(span(wait[share])) for name, share in (("half", "p50"), ("most", "p95"))
+                }
                 bars.append({"name": name, "label": RUNS[name], "half": half, "most": most, "words": words})
         if bars:
             yield queue, bars

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from queue_app.core.sentence import as_json
 from queue_app.exceptions import InvalidTaskData, OperationEnded, TaskQueueError
 from queue_app.models import Operation
 from queue_app.models.fields import USER_LENGTH
@@ -122,7 +123,7 @@ def carry_out(operation_id: uuid.UUID) -> Operation:
         _end(operation, OperationState.STOPPED, {"error": f"{type(error).__name__}: {error}"[:500]})
         raise
     else:
-        _end(operation, OperationState.DONE, answer)
+        _end(operation, OperationState.DONE, answer | {"notes": [as_json(note) for note in answer["notes"]]})
     return operation
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from queue_app.core.limits import EVERYTHING, Limits, lane_name
 from queue_app.core.priorities import Band, Thresholds
+from queue_app.core.sentence import sentence
 
 SECOND: Final = 1_000_000
 NEVER: Final = -1
@@ -215,5 +216,7 @@ def corrected(
 def span(seconds: float) -> str:
     """Return a wait as staff say it: seconds up to two minutes, minutes up to two hours."""
     if seconds < 120:  # noqa: PLR2004 - as said
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004 - as said
+        return sentence("%(n)s s", n=float(f"{seconds:.2g}"))
+    if seconds < 7200:  # noqa: PLR2004 - as said
+        return sentence("%(n)s min", n=round(seconds / 60))
+    return sentence("%(n)s h", n=round(seconds / 3600, 1))

@@ -12,7 +12,7 @@ from typing import Final
 from django.utils import timezone
 
 from queue_app import conf
-from queue_app.core.sentence import duration
+from queue_app.core.sentence import duration, sentence
 from queue_app.exceptions import SimulationRefused
 from queue_app.models import PriorityPolicy, Worker
 from queue_app.sql import snapshot
@@ -160,31 +160,39 @@ def _notes(  # noqa: PLR0913 - what was counted
 ) -> Iterable[str]:
     retention = conf.get().retention
     if since < timezone.now() - timedelta(seconds=min(retention.success_seconds, retention.failure_seconds)):
-        yield "The window begins before the retention of ended tasks: some were purged and are missing."
+        yield sentence("The window begins before the retention of ended tasks: some were purged and are missing.")
     if gone:
-        yield f"The rows of {gone} workers were purged: their slots are inferred from the tasks that they ran."
-    if edits := rows.edits(since, until):
-        yield f"Limits and policies were edited in the window (edits: {edits}): the simulation uses those of now."
-    for away_since, back_at in rows.outages(since, until):
-        yield (
-            f"No scheduler ran from {away_since:%Y-%m-%d %H:%M} to {back_at:%H:%M} UTC (no snapshots): retries and"
-            " delayed tasks waited for it. The simulation keeps the times at which they were queued."
+        yield sentence(
+            "The rows of %(n)s workers were purged: their slots are inferred from the tasks that they ran.", n=gone
         )
+    if edits := rows.edits(since, until):
+        yield sentence(
+            "Limits and policies were edited in the window (edits: %(n)s): the simulation uses those of now.", n=edits
+        )
+    for away_since, back_at in rows.outages(since, until):
+        yield sentence(
+            "No scheduler ran from %(since)s to %(back)s UTC (no snapshots): retries and delayed tasks waited for it."
+            " The simulation keeps the times at which they were queued.",
+            since=f"{away_since:%Y-%m-%d %H:%M}", back=f"{back_at:%H:%M}",
+        )  # fmt: skip
     if withdrawn:
-        yield f"Tasks that were cancelled or expired before their start ({withdrawn:,}) are left out."
+        yield sentence("Tasks that were cancelled or expired before their start (%(n)s) are left out.", n=withdrawn)
     if unknown:
-        yield f"Tasks that have not ended ({unknown:,}) run as long as the median of their type."
+        yield sentence("Tasks that have not ended (%(n)s) run as long as the median of their type.", n=unknown)
     load = plan.load
     if load.turnaround:
         turn = duration(load.turnaround / SECOND)
-        yield f"A slot takes {turn} from one task to the next: each run is that much longer."
+        yield sentence("A slot takes %(time)s from one task to the next: each run is that much longer.", time=turn)
     ran = sum(load.runs)
     slots = sum(
         max(0, min(at_end, plan.end) - max(at, plan.begin)) * n
         for crew in plan.crews for (at, n), at_end in _periods(crew, plan.end)
     )  # fmt: skip
     if slots and ran / slots > WORKER_BOUND:
-        yield f"Workers were busy for {min(1, ran / slots):.0%} of the window: most waits were waits for a slot."
+        yield sentence(
+            "Workers were busy for %(share)s of the window: most waits were waits for a slot.",
+            share=f"{min(1, ran / slots):.0%}",
+        )
 
 
 def _periods(crew: Crew, end: int) -> Iterable[tuple[tuple[int, int], int]]:

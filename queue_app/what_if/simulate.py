@@ -69,7 +69,7 @@ def simulate(  # noqa: PLR0913 - by name
     if scenario:
         runs["changed"] = changed(plan, scenario)
         idle = idle_names(runs["changed"], scenario)
-        answer["notes"] += [f"{name}: no task of the simulation has this name." for name in idle]
+        answer["notes"] += [sentence("%(name)s: no task of the simulation has this name.", name=name) for name in idle]
     for name, (outcome, took) in _together(runs, shared_server=shared_server, report=report).items():
         report("counting", len(answer.keys() & runs.keys()) / len(runs))
         answer[name] = _described(runs[name], outcome, targets, gates) | {"took_seconds": round(took, 1)}

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -81,9 +81,7 @@ def index_state() -> str:
         return UNREACHABLE
 
 
-def summaries(
-    queues: Iterable[Queue], of_rows: Callable[[], dict[str, QueueDepth]] | None = None
-) -> tuple[dict[str, QueueSummary], str]:
+def summaries(queues: Iterable[Queue]) -> tuple[dict[str, QueueSummary], str]:
     """Return {name: summary} of queues by the index if it is ready, else by the rows; and the state of the index.
 
     Stops asking the index at the first error, so that an unreachable server costs one timeout, not one per queue.
@@ -95,7 +93,7 @@ def summaries(
             return {queue.name: summary_of(queue, get_index().depth(queue.name)) for queue in queues}, READY
         except IndexUnavailable:
             state = UNREACHABLE
-    known = (of_rows or depths_of_rows)()
+    known = depths_of_rows()
     return {queue.name: summary_of(queue, known.get(queue.name) or nothing(queue.name)) for queue in queues}, state
 
 

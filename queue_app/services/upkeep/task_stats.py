@@ -150,12 +150,11 @@ class Ended:
     minutes: float = 1.0
     wait_p95: float | None = None
     run_p95: float | None = None
-    last_at: datetime | None = None
 
     @classmethod
     def of(cls, found: EndedTotals | OfWindow, window: Window) -> Self:
         minutes = max((window[1] - window[0]).total_seconds() / 60, 1.0)
-        return cls(found.total, found.failed, minutes, found.wait_p95, found.run_p95, found.last_at)
+        return cls(found.total, found.failed, minutes, found.wait_p95, found.run_p95)
 
     @property
     def failed_share(self) -> float:

@@ -5,9 +5,9 @@ from django.contrib.messages import get_messages
 from django.test import RequestFactory
 from django.utils import timezone, translation
 
-from queue_app.admin.site import RENAMED, TEXTS
+from queue_app.admin.site import TEXTS
 from queue_app.core.recurrence import Recurrence
-from queue_app.dashboard.labels import translate
+from queue_app.dashboard.labels import RENAMED, translate
 from queue_app.models import AuditEntry, Operation, Task
 from queue_app.services.control.audit import ADMIN, record
 from tests.queue_app.admin.test_audit import own_admins

@@ -136,9 +136,9 @@ def test_the_list_tells_what_runs_and_waits_behind_each_limit(staff, make_task, 
         for row in re.findall(r"<tr>.*?</tr>", text_of(staff.get(LIST)), re.DOTALL)
         if "field-waiting" in row
     }
-    assert rows["shop.pay"] == ("1 at the limit", "2 under 1 s")
+    assert rows["shop.pay"] == ("1 of 1 at the limit", "2 under 1 s")
     assert rows["customer"] == ("3 at most 2 of one key", "0")
-    assert rows["customer:9"] == ("1", "0"), "a key with a limit of its own is not its family's"
+    assert rows["customer:9"] == ("1 of 5", "0"), "a key with a limit of its own is not its family's"
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_the_list_shows_the_value_in_force(staff):
     values = {"adaptive": "gradient2", "max_concurrent": 40, "current_concurrent": 12}
     Limit.objects.create(scope="type", name="shop.tasks.export", **values)
     Limit.objects.create(scope="key", name="customer", max_concurrent=3)
-    cells = re.findall(r'class="field-in_force">(.*?)</td>', text_of(staff.get(LIST)))
-    assert [strip_tags(cell) for cell in cells] == ["3", "12adapts itself"]
+    cells = re.findall(r'class="field-running">(.*?)</td>', text_of(staff.get(LIST)))
+    assert [strip_tags(cell) for cell in cells] == ["0 of 3", "0 of 12adapts itself"]
 
 
 def test_a_fixed_limit_has_no_chart(staff):
@@ -307,7 +307,7 @@ def test_limits_are_edited_in_the_list_and_on_the_page(staff, committed):
     entry = AuditEntry.objects.filter(action="queue.edit").first()
     assert (entry.before["max_concurrent"], entry.after["max_concurrent"], entry.reason) == (7, None, "quiet days")
     page = staff.get(f"{QUEUES}default/change/").content.decode()
-    assert "max concurrent: 7 → -" in page
+    assert "tasks at the same time: 7 → -" in page
     assert "quiet days" in page
     bad = staff.post(f"{QUEUES}default/change/", QUEUE_FORM | {"rate_count": "5"}).content.decode()
     assert "Enter the period in seconds" in bad
@@ -408,3 +408,31 @@ def test_each_setting_says_what_it_changes(staff, path):
     Queue.objects.create(name="mail")
     form = staff.get(f"/admin/queue_app/{path}").context["adminform"].form
     assert [name for name, field in form.fields.items() if not field.help_text] == []
+
+
+@pytest.mark.parametrize(
+    "path", ["queue/", "queue/mail/change/?tab=settings", "limit/", "limit/add/", "runtimesettings/1/change/"]
+)
+def test_settings_are_named_as_people_say_it(staff, path):
+    Queue.objects.create(name="mail")
+    LimitFactory(max_concurrent=3)
+    page = text_of(staff.get(f"/admin/queue_app/{path}")).lower()
+    assert "tasks at the same time" in page
+    for name in ("max concurrent", "rate burst", "fair by", "expire eagerly", "scope:", "max length", "max pending"):
+        assert name not in page, name
+
+
+def test_the_settings_say_what_an_empty_field_means(staff):
+    page = text_of(staff.get("/admin/queue_app/runtimesettings/1/change/"))
+    assert "Empty: as in the settings of the project. These say 10,000." in page
+
+
+def test_no_page_asks_for_two_reasons_at_once(staff):
+    """The reason of a pause is asked for by its button."""
+    Queue.objects.create(name="mail")
+    limit, queue, settings = (
+        text_of(staff.get(f"/admin/queue_app/{path}"))
+        for path in (f"limit/{LimitFactory().pk}/change/", "queue/mail/change/", "queue/mail/change/?tab=settings")
+    )
+    assert [page.count('popovertarget="tq-pause-this">') for page in (limit, queue, settings)] == [1, 1, 0]
+    assert 'id="tq-reason"' not in limit

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from queue_app.core import shared
 from queue_app.core.priorities import Band
-from queue_app.models import Queue, Task, Worker
+from queue_app.models import PriorityPolicy, Queue, Task, Worker
 from queue_app.services import pause
 from tests.support.pages import text_of, url
 
@@ -96,3 +96,17 @@ def test_queue_list_shows_depth_and_pause(staff, make_task):
     assert '<span class="tq-label tq-band-high">high</span> 2' in page
     assert "by bob" in page
     assert "&lt;b&gt;broken&lt;/b&gt; printer" in page
+
+
+def test_the_queue_whose_tasks_wait_too_long_is_on_top(staff, make_task, end_task):
+    end_task(make_task(queue="a-quiet"), "completed")
+    PriorityPolicy.objects.update(target_seconds=0.001)
+    for queue in ("c-later", "b-late"):
+        make_task(queue=queue)
+    answer = staff.get(url(Queue, "changelist"))
+    names = [queue.name for queue in answer.context["cl"].result_list]
+    assert names[:2] == ["c-later", "b-late"]
+    assert names[2:] == sorted(names[2:])
+    assert text_of(answer).count("(late)") == 2
+    by_name = staff.get(url(Queue, "changelist"), {"o": "1"}).context["cl"].result_list
+    assert [queue.name for queue in by_name] == sorted(names), "unless staff choose another order"

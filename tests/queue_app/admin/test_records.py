@@ -142,6 +142,8 @@ def entry(action="queue.pause", target="queue", target_id="mail", **options):
         ("deadletter.replay_many", "operation", REPLAY, 1, "otto replayed 1 dead letter"),
         ("task.cancel_all", "operation", REPLAY, 1, "otto cancelled 1 task"),
         ("deadletter.discard_many", "deadletter", "", 74, "otto discarded 74 dead letters"),
+        ("operation.simulate", "operation", REPLAY, 1, "otto simulated a change of limits"),
+        ("prioritypolicy.edit", "prioritypolicy", "2", 1, "otto edited policy normal"),
     ],
 )
 def test_an_action_is_a_sentence(rows, action, target, target_id, count, words):
@@ -154,7 +156,9 @@ def test_an_action_is_a_sentence(rows, action, target, target_id, count, words):
     [
         ({"paused": False, "by": "", "reason": ""}, {"paused": True}, "paused: no → yes"),
         ({}, {"rate": None, "filter": {"queue": "mail", "user": None}}, "filter: queue: mail"),
-        ({"max_concurrent": None}, {"max_concurrent": 4}, "max concurrent: - → 4"),
+        ({"max_concurrent": None}, {"max_concurrent": 4}, "tasks at the same time: - → 4"),
+        ({"target_seconds": 300.0}, {"target_seconds": 60.0}, "target for the wait: 5 min → 1 min"),
+        ({}, {"scope": "type", "scopes": ["view_task"]}, "limit of: task type; may do: view task"),
         ({}, {"capabilities": ["gpu", "ssd"], "weights": {}}, "capabilities: gpu, ssd"),
         ({}, {}, ""),
     ],

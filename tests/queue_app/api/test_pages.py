@@ -66,3 +66,4 @@ def test_a_page_has_filters_with_their_values(admin_client):
     assert 'name="status" value="queued"' in text
     assert 'name="task_type" value=""' in text
     assert "Python" in text
+    assert '<a href="/api/v1/tasks" aria-current="page">tasks</a>' in text

@@ -1,12 +1,15 @@
 """Simulations that staff request: a process of their own, progress, stop, a kept result, and applying it."""
 
+import re
 from datetime import datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Permission
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
+from queue_app.core.sentence import from_json
+from queue_app.dashboard.labels import translate
 from queue_app.exceptions import InvalidTaskData, OperationEnded
 from queue_app.models import AuditEntry, Limit, Operation, PriorityPolicy, Queue
 from queue_app.services.control.queues import apply
@@ -14,7 +17,7 @@ from queue_app.services.operations.request import cancel_operation
 from queue_app.services.operations.run import advance, run_operations
 from queue_app.what_if import operation as module, recorded, simulate as simulation
 from queue_app.what_if.operation import SILENT, TRIES, carry_out, run_simulations, start_simulation
-from queue_app.what_if.plan import Load
+from queue_app.what_if.plan import Load, span
 from queue_app.workers.scheduler import Scheduler
 from tests.support.faults import failing
 from tests.support.recorded import history, last_window
@@ -223,3 +226,21 @@ def test_only_who_may_see_statistics_sees_results(request_it, client, django_use
     assert "Apply these" not in text, "it needs the permission for each change"
     assert client.post(page(operation, "apply"), {}).status_code == 403
     assert Queue.objects.get(pk="imports").max_concurrent == 2
+
+
+def test_the_link_of_a_queue_fills_in_its_limit(engine, staff):
+    history(last_window(), tasks=2)
+    address = f"{FORM}?limit=queue:imports"
+    assert address in staff.get(reverse("admin:queue_app_queue_change", args=["imports"])).content.decode()
+    assert re.search(r'<input[^>]* name="limit" value="queue:imports"', staff.get(address).content.decode())
+
+
+def test_notes_and_waits_are_kept_so_that_a_page_can_translate_them(request_it, staff):
+    operation = request_it(scenario={"limits": {"queue:nothing": {"max_concurrent": 4}}})
+    assert "outcome" not in staff.get(page(operation)).content.decode(), "a simulation that runs has no result yet"
+    operation = carry_out(operation.pk)
+    notes = [from_json(note) for note in Operation.objects.get().result["notes"]]
+    assert {note.template for note in notes} >= {"%(name)s: no task of the simulation has this name."}
+    assert "queue:nothing: no task of the simulation has this name." in staff.get(page(operation)).content.decode()
+    with translation.override("de"):
+        assert translate(span(8.9)) == "8,9 s"
