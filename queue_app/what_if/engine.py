@@ -3,16 +3,12 @@
 A turn gathers the events of a short time (the *resolution*), sends what they mean to the index in one round trip, and
 lets the workers claim. A task starts when it was queued or when its slot became free, whichever came last, so the
 resolution does not add to waits. Workers with the same abilities claim as one.
-
-Most tasks of most loads wait for nothing: no limit can hold them back, and slots are free for all that wait. The index
-would only confirm that they start, so they start without it.
 """
 
 import heapq
 import math
 import struct
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable
 from itertools import batched
 from typing import Any, Final
@@ -87,32 +83,18 @@ class Engine:
             middle = sorted(load.runs[:: len(load) // 1000])[500]
             share = MANY_SHARE if len(load) > MANY_TASKS else RESOLUTION_SHARE
             self.resolution = min(round(middle * share), (plan.end - first) * PER_TURN // len(load))
+        self.is_heavy = any(kind.weight > 1 for kind in load.kinds)
+        self.lanes = self._lanes()
         self.order = sorted(range(len(load)), key=load.queued_at.__getitem__)
         self.started, self.stamps = array("q", [NEVER]) * len(load), array("q", [0]) * len(load)
         self.crew_of: array[int] = array("h", [0]) * len(load)
         self.ends: list[tuple[int, int]] = []
         self.waiting = self.busy = self.offered = self.turns = self.next_arrival = 0
         self.opens_at: int | None = None  # when time alone opens a gate
-        limits = [*plan.limits.items(), *((change.gate, change.limits) for change in plan.changes)]
-        limited = [(gate, each) for gate, each in limits if each not in (None, Limits())]
-        self.has_rates = any(each.rate_count or each.min_delay_seconds or each.throttled_until for _, each in limited)
-        self.is_heavy = any(kind.weight > 1 for kind in load.kinds)
-        #: By kind: the lane of its tasks, and the crews that can run them; none if a limit may hold them back.
-        self.lanes: list[str] = []
-        self.unlimited: list[list[int]] = []
-        shared: dict[tuple[Any, ...], str] = {}
-        for kind in load.kinds:
-            gates = tuple(gate for gate, _ in limited if kind.passes(gate))
-            able = [place for place, each in enumerate(plan.crews) if each.can_run(kind)]
-            order = plan.limits.get(f"q:{kind.queue}", Limits())
-            user = kind.user if order.by_user else ""  # as ``lua/lib/places.lua``
-            key = kind.key if order.fair_by == "key" or any(gate.startswith("k:") for gate in gates) else ""
-            lane = kind._replace(user=user).lane
-            # Tasks behind the same gates, for the same crews, start in the order of their places: one lane costs less.
-            self.lanes.append(lane if self.is_heavy else shared.setdefault((gates, *able, user, key), lane))
-            self.unlimited.append([] if self.is_heavy or gates else able)
-        self.in_line = 0  # unlimited tasks in the index
-        self.ended: list[int] = []  # tasks whose leases the index still has
+        self.has_rates = any(
+            limits is not None and (limits.rate_count or limits.min_delay_seconds or limits.throttled_until)
+            for limits in [*plan.limits.values(), *(change.limits for change in plan.changes)]
+        )
         self.crews: list[_Crew] = []
         self.staff: list[tuple[int, int, int]] = []  # (time, crew, slots)
         self.changes = sorted(plan.changes, key=lambda change: change.at)
@@ -121,6 +103,25 @@ class Engine:
         self.risen = {(band, step.after): 0 for band, steps in self.rising for step in steps}
         self.promote_at = first + PROMOTE
         self.clock = first
+
+    def _lanes(self) -> list[str]:
+        """Return the lane of each kind.
+
+        Tasks that pass the same limited gates, and that the same crews can run, start in the order of their places. So
+        they share a lane: the scripts do most of their work by lane. Users and keys count where limits or turns do.
+        """
+        plan, shared = self.plan, {}  # type: ignore[var-annotated]
+        limits = [*plan.limits.items(), *((change.gate, change.limits) for change in plan.changes)]
+        limited = [gate for gate, each in limits if each not in (None, Limits())]
+        lanes = []
+        for kind in plan.load.kinds:
+            gates, order = [gate for gate in limited if kind.passes(gate)], plan.limits.get(f"q:{kind.queue}", Limits())
+            able = [crew.can_run(kind) for crew in plan.crews]
+            user = kind.user if order.by_user else ""  # as ``lua/lib/places.lua``
+            key = kind.key if order.fair_by == "key" or any(gate.startswith("k:") for gate in gates) else ""
+            lane = kind._replace(user=user).lane
+            lanes.append(lane if self.is_heavy else shared.setdefault((*gates, *able, user, key), lane))
+        return lanes
 
     def run(self) -> Starts:
         """Run to the end of the load, or until no task can start."""
@@ -197,7 +198,7 @@ class Engine:
         if is_short:
             self._send(commands, first)
             commands = []
-        commands += self._pushes(first)
+        commands += self._pushes()
         if commands or not is_short:
             self._send(commands, first)
 
@@ -232,38 +233,26 @@ class Engine:
         """Start the proposed tasks; return how many."""
         if reply[0] != b"ready":
             raise SimulationRefused(f"The simulated index is {reply[0].decode()}: its turns are too many to count.")
-        load, stamp, ids = self.plan.load, int(reply[2]), reply[5::2]
+        load, crew, stamp = self.plan.load, self.crews[place], int(reply[2])
+        ids = reply[5::2]
         # The earliest slot for the task that came first: were it given to a task that comes later in the turn, it would
         # stand idle until then.
         for task in sorted(map(int.from_bytes, ids), key=load.queued_at.__getitem__):
-            self._begin(task, place, stamp, first)
-            self.in_line -= bool(self.unlimited[load.kind[task]])
+            freed = [heapq.heappop(crew.free) for _ in range(load.kinds[load.kind[task]].weight)]
+            at = max(load.queued_at[task], freed[-1], first)
+            self.started[task], self.stamps[task], self.crew_of[task] = at, stamp, place
+            heapq.heappush(self.ends, (at + load.runs[task] + load.turnaround, task))
+        self.waiting -= len(ids)
         return len(ids)
 
-    def _begin(self, task: int, place: int, stamp: int, first: int) -> None:
-        load, crew = self.plan.load, self.crews[place]
-        freed = [heapq.heappop(crew.free) for _ in range(load.kinds[load.kind[task]].weight)]
-        at = max(load.queued_at[task], freed[-1], first)
-        self.started[task], self.stamps[task], self.crew_of[task] = at, stamp, place
-        heapq.heappush(self.ends, (at + load.runs[task] + load.turnaround, task))
-        self.waiting -= 1
-
     def _releases(self) -> list[tuple[Any, ...]]:
-        """Free the slots of tasks that have ended. Leases without limits end in batches, as no claim counts them."""
-        load, by_lane, is_due = self.plan.load, {}, False  # type: ignore[var-annotated]
+        load, by_lane = self.plan.load, {}  # type: ignore[var-annotated]
         while self.ends and self.ends[0][0] <= self.clock:
             at, task = heapq.heappop(self.ends)
             kind = load.kind[task]
-            if self.stamps[task]:
-                self.ended.append(task)
-                is_due = is_due or not self.unlimited[kind]
+            by_lane.setdefault(self.lanes[kind], []).append(task)
             for _ in range(load.kinds[kind].weight):
                 self.crews[self.crew_of[task]].give(at)
-        if not is_due and len(self.ended) < BATCH:
-            return []
-        for task in self.ended:
-            by_lane.setdefault(self.lanes[load.kind[task]], []).append(task)
-        self.ended = []
         groups: list[list[Any]] = []
         for lane, tasks in by_lane.items():
             for some in batched(tasks, BATCH):
@@ -278,30 +267,17 @@ class Engine:
             commands.append(self.index.command("set_limits", *limit_arguments([(gate, limits)])))
         return commands
 
-    def _pushes(self, first: int) -> list[tuple[Any, ...]]:
-        """Queue the tasks that have arrived, but start those that wait for nothing.
-
-        A crew with a slot for each waiting task starts all that no limit holds back, whatever their order.
-        """
+    def _pushes(self) -> list[tuple[Any, ...]]:
         load, order, at = self.plan.load, self.order, self.next_arrival
         by_lane: dict[str, list[int]] = {}
         while at < len(order) and load.queued_at[order[at]] <= self.clock:
-            at += 1
-        self.waiting += at - self.next_arrival
-        turn, is_open = self.turns % max(1, len(self.crews)), self.in_line == 0
-        has_room = [is_open and len(crew.free) >= self.waiting for crew in self.crews]
-        for task in order[self.next_arrival : at]:
-            kind = load.kind[task]
-            if able := self.unlimited[kind]:
-                place = able[bisect_left(able, turn) % len(able)]  # the first of them that claims in this turn
-                if has_room[place]:
-                    self._begin(task, place, 0, first)
-                    continue
-                self.in_line += 1
-            by_lane.setdefault(self.lanes[kind], []).append(task)
-            band = load.kinds[kind].band
+            task = order[at]
+            by_lane.setdefault(self.lanes[load.kind[task]], []).append(task)
+            band = load.kinds[load.kind[task]].band
             if band in self.in_band:
                 self.in_band[band].append(task)
+            at += 1
+        self.waiting += at - self.next_arrival
         self.next_arrival = at
         return self._placed("push", by_lane)
 
