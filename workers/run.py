@@ -11,6 +11,7 @@ from pathlib import Path
 
 from django.utils.autoreload import iter_all_python_module_files
 
+from queue_app.workers.background import SchedulerThread
 from queue_app.workers.health import HealthMonitor, notify_systemd, stale_seconds
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.options import WorkerOptions
@@ -83,6 +84,8 @@ def run_workers(
         runner = Worker(options, transport)
         loop_heartbeats = [runner.loop_heartbeat]
     else:
+        if options.with_scheduler:
+            SchedulerThread()  # imports the jobs of all rooms once, and not in each process
         runner = Supervisor(options, transport, processes)
         loop_heartbeats = runner.loop_heartbeats
     HealthMonitor(loop_heartbeats, stale_seconds(options.heartbeat_seconds), health_port).start()

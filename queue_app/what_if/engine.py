@@ -14,7 +14,7 @@ from itertools import batched
 from typing import Any, Final
 
 from queue_app.core.ids import uuid7
-from queue_app.core.limits import BAND_WIDTH
+from queue_app.core.limits import BAND_WIDTH, Limits
 from queue_app.core.priorities import Band, rises
 from queue_app.exceptions import SimulationRefused
 from queue_app.index import MAX_CLAIM, Profile
@@ -83,9 +83,8 @@ class Engine:
             middle = sorted(load.runs[:: len(load) // 1000])[500]
             share = MANY_SHARE if len(load) > MANY_TASKS else RESOLUTION_SHARE
             self.resolution = min(round(middle * share), (plan.end - first) * PER_TURN // len(load))
-        apart = {gate[2:] for gate, limits in plan.limits.items() if gate.startswith("q:") and limits.by_user}
-        # As ``lua/lib/lanes.lua``; the names of fewer lanes make shorter calls.
-        self.lanes = [(kind if kind.queue in apart else kind._replace(user="")).lane for kind in load.kinds]
+        self.is_heavy = any(kind.weight > 1 for kind in load.kinds)
+        self.lanes = self._lanes()
         self.order = sorted(range(len(load)), key=load.queued_at.__getitem__)
         self.started, self.stamps = array("q", [NEVER]) * len(load), array("q", [0]) * len(load)
         self.crew_of: array[int] = array("h", [0]) * len(load)
@@ -96,7 +95,6 @@ class Engine:
             limits is not None and (limits.rate_count or limits.min_delay_seconds or limits.throttled_until)
             for limits in [*plan.limits.values(), *(change.limits for change in plan.changes)]
         )
-        self.is_heavy = any(kind.weight > 1 for kind in load.kinds)
         self.crews: list[_Crew] = []
         self.staff: list[tuple[int, int, int]] = []  # (time, crew, slots)
         self.changes = sorted(plan.changes, key=lambda change: change.at)
@@ -105,6 +103,25 @@ class Engine:
         self.risen = {(band, step.after): 0 for band, steps in self.rising for step in steps}
         self.promote_at = first + PROMOTE
         self.clock = first
+
+    def _lanes(self) -> list[str]:
+        """Return the lane of each kind.
+
+        Tasks that pass the same limited gates, and that the same crews can run, start in the order of their places. So
+        they share a lane: the scripts do most of their work by lane. Users and keys count where limits or turns do.
+        """
+        plan, shared = self.plan, {}  # type: ignore[var-annotated]
+        limits = [*plan.limits.items(), *((change.gate, change.limits) for change in plan.changes)]
+        limited = [gate for gate, each in limits if each not in (None, Limits())]
+        lanes = []
+        for kind in plan.load.kinds:
+            gates, order = [gate for gate in limited if kind.passes(gate)], plan.limits.get(f"q:{kind.queue}", Limits())
+            able = [crew.can_run(kind) for crew in plan.crews]
+            user = kind.user if order.by_user else ""  # as ``lua/lib/places.lua``
+            key = kind.key if order.fair_by == "key" or any(gate.startswith("k:") for gate in gates) else ""
+            lane = kind._replace(user=user).lane
+            lanes.append(lane if self.is_heavy else shared.setdefault((*gates, *able, user, key), lane))
+        return lanes
 
     def run(self) -> Starts:
         """Run to the end of the load, or until no task can start."""

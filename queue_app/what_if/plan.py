@@ -81,6 +81,11 @@ class Crew:
     capabilities: tuple[str, ...]
     changes: tuple[tuple[int, int], ...]
 
+    def can_run(self, kind: TaskKind) -> bool:
+        """Return whether they can run the tasks of a kind."""
+        is_listed = not self.queues or kind.queue in self.queues
+        return is_listed and kind.task_type in self.task_types and set(kind.capabilities) <= set(self.capabilities)
+
 
 class Change(NamedTuple):
     """New limits of a gate from a time on; ``None``: none."""

@@ -43,7 +43,7 @@ SCOPES: Final = tuple(scope for scopes in PURPOSES.values() for scope in scopes)
 #: Stands in the row of a key for no scope at all; rows without scopes may do all that their users may.
 NOTHING: Final = "nothing"
 DEFAULT_LIFETIME: Final = timedelta(days=90)
-#: Lifetime of a key in a process's cache: a revoked key may be accepted for this long.
+#: Lifetime of a key, its user and their permissions in a process's cache: a revoked one may be accepted for this long.
 CACHE_SECONDS: Final = 2.0
 MAX_CACHED: Final = 1000
 #: Minimum time between two updates of ``last_used_at``.
@@ -153,6 +153,8 @@ def _look_up(prefix: str, max_age: float | None = None) -> ApiKey | None:
         return found[1]
     key = ApiKey.objects.filter(prefix=prefix).first()
     if key is not None and not connection().in_atomic_block:  # an uncommitted key must not be cached
+        if hasattr(key.user, "get_all_permissions") and not key.user.is_superuser:
+            key.user.get_all_permissions()  # Django keeps them on the user; ``own_user`` copies them
         with _lock:
             if len(_known) >= MAX_CACHED:
                 _known.clear()

@@ -6,16 +6,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from queue_app.api.access import MaySubmit
+from queue_app.api.authentication import KeyAuthentication
 from queue_app.core.ids import uuid7
 
 _INSERT = "INSERT INTO queue_app_taskpayload (task_id, args, parameters) VALUES (%s, '[]', %s)"
 
 
 class InsertView(APIView):
-    """What any such service must do: read JSON, insert a row and commit, answer JSON."""
+    """What any such service must do: check the key, read JSON, insert a row and commit, answer JSON."""
 
-    authentication_classes = ()
-    permission_classes = ()
+    authentication_classes = (KeyAuthentication,)
+    permission_classes = (MaySubmit,)
 
     def post(self, request: Request) -> Response:
         """Store the body."""

@@ -176,6 +176,19 @@ def test_invalid_keys(alice, anonymous):
         assert response.headers["WWW-Authenticate"].startswith("Bearer")
 
 
+def test_a_revoked_permission_is_refused_within_seconds_and_not_asked_for_each_time(
+    transactional_db, alice, with_key, override, django_assert_num_queries
+):
+    submit = with_key("add_task")
+    assert submit("POST", TASKS, {}).status_code == 400, "may submit, but not this"
+    with django_assert_num_queries(0):
+        assert submit("POST", TASKS, {}).status_code == 400
+    alice.user.user_permissions.clear()
+    assert submit("POST", TASKS, {}).status_code == 400, "it is remembered"
+    override("queue_app.services.control.api_keys", CACHE_SECONDS=0.0)
+    assert submit("POST", TASKS, {}).status_code == 403
+
+
 def test_a_revoked_key_is_refused_within_seconds_by_a_process_that_knew_it(transactional_db, alice, override):
     key, secret = create_key(alice.user, "a")
     assert find_key(secret)

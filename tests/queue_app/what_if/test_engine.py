@@ -129,6 +129,21 @@ def test_heavy_tasks_take_several_slots(simulate):
     assert starts(found) == [0, 10, 20]
 
 
+def test_tasks_share_a_lane_unless_crews_limits_or_turns_tell_them_apart(index):
+    alike = [kind("a", queue=queue, user=user, key=key) for queue in "xyz" for user in "uv" for key in ("k:1", "k:2")]
+    others = [kind("b"), kind("a", capabilities=("gpu",)), kind("a", queue="capped"), kind("c", queue="capped")]
+    turns = [kind("a", queue="fair", user=user) for user in "uv"]
+    limits = {"q:x": Limits(), "q:capped": Limits(max_concurrent=1), "q:fair": Limits(fair_by="user")}
+    wanted = plan(*[(each, 0, 1) for each in (*alike, *others, *turns)], crews=(crew(1, "a c"),), limits=limits)
+    lanes = Engine(index, wanted, real_now=0).lanes
+    assert len(set(lanes[:12])) == 1
+    assert len(set(lanes[12:16])) == 2, "no crew can run the first two; the last two share a cap"
+    assert len(set(lanes)) == 1 + 2 + 2
+    keyed = {"k:k": Limits(max_concurrent=1)}
+    with_keys = plan(*[(each, 0, 1) for each in alike], crews=(crew(1, "a"),), limits=keyed)
+    assert len(set(Engine(index, with_keys, real_now=0).lanes)) == 2, "each key of the family has its own slots"
+
+
 def test_a_coarse_resolution_keeps_waits(simulate, override):
     """A large load runs in turns of several tasks; its waits differ by less than the resolution."""
     chance = random.Random(3)
