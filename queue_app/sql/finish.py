@@ -16,7 +16,6 @@ from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, FENCE, GRANTED, INSER
 from queue_app.sql.database import (
     BY_KEYS_ONLY,
     GENERATION_LOCK,
-    LOOK_UP,
     columns_of,
     execute,
     fetch_all,
@@ -27,9 +26,8 @@ from queue_app.sql.database import (
 )
 from queue_app.sql.prepared import Row, Statement
 
-#: Maximum number of outcomes for a prepared statement, whose nested loop is slow for more. PostgreSQL plans
-#: larger batches each time.
-FEW: Final = 48
+#: Precedes the end of a batch: a nested loop over the batch, which suits few, would take long for many.
+_BY_HASH: Final = (f"SELECT {BY_KEYS_ONLY.replace('enable_hashjoin', 'enable_nestloop')}", ())
 
 # The `|| ''` hides the partial index of executing tasks from the planner. A task that can be undone, or undoes
 # another, and was asked to stop too late has completed: what it did counts.
@@ -75,8 +73,7 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     else:
         columns = [*_fence(outcomes), [outcome.started_at for outcome in outcomes]]
         sql, params = _COMPLETE, [*columns, columns[0]]
-    is_few = len(outcomes) <= FEW
-    return _by_attempt(fetch_prepared(LOOK_UP, (sql, params)) if is_few else fetch_all(sql, params))
+    return _by_attempt(fetch_prepared(_BY_HASH, (sql, params)))
 
 
 def completion(outcomes: Sequence[Outcome]) -> list[Any]:
