@@ -12,7 +12,7 @@ from queue_app.core.records import AttemptKey, ClaimedTask, Lease, Returned
 from queue_app.core.states import Status
 from queue_app.sql.columns import CLAIMED, FENCE, GRANTED, LANE, RETURNED, effective, fence, returned
 from queue_app.sql.database import (
-    BY_KEYS_ONLY,
+    BATCH_BY_KEYS,
     GENERATION_LOCK,
     SHARE_WORKFLOWS,
     columns_of,
@@ -39,11 +39,11 @@ LOCK_SECONDS: Final = 1
 # at once, because locking rows first costs every claim a write for each row.
 # The commit does not wait for the disk: a claim that is lost with the server leaves a queued row, and the worker that
 # runs the task takes its grant again (grant_again).
-# PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BY_KEYS_ONLY forces plans
+# PostgreSQL may plan a prepared statement while the tables are empty and keep that plan. BATCH_BY_KEYS forces plans
 # that suit full tables. The `|| ''` hides the partial indexes of waiting and executing tasks from the planner.
 _LOCK: Final = f"""
 SELECT pg_advisory_xact_lock_shared(%s), set_config('synchronous_commit', 'off', true),
-    set_config('lock_timeout', '{LOCK_SECONDS}s', true), {BY_KEYS_ONLY}
+    set_config('lock_timeout', '{LOCK_SECONDS}s', true), {BATCH_BY_KEYS}
 """
 DEADLINE: Final = f"""now.clock + make_interval(
         secs => LEAST(31536000, {effective("timeout", "timeout_seconds", 600)} * power(%s::float8, t.failures)))"""

@@ -63,6 +63,9 @@ BY_KEYS_ONLY = (
 WITHOUT_JIT = ("SELECT set_config('jit', 'off', true)", ())
 #: Precedes a prepared statement, so that a plan made while the tables were empty suits full ones.
 LOOK_UP = (f"SELECT {BY_KEYS_ONLY}", ())
+#: The same for statements that join batches: nested loops, which suit few rows, would compare each row with each.
+BATCH_BY_KEYS = BY_KEYS_ONLY.replace("enable_hashjoin", "enable_nestloop")
+LOOK_UP_BATCH = (f"SELECT {BATCH_BY_KEYS}", ())
 
 #: {alias: ``depth``} of a test that runs an attempt in its own transactions.
 around: ContextVar[Mapping[str, int]] = ContextVar("around", default=MappingProxyType({}))

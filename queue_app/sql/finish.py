@@ -14,8 +14,9 @@ from queue_app.encryption import sealed_if
 from queue_app.sql.claim import GRANT
 from queue_app.sql.columns import CLAIMED_WITHOUT_PAYLOAD, FENCE, GRANTED, INSERT_ATTEMPTS, INSERT_DEAD_LETTERS, fence
 from queue_app.sql.database import (
-    BY_KEYS_ONLY,
+    BATCH_BY_KEYS,
     GENERATION_LOCK,
+    LOOK_UP_BATCH,
     columns_of,
     execute,
     fetch_all,
@@ -25,9 +26,6 @@ from queue_app.sql.database import (
     lock_rows,
 )
 from queue_app.sql.prepared import Row, Statement
-
-#: Precedes the end of a batch: a nested loop over the batch, which suits few, would take long for many.
-_BY_HASH: Final = (f"SELECT {BY_KEYS_ONLY.replace('enable_hashjoin', 'enable_nestloop')}", ())
 
 # The `|| ''` hides the partial index of executing tasks from the planner. A task that can be undone, or undoes
 # another, and was asked to stop too late has completed: what it did counts.
@@ -73,7 +71,7 @@ def complete(outcomes: Sequence[Outcome]) -> dict[AttemptKey, Status]:
     else:
         columns = [*_fence(outcomes), [outcome.started_at for outcome in outcomes]]
         sql, params = _COMPLETE, [*columns, columns[0]]
-    return _by_attempt(fetch_prepared(_BY_HASH, (sql, params)))
+    return _by_attempt(fetch_prepared(LOOK_UP_BATCH, (sql, params)))
 
 
 def completion(outcomes: Sequence[Outcome]) -> list[Any]:
@@ -197,7 +195,9 @@ def fail(verdicts: Sequence[Verdict], dead_letter_seconds: float) -> dict[Attemp
 
 
 # As in ``sql.claim``, the shared lock comes first. This commit waits for the disk, as every end does.
-_LOCK_CLAIMS: Final = f"SELECT pg_advisory_xact_lock_shared(%s), set_config('lock_timeout', '1s', true), {BY_KEYS_ONLY}"
+_LOCK_CLAIMS: Final = f"""
+SELECT pg_advisory_xact_lock_shared(%s), set_config('lock_timeout', '1s', true), {BATCH_BY_KEYS}
+"""
 # The new tasks take the slots of the ended ones. So nothing is granted unless every attempt still held its task.
 _TURN_OVER: Final = f"""
 {COMPLETE_WITH_RESULTS.rsplit("SELECT id, attempt, leased_at, status FROM done", 1)[0]}, granted AS (
