@@ -5,9 +5,9 @@ A signal is sent once the rows are committed, with structured fields only.
 
 from django.dispatch import Signal
 
-#: One attempt ended and its row was written. ``outcome``: ``Outcome``; ``status``: ``Status``, ``None`` if only the
+#: One attempt failed and its row was written. ``outcome``: ``Outcome``; ``status``: ``Status``, ``None`` if only the
 #: server of a remote worker knows it; ``retry_in``: seconds until the retry, or ``None``.
-attempt_finished = Signal()
+attempt_failed = Signal()
 #: Tasks became dead letters because too many workers died while running them. ``tasks``: list of ``TaskRef``.
 tasks_crash_looped = Signal()
 #: The index was rebuilt from the rows. ``generation``, ``tasks``, ``leases``: int, ``seconds``: float.

@@ -155,8 +155,8 @@ def _describe(
     return f"{printable(task.task_type)} {what}: {printable(error).removesuffix('.')[:500]}; {follows} (task {task.id})"
 
 
-@receiver(signals.attempt_finished, dispatch_uid="queue_app.telemetry.finished")
-def attempt_finished(outcome: Outcome, status: Status | None, retry_in: float | None = None, **_: Any) -> None:
+@receiver(signals.attempt_failed, dispatch_uid="queue_app.telemetry.failed")
+def attempt_failed(outcome: Outcome, status: Status | None, retry_in: float | None = None, **_: Any) -> None:
     """Log a failure: a warning if the task is retried, an error if it was the last attempt.
 
     The record carries the redacted traceback as text. Error trackers report each ``ERROR`` line, so that record also

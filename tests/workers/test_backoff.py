@@ -9,12 +9,11 @@ import pytest
 import redis
 from django.db import DataError
 
-from queue_app import signals
 from queue_app.core.states import Status
 from queue_app.exceptions import UnknownProfile
 from queue_app.index import calls, get_index
 from queue_app.models import Task, TaskAttempt, TaskResult
-from queue_app.services.lifecycle import claim as claim_service
+from queue_app.services.lifecycle import claim as claim_service, finish
 from queue_app.workers.loop import RETRY_SECONDS, ErrorBackoff
 from tests.support.engine import assert_index_agrees, flush, index_away, put, put_many, status
 from tests.support.swaps import swapped
@@ -104,18 +103,15 @@ def test_one_outcome_that_the_rows_refuse_does_not_stop_the_others(hire):
 def test_an_error_after_the_commit_does_no_harm(hire, warnings_logged):
     [task_id] = put_many(1, QUICK)
 
-    def broken(**_):
-        raise RuntimeError("listener")
+    def broken(_):
+        raise RuntimeError("after the commit")
 
     worker = hire()
     worker.run_once()
     worker.pool.finish()
-    signals.attempt_finished.connect(broken)
-    try:
+    with swapped((finish, "after_end", broken)):
         worker.run_once()
         worker.later(1)
-    finally:
-        signals.attempt_finished.disconnect(broken)
     worker.run_once()
     assert status(task_id) == Status.COMPLETED
     assert len(worker.in_flight) == 0

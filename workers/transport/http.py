@@ -263,7 +263,7 @@ class HttpTransport(Transport):
             self._running -= {outcome.task.key for outcome in part}
             for outcome in part:
                 if outcome.failure is not None and outcome.task.id in accepted:
-                    signals.attempt_finished.send(None, outcome=outcome, status=None, retry_in=None)
+                    signals.attempt_failed.send(None, outcome=outcome, status=None, retry_in=None)
         return accepted
 
     def give_back(self, tasks: list[ClaimedTask]) -> None:

@@ -122,8 +122,8 @@ def _finish_held(outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
 
 def _finish(first: Mapping[AttemptKey, Outcome], ended: _Changes) -> set[uuid.UUID]:
     """Notify of attempts that ended; return the ids of their tasks."""
-    tasks = [first[key].task for key in ended.held]
     attempts = [Ended(first[key], status, ended.retry_in.get(key)) for key, status in ended.held.items()]
+    tasks = [attempt.outcome.task for attempt in attempts]
     if ended.gates:  # close them first, or the next tasks would start at once
         notify_index(_copy_limits, "set_limits", ended.gates)
     notify_index(Index.release, "release", [task.lease for task in tasks])
@@ -141,9 +141,9 @@ def _finish(first: Mapping[AttemptKey, Outcome], ended: _Changes) -> set[uuid.UU
 def call_after_end(attempts: Sequence[Ended]) -> None:
     """Call the hooks and receivers of attempts that ended."""
     after_end(attempts)
-    if signals.attempt_finished.has_listeners():
-        for outcome, status, retry_in in attempts:
-            signals.attempt_finished.send(None, outcome=outcome, status=status, retry_in=retry_in)
+    for outcome, status, retry_in in attempts:
+        if outcome.failure is not None:
+            signals.attempt_failed.send(None, outcome=outcome, status=status, retry_in=retry_in)
 
 
 def _complete(completed: Sequence[Outcome]) -> _Changes:

@@ -185,8 +185,8 @@ def test_declared_values_are_not_logged_when_a_task_fails(caplog, monkeypatch):
     failure = TaskFailure("ValueError", said, f"Traceback\nValueError: {said}", "failed")
     outcome = types.SimpleNamespace(task=held, failure=failure, error=ValueError(said))
     with caplog.at_level(logging.INFO, "taskqueue"):
-        telemetry.attempt_finished(outcome, Status.QUEUED)
-        telemetry.attempt_finished(outcome, Status.DEAD_LETTER)
+        telemetry.attempt_failed(outcome, Status.QUEUED)
+        telemetry.attempt_failed(outcome, Status.DEAD_LETTER)
         logging.getLogger("taskqueue").info("paid", extra={"card": DECLARED})
     lines = [JSONFormatter().format(record) for record in caplog.records]
     assert len(lines) == 3
