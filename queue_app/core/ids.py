@@ -113,6 +113,14 @@ def parse_id(given: Id) -> uuid.UUID:
         ) from None
 
 
+def of_bytes(member: bytes) -> uuid.UUID:
+    """Return the id of 16 bytes, twice as fast as the constructor."""
+    made = object.__new__(uuid.UUID)
+    _put_int(made, int.from_bytes(member))
+    _put_is_safe(made, _UNKNOWN)
+    return made
+
+
 def as_digits(ids: Iterable[uuid.UUID]) -> list[str]:
     """Return the 32 hex digits of each id, several times faster than ``UUID.hex``."""
     digits = b"".join([task_id.bytes for task_id in ids]).hex()

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Concatenate, Final
 from queue_app import conf
 from queue_app.core import rooms
 from queue_app.core.events import Event, Run, counted
+from queue_app.core.ids import of_bytes
 from queue_app.core.priorities import Band, Risen
 from queue_app.core.probe import Probe
 from queue_app.core.records import Entry, Lease, PackedLane, Proposal, TaskRef
@@ -85,14 +86,13 @@ class Index(Leases, Workers, LimitCopies):
         if state == b"unknown_profile":
             raise UnknownProfile(f"The index does not know profile {profile.id}.")
         wait = int(reply[3]) / 1000 if reply[3] != b"" else None
-        pairs = list(zip(reply[5::2], reply[6::2], strict=True))
+        proposed = list(zip(reply[5::2], reply[6::2], strict=True))
+        pairs = [pair for pair in proposed if is_id(pair[0])]
         with readable("claim"):
             number, stamp = int(reply[1]), int(reply[2])
-        try:
-            tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs)
-        except ValueError:  # they are leased: the readable ones are proposed, the others go
-            tasks = tuple((uuid.UUID(bytes=task_id), queue.decode()) for task_id, queue in pairs if is_id(task_id))
-            self._drop_leases([(queue.decode(), task_id, stamp) for task_id, queue in pairs if not is_id(task_id)])
+        if len(pairs) < len(proposed):  # they are leased: the readable ones are proposed, the others go
+            self._drop_leases([(queue.decode(), task_id, stamp) for task_id, queue in proposed if not is_id(task_id)])
+        tasks = tuple((of_bytes(task_id), queue.decode()) for task_id, queue in pairs)
         paced = frozenset(uuid.UUID(bytes=task_id) for task_id in reply[4] if is_id(task_id))
         return Proposal(number, stamp, tasks, wait, state == b"loading", paced, asked_at)
 
