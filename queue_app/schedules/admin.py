@@ -238,7 +238,8 @@ class ScheduleAdmin(PausingAdmin[Schedule]):
         """Return that it fails again and again, if it does and is not paused."""
         failing: str | None = getattr(found, "failing", None)
         if failing is None:
-            return super().state(found) if found.paused else SafeString(labels.word("active" if found.due_at else "-"))
+            plain = format_html("{}", labels.word("active" if found.due_at else "-"))
+            return super().state(found) if found.paused else plain
         label = format_html('<span class="tq-label tq-status-failed">{}</span>', _("failing"))
         return two_lines(label, _("%(times)s times in a row") % {"times": failing})
 
