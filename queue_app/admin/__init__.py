@@ -32,6 +32,7 @@ PAGES: Final = {
     "Operation": "operation.OperationAdmin",
     "PriorityPolicy": "policy.PriorityPolicyAdmin",
     "Queue": "queue.QueueAdmin",
+    "QueueStats": "stats.QueueStatsAdmin",
     "RuntimeSettings": "policy.RuntimeSettingsAdmin",
     "SavedView": "audit_entry.SavedViewAdmin",
     "Task": "task.TaskAdmin",

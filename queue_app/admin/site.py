@@ -127,7 +127,7 @@ TEXTS: Final = (
     _noop("priority policies"), _noop("runtime settings"), _noop("audit entry"), _noop("audit log"),
     _noop("operation"), _noop("operations"), _noop("saved view"), _noop("saved views"), _noop("API key"),
     _noop("API keys"), _noop("worker token"), _noop("worker tokens"), _noop("maintenance job"),
-    _noop("maintenance jobs"), _noop("index"),
+    _noop("maintenance jobs"), _noop("queue snapshot"), _noop("queue snapshots"), _noop("index"),
     _noop("- Select an option -"), _noop("Run"),  # which Django 6.1 says in English only
     # fields
     _noop("action"), _noop("active"), _noop("adaptive"), _noop("after"), _noop("anchor"),

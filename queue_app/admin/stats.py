@@ -4,15 +4,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.contrib import messages
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy as _lazy
 
 from queue_app import models
 from queue_app.admin.dead_letter import causes_of
-from queue_app.admin.filters import NARROW
+from queue_app.admin.filters import NARROW, QueueFilter
 from queue_app.admin.forms import column, time_column, two_lines
 from queue_app.admin.mixins import ReadOnlyAdmin, SingletonAdmin, page
 from queue_app.core.shared import Shared
@@ -190,6 +192,44 @@ class MaintenanceJobAdmin(ReadOnlyAdmin[models.MaintenanceJob]):
         lambda job: labels.ago(job.succeeded_at, timezone.now()) if job.succeeded_at else _("never"),
     )
     took = column(_lazy("took"), lambda job: labels.duration(job.seconds))
+
+
+def _number(name: str) -> Any:
+    """Return a column for the number in a field: zeros are quiet, failures stand out."""
+    style = "tq-alert" if name == "failed" else "tq-some"
+
+    def text(stats: models.QueueStats) -> Any:
+        number = getattr(stats, name)
+        return format_html('<span class="{}">{}</span>', style if number else "tq-quiet", f"{number:,}")
+
+    return column(_lazy(name), text)
+
+
+class QueueStatsAdmin(ReadOnlyAdmin[models.QueueStats]):
+    lead = _lazy("Each queue at each full minute, newest first. The page of a queue draws these numbers over time.")
+    list_display = ("taken", "of_queue", "waiting", "later", "running", "oldest", "added", "done", "lost")
+    empty_text = _lazy("No snapshot yet. Maintenance takes one of each queue per minute.")
+    fields = list_display
+    list_display_links = ("taken",)
+    list_filter = (QueueFilter,)
+    ordering = ("-id",)
+
+    of_queue = column(
+        _lazy("queue"),
+        lambda stats: format_html(
+            '<a href="{}">{}</a>', reverse("admin:queue_app_queue_change", args=[quote(stats.queue)]), stats.queue
+        ),
+    )
+    later, running, added, done, lost = map(_number, ("scheduled", "active", "enqueued", "completed", "failed"))
+    taken = time_column("taken_at", _lazy("taken"))
+    waiting = column(
+        _lazy("queued"),
+        lambda stats: ", ".join(f"{labels.word(band)} {count}" for band, count in stats.depth.items() if count) or "0",
+    )
+    oldest = column(
+        _lazy("oldest waited"),
+        lambda stats: "-" if stats.oldest_seconds is None else labels.duration(stats.oldest_seconds),
+    )
 
 
 class IndexGenerationAdmin(SingletonAdmin[models.IndexGeneration], ReadOnlyAdmin[models.IndexGeneration]):

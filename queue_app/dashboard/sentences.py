@@ -220,7 +220,7 @@ _SECTIONS: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (_lazy("Work"), ("Task", DELIVERIES, "Workflow", "TaskStats", "DeadLetter", "Queue", "Worker")),
     (_lazy("Rules"), ("Schedule", "Limit", "PriorityPolicy", "RuntimeSettings", "ApiKey", "WorkerToken")),
     (_lazy("Record"), ("AuditEntry", "Operation", "SavedView")),
-    (_lazy("Machinery"), ("MaintenanceJob", "IndexGeneration")),
+    (_lazy("Machinery"), ("MaintenanceJob", "QueueStats", "IndexGeneration")),
 )
 
 

@@ -76,6 +76,7 @@ def everything(shop):  # noqa: F811
         "audit entry": f"auditentry/{AuditEntry.objects.order_by('-id')[0].pk}/change/",
         "views": "savedview/",
         "jobs": "maintenancejob/",
+        "snapshots": "queuestats/",
         "index": f"indexgeneration/{IndexGeneration.objects.get().pk}/change/",
         "keys": "apikey/",
         "key": f"apikey/{key.pk}/change/",

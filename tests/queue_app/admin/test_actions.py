@@ -115,7 +115,7 @@ def test_staff_cannot_edit_rows(staff, make_task, make_worker):
     select(staff, TASKS, "delete_selected", [task], post="yes")
     task.refresh_from_db()
     assert task.status == Status.QUEUED
-    for model in ("deadletter", "indexgeneration", "runtimesettings", "prioritypolicy"):
+    for model in ("deadletter", "queuestats", "indexgeneration", "runtimesettings", "prioritypolicy"):
         assert staff.get(f"/admin/queue_app/{model}/add/").status_code == 403
 
 

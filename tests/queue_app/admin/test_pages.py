@@ -16,15 +16,16 @@ from queue_app.models import (
     IndexGeneration,
     PriorityPolicy,
     Queue,
+    QueueStats,
     RuntimeSettings,
     Task,
     Worker,
 )
 from tests.queue_app.admin.test_audit import own_admins
-from tests.support.factories import DeadLetterFactory, StaffFactory
+from tests.support.factories import DeadLetterFactory, QueueStatsFactory, StaffFactory
 from tests.support.pages import text_of, url
 
-MODELS = [Task, Queue, Worker, DeadLetter, IndexGeneration, PriorityPolicy, RuntimeSettings]
+MODELS = [Task, Queue, Worker, DeadLetter, QueueStats, IndexGeneration, PriorityPolicy, RuntimeSettings]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -32,6 +33,7 @@ def test_list_and_page_render(model, staff, make_task, make_worker):
     make_task()
     make_worker()
     DeadLetterFactory()
+    QueueStatsFactory(depth={"high": 2, "low": 0}, oldest_seconds=75)
     response = staff.get(url(model, "changelist"), follow=True)
     assert response.status_code == 200
     assert staff.get(url(model, "change", model.objects.first().pk)).status_code == 200
