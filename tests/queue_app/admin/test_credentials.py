@@ -149,5 +149,6 @@ def test_without_the_permission_nothing_is_made_or_revoked(model, client_of, sta
 def test_the_form_begins_in_its_first_field_and_marks_what_is_required(staff):
     form = text_of(staff.get(f"{ADMIN}/apikey/add/")).partition('id="content-main"')[2]
     assert re.search(r'<input[^>]*name="username"[^>]* autofocus', form)
-    needed = re.findall(r'<div class="form-row required">\s*(?:<label for="id_|<fieldset[^>]*><legend>)(\w+)', form)
+    row = r'<div class="form-row field-[^"]* required">\s*'
+    needed = re.findall(row + r'(?:<label for="id_|<fieldset[^>]*><legend>)(\w+)', form)
     assert needed == ["username", "name", "What", "lifetime"]
