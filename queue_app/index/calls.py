@@ -71,15 +71,18 @@ def _await_reply(connection: Any, seconds: float) -> None:
         raise redis.TimeoutError(f"no answer within {seconds:g} s")
 
 
-def blocking(client: redis.Redis, seconds: float, *command: Any) -> Any:
-    """Run a command that blocks for up to ``seconds`` on the server; return its reply, ``None`` for an empty one.
+def blocking(client: redis.Redis, seconds: float, *commands: Sequence[Any]) -> Any:
+    """Run commands, the last of which blocks for up to ``seconds`` on the server; return its reply, ``None`` if empty.
 
     The client would give up after the timeout of its sockets, which suits other commands.
     """
     pool = client.connection_pool
     connection: Any = pool.get_connection()
     try:
-        connection.send_command(*command)
+        connection.send_packed_command([b"".join(part for each in commands for part in connection.pack_command(*each))])
+        for _ in commands[:-1]:
+            _await_reply(connection, LATE_SECONDS)
+            connection.read_response()
         _await_reply(connection, seconds + LATE_SECONDS)
         return connection.read_response()
     except BaseException:

@@ -110,6 +110,11 @@ class Keys:
         """The token of the holder of a lock, with expiry."""
         return f"{self.prefix}:lock:{name}"
 
+    @property
+    def probe(self) -> tuple[str | int, ...]:
+        """A command that a server refuses which refuses writes, as in ``refused_writes``. It writes nothing."""
+        return "SET", self.lock("probe"), "", "XX", "PX", 1
+
     def throttle(self, name: str) -> str:
         """The number of API calls of one caller in one window."""
         return f"{self.prefix}:throttle:{name}"

@@ -141,13 +141,16 @@ class Workers(Calls):
         return {text(name) for reply in found for name in reply}
 
     def wait_for_call(self, worker_id: uuid.UUID, timeout: float) -> WorkerMessage | None:
-        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return which came, or ``None``."""
+        """Wait up to ``timeout`` seconds for a wake-up call or a notification; return which came, or ``None``.
+
+        Raises ``IndexUnavailable`` soon after the server refuses writes: a call could not come then.
+        """
         tell, wake = self.keys.tell(str(worker_id)), self.keys.wake(str(worker_id))
         until = time.monotonic() + timeout
         with translated("wait", self.alias):
             while (left := until - time.monotonic()) > 0:
                 seconds = min(left, BLOCK_SECONDS)
-                if found := blocking(self._client, seconds, "BLPOP", tell, wake, seconds):
+                if found := blocking(self._client, seconds, self.keys.probe, ("BLPOP", tell, wake, seconds)):
                     return WorkerMessage.NOTIFICATION if text(found[0]) == tell else WorkerMessage.WAKE_UP
         return None
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from queue_app.exceptions import Discard, Retry, Snooze, TaskCancelled, TaskTimeout
+from queue_app.exceptions import Discard, IndexUnavailable, Retry, Snooze, TaskCancelled, TaskTimeout
 from queue_app.index import get_index
 from queue_app.models import DeadLetter, Task
 from queue_app.registry import type_of
@@ -18,7 +18,7 @@ from queue_app.workers.context import record_interruption
 from queue_app.workers.deadlines import REPLACE_SECONDS
 from queue_app.workers.lifecycle import Exit
 from queue_app.workers.outcomes import failed
-from tests.support.engine import assert_index_agrees, put, row
+from tests.support.engine import REFUSALS, assert_index_agrees, index_refusing, put, row
 from tests.workers import chores
 
 
@@ -173,3 +173,11 @@ def test_a_heartbeat_finds_a_cancellation_without_a_call(hire, interrupted):
 
 def test_a_worker_ignores_cancel_requests_of_other_workers(hire):
     assert worker_rows.cancel_requests(uuid.uuid4()) == set()
+
+
+@pytest.mark.parametrize("cause", REFUSALS)
+def test_a_worker_that_waits_finds_out_that_redis_refuses_writes(engine, cause):
+    """Nobody could call it: a call is a write."""
+    hand = engine.worker()
+    with index_refusing(cause), pytest.raises(IndexUnavailable):
+        get_index().wait_for_call(hand.id, 60)
