@@ -131,10 +131,10 @@ def connect(alias: str) -> redis.Redis:
 
 def _greet(connection: Any) -> None:
     """Log in and so on, within ``GREETING_SECONDS``."""
-    server: socket = connection._sock  # noqa: SLF001 - the client sets one timeout for all answers
-    server.settimeout(min(GREETING_SECONDS, connection.socket_timeout or GREETING_SECONDS))
+    line: socket = connection._sock  # noqa: SLF001 - the client sets one timeout for all answers
+    line.settimeout(min(GREETING_SECONDS, connection.socket_timeout or GREETING_SECONDS))
     connection.on_connect()
-    server.settimeout(connection.socket_timeout)
+    line.settimeout(connection.socket_timeout)
 
 
 def unavailable(operation: str, alias: str, error: Exception) -> IndexUnavailable:

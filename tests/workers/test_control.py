@@ -177,7 +177,7 @@ def test_a_worker_ignores_cancel_requests_of_other_workers(hire):
 
 @pytest.mark.parametrize("cause", REFUSALS)
 def test_a_worker_that_waits_finds_out_that_redis_refuses_writes(engine, cause):
-    """Nobody could call it: a call is a write."""
+    """To call a worker, Redis must write."""
     hand = engine.worker()
     with index_refusing(cause), pytest.raises(IndexUnavailable):
         get_index().wait_for_call(hand.id, 60)

@@ -245,7 +245,7 @@ logger = logging.getLogger("taskqueue")
 OPEN_SECONDS = 5.0
 #: How long to wait for the end of a rebuild that loads tasks while claims are allowed. Most are done by then.
 LOAD_SECONDS = 1.0
-#: When claims leave the rows, tasks up to this age (s), and at most so many, are pushed to Redis.
+#: Age (s) and number of the tasks that are pushed to Redis when claims leave the rows, at most.
 RECENT_SECONDS = 5.0
 RECENT_TASKS = 100_000
 #: Time between two looks whether the workers have named their grants.
